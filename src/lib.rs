@@ -11,3 +11,12 @@
 //! * **quote**: the largest possible cost of a request. **hold**: credit set aside for it. **debit**: credit settled.
 //! * **entry**: an immutable line of the ledger. **receipt**: an entry explained.
 //! * **journal**: the edge's append-only file of usage that is not yet known to be in the ledger.
+
+pub mod billing;
+pub mod catalog;
+pub mod clock;
+pub mod config;
+pub mod money;
+pub mod protocol;
+pub mod store;
+pub mod usage;

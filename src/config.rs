@@ -1,0 +1,375 @@
+//! From the file to settings: resolved, typed, and judged as a whole, with all faults reported together.
+//!
+//! The only place that reads the environment and the config file. Must not open sockets or stores.
+//! Next: `config/raw.rs` (the keys), `config/read.rs` (how faults find their lines).
+
+pub mod raw;
+mod read;
+
+use crate::catalog::{Catalog, Endpoint, Model, Price, Secret, Vendor};
+use crate::money::Micro;
+use crate::protocol::Protocol;
+pub use raw::{Limits, SignupMode};
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Everything the program goes by.
+#[derive(Debug)]
+pub struct Settings {
+    pub edge: Vec<SocketAddr>,
+    pub sidecar: SocketAddr,
+    pub admin: SocketAddr,
+    /// Certificate chain and private key, PEM files.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    pub base_url: String,
+    pub data_dir: PathBuf,
+    pub signup: Signup,
+    pub catalog: Catalog,
+    pub limits: Limits,
+    /// Names of the messages protocol's version header that clients may use, lower case.
+    pub version_headers: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Signup {
+    pub mode: SignupMode,
+    pub trial_credits: Micro,
+    /// 0 = no trial.
+    pub trial_ms: i64,
+}
+
+/// One thing wrong with a config file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    pub line: u64,
+    /// Path of the key, `models[2].price.input`; empty for the file as a whole.
+    pub key: String,
+    pub message: String,
+}
+
+/// A config file that cannot be used: every fault in it.
+#[derive(Debug, thiserror::Error)]
+pub struct Faults {
+    pub file: PathBuf,
+    pub faults: Vec<Fault>,
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.faults.len();
+        write!(f, "{}: {count} fault{}", self.file.display(), if count == 1 { "" } else { "s" })?;
+        for Fault { line, key, message } in &self.faults {
+            let key = if key.is_empty() { String::new() } else { format!("{key}: ") };
+            write!(f, "\n{}:{line}: {key}{message}", self.file.display())?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads the file with this process's environment.
+///
+/// # Errors
+/// Every fault of the file.
+pub fn load(file: &Path) -> Result<Settings, Faults> {
+    #[expect(clippy::disallowed_methods, reason = "the one place where the environment is read")]
+    let env = |name: &str| std::env::var(name).ok();
+    let text = std::fs::read_to_string(file).map_err(|error| Faults {
+        file: file.to_owned(),
+        faults: vec![Fault { line: 0, key: String::new(), message: format!("cannot read the config file: {error}") }],
+    })?;
+    parse(&text, &env).map_err(|faults| Faults { file: file.to_owned(), faults })
+}
+
+/// The JSON Schema of the config file.
+pub fn schema() -> serde_json::Value {
+    read::schema()
+}
+
+/// Reads `text`; `env` gives an environment variable's value.
+///
+/// # Errors
+/// Every fault of the text.
+pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Settings, Vec<Fault>> {
+    let (config, lines) = read::read(text, env)?;
+    let mut judge = Judge { lines, faults: Vec::new() };
+    let settings = judge.settings(config);
+    judge.faults.sort_by_key(|fault| fault.line);
+    match settings {
+        Some(settings) if judge.faults.is_empty() => Ok(settings),
+        _ => Err(judge.faults),
+    }
+}
+
+/// Collects what is wrong while settings are being made; a faulty part becomes `None`, and the rest is judged on.
+struct Judge {
+    lines: read::Node,
+    faults: Vec<Fault>,
+}
+
+impl Judge {
+    fn fault(&mut self, key: impl Into<String>, message: impl Into<String>) {
+        let key = key.into();
+        self.faults.push(Fault { line: self.lines.line_of(&key), key, message: message.into() });
+    }
+
+    fn settings(&mut self, config: raw::Config) -> Option<Settings> {
+        if config.listen.edge.is_empty() {
+            self.fault("listen.edge", "at least one address is needed");
+        }
+        let edge: Vec<_> = config
+            .listen
+            .edge
+            .iter()
+            .enumerate()
+            .map(|(index, text)| self.address(&format!("listen.edge[{index}]"), text))
+            .collect();
+        let sidecar = self.address("listen.sidecar", &config.listen.sidecar);
+        let admin = self.address("listen.admin", &config.listen.admin);
+        let mut seen = HashSet::new();
+        for address in edge.iter().copied().chain([sidecar, admin]).flatten() {
+            if !seen.insert(address) {
+                self.fault("listen", format!("{address} is listed twice"));
+            }
+        }
+        for (key, value, least, most) in config.limits.bounds() {
+            if !(least..=most).contains(&value) {
+                self.fault(format!("limits.{key}"), format!("{value} is not within {least} to {most}"));
+            }
+        }
+        if !config.base_url.starts_with("http://") && !config.base_url.starts_with("https://") {
+            self.fault("base_url", "must begin with http:// or https://");
+        }
+        if config.data_dir.is_empty() {
+            self.fault("data_dir", "must name a folder");
+        }
+        let signup = self.signup(&config.signup);
+        let vendors = self.vendors(config.vendors);
+        let version_headers = version_headers(&config.limits, &vendors);
+        let catalog = self.catalog(config.models, &vendors);
+        Some(Settings {
+            edge: edge.into_iter().collect::<Option<_>>()?,
+            sidecar: sidecar?,
+            admin: admin?,
+            tls: config.listen.tls.map(|tls| (tls.cert.into(), tls.key.into())),
+            base_url: config.base_url.trim_end_matches('/').to_owned(),
+            data_dir: config.data_dir.into(),
+            signup: signup?,
+            catalog,
+            limits: config.limits,
+            version_headers,
+        })
+    }
+
+    fn address(&mut self, key: &str, text: &str) -> Option<SocketAddr> {
+        match text.parse::<SocketAddr>() {
+            Ok(address) if address.port() != 0 => Some(address),
+            Ok(_) => {
+                self.fault(key, "port 0 is not an address that clients can be given");
+                None
+            }
+            Err(_) => {
+                self.fault(key, format!("not an ip:port address: {text:?}"));
+                None
+            }
+        }
+    }
+
+    fn amount(&mut self, key: &str, text: &raw::Decimal) -> Option<Micro> {
+        match text.0.parse::<Micro>() {
+            Ok(amount) if amount >= Micro::ZERO => Some(amount),
+            Ok(_) => {
+                self.fault(key, "must not be negative");
+                None
+            }
+            Err(error) => {
+                self.fault(key, error.to_string());
+                None
+            }
+        }
+    }
+
+    fn signup(&mut self, signup: &raw::Signup) -> Option<Signup> {
+        let trial_credits = self.amount("signup.trial_credits", &signup.trial_credits);
+        // Six decimals of a day are finer than a tenth of a second: the amounts' own reader serves.
+        let days = self.amount("signup.trial_days", &signup.trial_days)?;
+        let trial_ms = days.get().saturating_mul(864) / 10_000;
+        Some(Signup { mode: signup.mode, trial_credits: trial_credits?, trial_ms })
+    }
+
+    /// The vendors by name; `None` for one that is switched off or faulty.
+    fn vendors(
+        &mut self,
+        vendors: std::collections::BTreeMap<String, raw::Vendor>,
+    ) -> HashMap<String, Option<Arc<Vendor>>> {
+        vendors
+            .into_iter()
+            .map(|(name, vendor)| {
+                let vendor = self.vendor(&name, vendor);
+                (name, vendor.map(Arc::new))
+            })
+            .collect()
+    }
+
+    fn vendor(&mut self, name: &str, vendor: raw::Vendor) -> Option<Vendor> {
+        let key = format!("vendors.{name}");
+        if vendor.endpoints.is_empty() {
+            self.fault(format!("{key}.endpoints"), "at least one endpoint is needed");
+        }
+        let endpoints: Vec<_> = vendor
+            .endpoints
+            .iter()
+            .enumerate()
+            .map(|(index, endpoint)| self.endpoint(&format!("{key}.endpoints[{index}]"), endpoint))
+            .collect();
+        let api_key = self.secret(&format!("{key}.api_key"), &vendor.api_key)?;
+        if api_key.reveal().is_empty() {
+            return None;
+        }
+        if http::HeaderValue::from_str(api_key.reveal()).is_err() {
+            self.fault(format!("{key}.api_key"), "holds characters that no header can carry");
+        }
+        if let Some(header) = &vendor.version_header
+            && (http::HeaderName::from_bytes(header.name.as_bytes()).is_err()
+                || http::HeaderValue::from_str(&header.value).is_err())
+        {
+            self.fault(format!("{key}.version_header"), "not a header's name and value");
+        }
+        Some(Vendor {
+            name: name.to_owned(),
+            protocol: match vendor.protocol {
+                raw::VendorProtocol::Chat => Protocol::Chat,
+                raw::VendorProtocol::Messages => Protocol::Messages,
+            },
+            official: vendor.official,
+            endpoints: endpoints.into_iter().collect::<Option<_>>()?,
+            api_key,
+            version_header: vendor.version_header.map(|header| (header.name.to_ascii_lowercase(), header.value)),
+        })
+    }
+
+    fn secret(&mut self, key: &str, text: &str) -> Option<Secret> {
+        let Some(path) = text.strip_prefix("file:") else {
+            return Some(Secret::new(text.to_owned()));
+        };
+        match std::fs::read_to_string(path) {
+            Ok(text) => Some(Secret::new(text.trim_end().to_owned())),
+            Err(error) => {
+                self.fault(key, format!("cannot read {path}: {error}"));
+                None
+            }
+        }
+    }
+
+    fn endpoint(&mut self, key: &str, endpoint: &raw::Endpoint) -> Option<Endpoint> {
+        if !(1..=1_000).contains(&endpoint.weight) {
+            self.fault(format!("{key}.weight"), format!("{} is not within 1 to 1000", endpoint.weight));
+        }
+        let parsed = endpoint_url(&endpoint.url, endpoint.weight);
+        if parsed.is_none() {
+            self.fault(format!("{key}.url"), format!("not an http:// or https:// base address: {:?}", endpoint.url));
+        }
+        parsed
+    }
+
+    fn catalog(&mut self, models: Vec<raw::Model>, vendors: &HashMap<String, Option<Arc<Vendor>>>) -> Catalog {
+        let mut ids = HashSet::new();
+        let mut usable = Vec::new();
+        for (index, model) in models.into_iter().enumerate() {
+            let key = format!("models[{index}]");
+            if !ids.insert(model.id.clone()) {
+                self.fault(format!("{key}.id"), format!("{:?} is listed twice", model.id));
+            }
+            let plain = |c: char| c.is_ascii_alphanumeric() || "._:-/@".contains(c);
+            if model.id.is_empty() || model.id.len() > 128 || !model.id.chars().all(plain) {
+                self.fault(format!("{key}.id"), "must be 1 to 128 letters, digits and . _ : - / @");
+            }
+            if model.upstream_model.is_empty() || !model.upstream_model.chars().all(plain) {
+                self.fault(format!("{key}.upstream_model"), "must be letters, digits and . _ : - / @");
+            }
+            if model.max_output_tokens == 0 || model.context_tokens == 0 {
+                self.fault(key.clone(), "context_tokens and max_output_tokens must be above 0");
+            }
+            if model.max_output_tokens > 100_000_000 || model.context_tokens > 100_000_000 {
+                self.fault(key.clone(), "context_tokens and max_output_tokens must be at most 100000000");
+            }
+            let price = self.price(&format!("{key}.price"), &model.price);
+            match vendors.get(&model.vendor) {
+                None => self.fault(format!("{key}.vendor"), format!("no vendor is named {:?}", model.vendor)),
+                Some(None) => {}
+                Some(Some(vendor)) => usable.extend(price.map(|price| self::model(model, vendor, price))),
+            }
+        }
+        if usable.is_empty() && self.faults.is_empty() {
+            self.fault("models", "no model can be served: every vendor's api_key is empty");
+        }
+        Catalog::new(usable)
+    }
+
+    fn price(&mut self, key: &str, price: &raw::Price) -> Option<Price> {
+        let mut read = |name: &str, text: &raw::Decimal| self.amount(&format!("{key}.{name}"), text);
+        let (input, output) = (read("input", &price.input), read("output", &price.output));
+        let mut or = |name: &str, text: &Option<raw::Decimal>, default: Option<Micro>| match text {
+            Some(text) => read(name, text),
+            None => default,
+        };
+        let cache_read = or("cache_read", &price.cache_read, input);
+        let cache_write_5m = or("cache_write_5m", &price.cache_write_5m, input);
+        let cache_write_1h = or("cache_write_1h", &price.cache_write_1h, cache_write_5m);
+        Some(Price::new([input?, cache_read?, cache_write_5m?, cache_write_1h?, output?]))
+    }
+}
+
+fn model(model: raw::Model, vendor: &Arc<Vendor>, price: Price) -> Model {
+    let output_limit_field = match (vendor.protocol, model.capabilities.output_limit_field) {
+        (Protocol::Messages, _) | (_, Some(raw::OutputLimitField::MaxTokens)) => "max_tokens",
+        (Protocol::Chat, _) => "max_completion_tokens",
+    };
+    Model {
+        id: model.id,
+        vendor: Arc::clone(vendor),
+        upstream_model: model.upstream_model,
+        context_tokens: model.context_tokens,
+        max_output_tokens: model.max_output_tokens,
+        output_limit_field,
+        price: Arc::new(price),
+    }
+}
+
+fn endpoint_url(url: &str, weight: u32) -> Option<Endpoint> {
+    let uri: http::Uri = url.parse().ok()?;
+    let tls = match uri.scheme_str()? {
+        "https" => true,
+        "http" => false,
+        _ => return None,
+    };
+    let authority = uri.authority()?;
+    if authority.as_str().contains('@') || uri.query().is_some() {
+        return None;
+    }
+    let default_port = if tls { 443 } else { 80 };
+    let port = authority.port_u16().unwrap_or(default_port);
+    let host = authority.host();
+    Some(Endpoint {
+        tls,
+        host: host.trim_matches(['[', ']']).to_owned(),
+        port,
+        authority: if port == default_port { host.to_owned() } else { format!("{host}:{port}") },
+        prefix: uri.path().trim_end_matches('/').to_owned(),
+        weight,
+    })
+}
+
+fn version_headers(limits: &Limits, vendors: &HashMap<String, Option<Arc<Vendor>>>) -> Vec<String> {
+    let own =
+        vendors.values().flatten().filter_map(|vendor| vendor.version_header.as_ref().map(|(name, _)| name.clone()));
+    let mut names: Vec<_> = own
+        .chain(limits.version_header_aliases.iter().map(|name| name.to_ascii_lowercase()))
+        .chain(["compat-version".to_owned()])
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}

@@ -1,0 +1,298 @@
+//! What may be written in the config file, key for key, with each key's default: the one definition that the reader,
+//! the JSON Schema (`model-gateway schema`) and the documentation share.
+//!
+//! Must not judge what keys mean together: that is `config.rs`.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::Deserialize;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// The whole file.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    pub listen: Listen,
+    /// What the catalog, the dashboard and the snippets print. No trailing slash.
+    pub base_url: String,
+    /// Folder of the databases, the journal and the upgrade socket. Created with mode 0700.
+    pub data_dir: String,
+    #[serde(default)]
+    pub store: Store,
+    #[serde(default)]
+    pub signup: Signup,
+    pub vendors: BTreeMap<String, Vendor>,
+    pub models: Vec<Model>,
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Listen {
+    /// Public addresses, `ip:port`: HTTP/1.1 and h2c; with `tls`, HTTP/1.1 and h2.
+    pub edge: Vec<String>,
+    /// Private address of the dashboard, the catalog and the account API; the edge forwards to it.
+    pub sidecar: String,
+    /// Private address of /metrics, /healthz and /readyz.
+    pub admin: String,
+    #[serde(default)]
+    pub tls: Option<Tls>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tls {
+    /// Certificate chain, PEM file.
+    pub cert: String,
+    /// Private key, PEM file.
+    pub key: String,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Store {
+    pub kind: StoreKind,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self { kind: StoreKind::Embedded }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum StoreKind {
+    Embedded,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Signup {
+    pub mode: SignupMode,
+    /// Credits granted at sign-up.
+    pub trial_credits: Decimal,
+    /// Length of the trial in days; may be a fraction; 0 = no trial.
+    pub trial_days: Decimal,
+}
+
+impl Default for Signup {
+    fn default() -> Self {
+        Self { mode: SignupMode::Open, trial_credits: Decimal("300".into()), trial_days: Decimal("7".into()) }
+    }
+}
+
+/// Who may sign up on the dashboard. (`invite` joins with the dashboard's invitations.)
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SignupMode {
+    Open,
+    Closed,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Vendor {
+    pub protocol: VendorProtocol,
+    /// True for the vendor that defined the protocol; false (default) for a compatible server.
+    #[serde(default)]
+    pub official: bool,
+    pub endpoints: Vec<Endpoint>,
+    /// The vendor's key: literal, `${ENV}` or `file:/path`. Empty switches the vendor off. Never printed or logged.
+    pub api_key: String,
+    #[serde(default)]
+    pub version_header: Option<VersionHeader>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum VendorProtocol {
+    Messages,
+    Chat,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Endpoint {
+    /// Base address; `/v1/messages` or `/v1/chat/completions` is added.
+    pub url: String,
+    /// Share of the requests, 1 to 1000.
+    #[serde(default = "one")]
+    pub weight: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VersionHeader {
+    /// Header sent to the vendor, and taken from clients.
+    pub name: String,
+    /// Value sent where the client gave none.
+    pub value: String,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Model {
+    /// Catalog id: letters, digits and `. _ : - / @`.
+    pub id: String,
+    /// A key of `vendors`.
+    pub vendor: String,
+    /// The model's name at the vendor.
+    pub upstream_model: String,
+    pub context_tokens: u64,
+    pub max_output_tokens: u64,
+    #[serde(default)]
+    pub capabilities: Capabilities,
+    pub price: Price,
+}
+
+/// What the model accepts: the descriptor that translation between the protocols goes by. Traffic that keeps its
+/// protocol is not judged by it, but for `output_limit_field`.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Capabilities {
+    /// Which field sets the output limit on a chat vendor where the caller gave none.
+    pub output_limit_field: Option<OutputLimitField>,
+    /// `free`, `one_of` or `fixed` (messages vendors); true or false (chat vendors).
+    pub sampling: Option<serde_json::Value>,
+    pub thinking_types: Option<Vec<String>>,
+    pub thinking_default: Option<String>,
+    pub effort_levels: Option<Vec<String>>,
+    pub prefill: Option<bool>,
+    pub mid_system: Option<bool>,
+    pub structured: Option<bool>,
+    pub server_tools: Option<Vec<String>>,
+    pub reasoning: Option<bool>,
+    pub effort_values: Option<Vec<String>>,
+    pub tools_with_reasoning: Option<String>,
+    pub stop: Option<bool>,
+    pub cache_breakpoints: Option<bool>,
+    pub verbosity: Option<bool>,
+    pub system_role: Option<String>,
+    pub reasoning_replay: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputLimitField {
+    MaxCompletionTokens,
+    MaxTokens,
+}
+
+/// Credits per 1 000 000 tokens, by class.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Price {
+    pub input: Decimal,
+    pub output: Decimal,
+    /// Default: `input`.
+    #[serde(default)]
+    pub cache_read: Option<Decimal>,
+    /// Default: `input`.
+    #[serde(default)]
+    pub cache_write_5m: Option<Decimal>,
+    /// Default: `cache_write_5m`.
+    #[serde(default)]
+    pub cache_write_1h: Option<Decimal>,
+}
+
+/// A decimal number, quoted or not.
+#[derive(Debug, Clone)]
+pub struct Decimal(pub String);
+
+impl<'de> Deserialize<'de> for Decimal {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match serde_json::Value::deserialize(deserializer)? {
+            serde_json::Value::String(text) => Ok(Self(text)),
+            serde_json::Value::Number(number) => Ok(Self(number.to_string())),
+            other => Err(serde::de::Error::custom(format!("not a number: {other}"))),
+        }
+    }
+}
+
+impl JsonSchema for Decimal {
+    fn schema_name() -> Cow<'static, str> {
+        "Decimal".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        schemars::json_schema!({
+            "description": "A decimal number, quoted or not.",
+            "type": ["string", "number"]
+        })
+    }
+}
+
+macro_rules! limits {
+    ($( $(#[doc = $doc:literal])* $name:ident = $default:literal, $least:literal ..= $most:literal; )*) => {
+        /// Every buffer, queue, timeout and attempt count, with its unit in its name.
+        #[derive(Debug, Clone, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct Limits {
+            $( $(#[doc = $doc])* pub $name: u64, )*
+            /// Further names under which clients send the messages protocol's version header.
+            pub version_header_aliases: Vec<String>,
+        }
+
+        impl Default for Limits {
+            fn default() -> Self {
+                Self { $( $name: $default, )* version_header_aliases: vec!["anthropic-version".into()] }
+            }
+        }
+
+        impl Limits {
+            /// Each numeric limit: its key, its value, the least and the most it may be.
+            pub fn bounds(&self) -> Vec<(&'static str, u64, u64, u64)> {
+                vec![$( (stringify!($name), self.$name, $least, $most), )*]
+            }
+        }
+    };
+}
+
+limits! {
+    /// One request's body.
+    body_bytes = 33_554_432, 1_024..=268_435_456;
+    /// All request bodies held at one time; past it, 503.
+    bodies_in_flight_bytes = 1_073_741_824, 1_048_576..=68_719_476_736;
+    /// From a request's header to the end of its body; past it, 408.
+    body_read_seconds = 60, 1..=3_600;
+    /// Requests of one account that may be open at one time; past it, 429.
+    open_requests_per_account = 256, 1..=65_536;
+    /// Requests that may be open at one time in this process; past it, 503.
+    open_requests = 20_000, 1..=65_536;
+    /// TCP and TLS to a vendor.
+    connect_seconds = 5, 1..=60;
+    /// From the request's end to the vendor's header.
+    first_byte_seconds = 120, 1..=3_600;
+    /// Between two pieces of a vendor's body.
+    idle_seconds = 60, 1..=3_600;
+    /// A whole request.
+    total_seconds = 900, 1..=86_400;
+    /// One write to a client that has stopped reading.
+    client_write_seconds = 60, 1..=3_600;
+    /// A client connection without a request.
+    keepalive_seconds = 60, 1..=3_600;
+    /// Endpoints tried for one request.
+    attempts = 2, 1..=8;
+    /// One event of a vendor's stream.
+    event_bytes = 1_048_576, 1_024..=16_777_216;
+    /// A vendor's answer that is not a stream.
+    response_buffer_bytes = 33_554_432, 1_024..=268_435_456;
+    /// The least output limit that a clamp may leave, in tokens.
+    min_output_tokens = 256, 1..=100_000;
+    /// From SIGTERM to the end of the last running request.
+    drain_seconds = 120, 1..=3_600;
+    /// Reading a stream on after its client left, to learn its usage.
+    drain_after_client_seconds = 5, 1..=600;
+    /// The same, for models that hide their reasoning.
+    drain_hidden_seconds = 60, 1..=600;
+    /// One file of the journal, before the next is begun.
+    journal_segment_bytes = 67_108_864, 65_536..=1_073_741_824;
+    /// Settled responses that may wait for the ledger; past it no request is admitted.
+    journal_pending = 65_536, 1_024..=1_048_576;
+}

@@ -1,0 +1,168 @@
+//! Amounts of credit as integers of micro-credits, with one stated rounding.
+//!
+//! 1 credit = 1 000 000 micro-credits (µc). Integers inside, decimal strings outside (`"299.999128"`). There is no
+//! floating point here and no unchecked arithmetic. Must not know accounts, prices' origins, or stores.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::str::FromStr;
+
+/// Micro-credits in one credit; also the number of tokens that a price speaks of.
+pub const MICRO_PER_CREDIT: i64 = 1_000_000;
+
+/// The largest magnitude of any amount, in µc: 2^53 − 1, because a store that scripts in doubles must hold it exactly.
+pub const MICRO_MAX: i64 = (1 << 53) - 1;
+
+/// An amount of credit in µc. Serialised as a decimal string of credits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+pub struct Micro(i64);
+
+/// A text that is not an amount of credits.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("not an amount of credits (a decimal number with at most 6 decimals): {0:?}")]
+pub struct NotAnAmount(pub String);
+
+impl Micro {
+    pub const ZERO: Self = Self(0);
+
+    /// `micro` µc, held within ±[`MICRO_MAX`].
+    pub const fn new(micro: i64) -> Self {
+        if micro > MICRO_MAX {
+            Self(MICRO_MAX)
+        } else if micro < -MICRO_MAX {
+            Self(-MICRO_MAX)
+        } else {
+            Self(micro)
+        }
+    }
+
+    pub const fn get(self) -> i64 {
+        self.0
+    }
+
+    pub const fn is_positive(self) -> bool {
+        self.0 > 0
+    }
+
+    /// `self + other`, held within ±[`MICRO_MAX`].
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self::new(self.0.saturating_add(other.0))
+    }
+
+    /// `self − other`, held within ±[`MICRO_MAX`].
+    #[must_use]
+    pub const fn minus(self, other: Self) -> Self {
+        Self::new(self.0.saturating_sub(other.0))
+    }
+
+    /// `self`, or zero where it is negative.
+    #[must_use]
+    pub fn or_zero(self) -> Self {
+        self.max(Self::ZERO)
+    }
+}
+
+impl fmt::Display for Micro {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let magnitude = self.0.unsigned_abs();
+        let (whole, part) = (magnitude / 1_000_000, magnitude % 1_000_000);
+        if self.0 < 0 {
+            f.write_str("-")?;
+        }
+        if part == 0 {
+            return write!(f, "{whole}");
+        }
+        let digits = format!("{part:06}");
+        write!(f, "{whole}.{}", digits.trim_end_matches('0'))
+    }
+}
+
+impl FromStr for Micro {
+    type Err = NotAnAmount;
+
+    fn from_str(text: &str) -> Result<Self, NotAnAmount> {
+        parse(text).ok_or_else(|| NotAnAmount(text.chars().take(40).collect()))
+    }
+}
+
+fn parse(text: &str) -> Option<Micro> {
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text),
+    };
+    let (whole, part) = digits.split_once('.').unwrap_or((digits, "0"));
+    let plain = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
+    if !plain(whole) || !plain(part) || part.len() > 6 {
+        return None;
+    }
+    let whole: i64 = whole.parse().ok()?;
+    let part: i64 = format!("{part:0<6}").parse().ok()?;
+    let micro = whole.checked_mul(MICRO_PER_CREDIT)?.checked_add(part)?;
+    if micro > MICRO_MAX {
+        return None;
+    }
+    Some(Micro(if negative { -micro } else { micro }))
+}
+
+impl Serialize for Micro {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Micro {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// The cost of a sum of `tokens × µc per 1 000 000 tokens`: rounded once, up to the next µc.
+pub fn cost(terms: impl IntoIterator<Item = (u64, Micro)>) -> Micro {
+    let sum = terms
+        .into_iter()
+        .fold(0i128, |sum, (tokens, price)| sum.saturating_add(i128::from(tokens).saturating_mul(price.0.into())));
+    let per = i128::from(MICRO_PER_CREDIT);
+    let rounded = sum.saturating_add(per - 1).div_euclid(per);
+    Micro::new(i64::try_from(rounded).unwrap_or(MICRO_MAX))
+}
+
+/// `tokens × price` exactly, as a decimal string of credits with up to 12 decimals (a receipt's line).
+pub fn exact_line(tokens: u64, price: Micro) -> String {
+    let pico = u128::from(tokens).saturating_mul(u128::from(price.0.unsigned_abs()));
+    let (whole, part) = (pico / 1_000_000_000_000, pico % 1_000_000_000_000);
+    if part == 0 {
+        return whole.to_string();
+    }
+    let digits = format!("{part:012}");
+    format!("{whole}.{}", digits.trim_end_matches('0'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_read_and_print_as_decimal_credits() {
+        for (text, micro) in [("300", 300_000_000), ("0.000001", 1), ("299.999128", 299_999_128), ("-1.5", -1_500_000)]
+        {
+            assert_eq!(text.parse::<Micro>(), Ok(Micro(micro)));
+            assert_eq!(Micro(micro).to_string(), text);
+        }
+        for bad in ["", ".", "1.", ".5", "1e3", "0.0000001", "+1", " 1", "1,5", "99999999999999", "--1"] {
+            assert!(bad.parse::<Micro>().is_err(), "{bad:?} was taken for an amount");
+        }
+    }
+
+    #[test]
+    fn a_cost_is_rounded_once_and_up() {
+        let price = Micro(500_000_000);
+        assert_eq!(cost([(1, price)]), Micro(500));
+        assert_eq!(cost([(1, Micro(1)), (1, Micro(1))]), Micro(1), "two half µc are rounded together, not each");
+        assert_eq!(cost([(0, price)]), Micro::ZERO);
+        assert_eq!(cost([(u64::MAX, Micro(MICRO_MAX))]), Micro(MICRO_MAX), "an absurd count saturates");
+        assert_eq!(exact_line(3, Micro(75_000)), "0.000000225");
+        assert_eq!(exact_line(1_000_000, price), "500");
+    }
+}
