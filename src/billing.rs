@@ -1,12 +1,94 @@
-//! stub, replaced soon: quote, hold, settle, balance, receipts
-use crate::catalog::Price;
+//! Money's service: quote → hold → settle or release; balances, receipts, grants; replay at start.
+//!
+//! The order that makes a bill right: a hold before the vendor is called, the ending in the journal before the client
+//! gets the last byte, the ledger within milliseconds. Read `billing/pricing.rs` (how much), `billing/rules.rs` (what
+//! bounds it), `billing/holds.rs` (may it), `billing/journal.rs` and `billing/settler.rs` (it counts once, whatever
+//! dies). Must not know HTTP.
+
+pub mod holds;
+pub mod journal;
+pub mod pricing;
+pub mod rules;
+mod settler;
+mod verify;
+
+use crate::catalog::{Model, Price};
+use crate::clock;
+use crate::config::Limits;
 use crate::money::Micro;
 use crate::protocol::Protocol;
 use crate::store::StoreError;
+use crate::store::holds::HeldMirror;
+use crate::store::ledger::{Detail, Ending, Entry, Ledger, Outcome, Post};
+use crate::telemetry::METRICS;
 use crate::usage::Usage;
+use holds::{Holds, Parts, Standing};
+use journal::{Journal, Record, Segment};
+use pricing::Quote;
+use settler::{Settlement, Settler};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+pub use verify::Verdict;
 
-#[derive(Clone, Default)]
-pub struct Billing;
+/// The service; cheap to clone.
+#[derive(Clone)]
+pub struct Billing(Arc<Inner>);
+
+struct Inner {
+    ledger: Arc<Ledger>,
+    data_dir: PathBuf,
+    serving: Option<Serving>,
+}
+
+/// What only the process that serves requests has.
+struct Serving {
+    holds: Arc<Holds>,
+    journal: Arc<Journal>,
+    settler: Settler,
+    open: AtomicI64,
+    most_open: i64,
+    most_open_per_account: u64,
+    most_pending: usize,
+}
+
+/// Who asks for what: fixed at admission.
+#[derive(Debug, Clone)]
+pub struct Opening {
+    pub request_id: String,
+    pub account: Arc<str>,
+    pub key_id: Arc<str>,
+    pub key_shown: Arc<str>,
+    pub model: Arc<Model>,
+    pub surface: Protocol,
+}
+
+/// Credit set aside for one request. To be ended by [`Billing::settle`] or [`Billing::release`]; one that is dropped
+/// otherwise (its task was cancelled, or panicked) is released as interrupted.
+pub struct Hold {
+    opening: Opening,
+    parts: Parts,
+    opened_in: Option<Arc<Segment>>,
+    ended: bool,
+    billing: Billing,
+}
+
+/// Why no credit was set aside.
+#[derive(Debug)]
+pub enum Refused {
+    Insufficient {
+        available: Micro,
+        needed: Micro,
+    },
+    TrialExpired,
+    TooManyOpen {
+        limit: u64,
+    },
+    /// The process holds all it may.
+    Busy,
+    /// The ledger cannot be read or written, or lags too far behind.
+    Unavailable(String),
+}
 
 /// What an account has, at one moment.
 #[derive(Debug, Clone)]
@@ -38,39 +120,430 @@ pub struct Receipt {
     pub seq: i64,
     pub request_id: String,
     pub at_ms: i64,
-    pub model: String,
-    pub surface: Protocol,
-    pub key_id: String,
-    pub outcome: String,
-    pub usage: Usage,
+    pub detail: Detail,
     pub price: Price,
+    /// What was debited.
     pub credits: Micro,
-    pub estimated: bool,
+    pub writeoff: Micro,
     pub balance_after: Micro,
 }
 
 impl Billing {
-    /// Opens the ledger account. The grant goes by the reference `trial:<account>`: doing it again changes nothing.
-    pub fn open_account(&self, _account: &str, _trial: Option<Trial>, _now_ms: i64) -> Result<(), StoreError> {
+    /// For commands: reads and posts, beside a gateway that may be serving from the same folder.
+    ///
+    /// # Errors
+    /// The ledger cannot be opened.
+    pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
+        let ledger = Arc::new(Ledger::open(data_dir)?);
+        Ok(Self(Arc::new(Inner { ledger, data_dir: data_dir.to_owned(), serving: None })))
+    }
+
+    /// For the gateway: replays what dead processes left, then serves.
+    ///
+    /// # Errors
+    /// The ledger or the journal cannot be opened, or a replay cannot be entered.
+    pub fn serve(data_dir: &Path, limits: &Limits, now_ms: i64) -> Result<Self, StoreError> {
+        let ledger = Arc::new(Ledger::open(data_dir)?);
+        replay_left_behind(&ledger, data_dir)?;
+        let journal = Arc::new(Journal::begin(data_dir, limits.journal_segment_bytes)?);
+        let mut mirror = HeldMirror::open(data_dir)?;
+        let live = journal::live_boots(data_dir);
+        mirror.forget_boots(&live)?;
+        ledger.forget_boots(&live)?;
+        let holds = Arc::new(Holds::new(journal.boot()));
+        let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
+        // Every open request ends once: with admission stopped at `journal_pending`, this can never be full.
+        let capacity = count(limits.open_requests.saturating_add(limits.journal_pending));
+        let settler = Settler::start(Arc::clone(&ledger), Arc::clone(&holds), Arc::clone(&journal), mirror, capacity)?;
+        log::info!("ledger open in {} at {now_ms}", data_dir.display());
+        let serving = Serving {
+            holds,
+            journal,
+            settler,
+            open: AtomicI64::new(0),
+            most_open: i64::try_from(limits.open_requests).unwrap_or(i64::MAX),
+            most_open_per_account: limits.open_requests_per_account,
+            most_pending: count(limits.journal_pending),
+        };
+        Ok(Self(Arc::new(Inner { ledger, data_dir: data_dir.to_owned(), serving: Some(serving) })))
+    }
+
+    /// Makes the prices of `models` durable, before the first request under them.
+    ///
+    /// # Errors
+    /// The ledger cannot be written.
+    pub fn keep_prices(&self, models: &[Arc<Model>], now_ms: i64) -> Result<(), StoreError> {
+        models.iter().try_for_each(|model| self.0.ledger.keep_price(&model.price, now_ms))
+    }
+
+    /// Sets aside the worst case of a request, lowering its output limit to what the account can pay unless `exact`.
+    /// Returns the hold and the output limit it pays for.
+    ///
+    /// # Errors
+    /// [`Refused`]; nothing is held then.
+    pub fn reserve(&self, opening: Opening, quote: &Quote, exact: bool, now_ms: i64) -> Result<(Hold, u64), Refused> {
+        let Some(serving) = &self.0.serving else {
+            return Err(Refused::Unavailable("this process does not serve".into()));
+        };
+        if serving.settler.state.failing.load(Ordering::Relaxed)
+            || serving.settler.state.pending.load(Ordering::Relaxed) >= serving.most_pending
+        {
+            return Err(Refused::Unavailable("the ledger lags behind".into()));
+        }
+        if serving.open.load(Ordering::Relaxed) >= serving.most_open {
+            return Err(Refused::Busy);
+        }
+        let decide = |standing: &Standing| decide(standing, quote, exact, serving.most_open_per_account, now_ms);
+        let reserved = serving
+            .holds
+            .reserve(&self.0.ledger, &opening.account, now_ms, decide)
+            .map_err(|error| Refused::Unavailable(error.to_string()))?
+            .ok_or_else(|| Refused::Unavailable(format!("account {} is not in the ledger", opening.account)))?;
+        let (parts, limit) = reserved?;
+        serving.open.fetch_add(1, Ordering::Relaxed);
+        METRICS.open_holds.inc();
+        let mut hold = Hold { opening, parts, opened_in: None, ended: false, billing: self.clone() };
+        let unfinished =
+            hold.ending(Parts::default(), Micro::ZERO, Usage::default(), Outcome::Interrupted, false, now_ms);
+        match serving.journal.write(&Record::Open(unfinished)) {
+            Ok(segment) => hold.opened_in = Some(segment),
+            Err(error) => {
+                METRICS.ledger_error("journal_write");
+                // The hold is dropped here, which gives the credit back.
+                return Err(Refused::Unavailable(format!("write the journal: {error}")));
+            }
+        }
+        Ok((hold, limit))
+    }
+
+    /// Ends a request with what it used. Once this returns, the debit outlives the process: the client may have the
+    /// last byte. Returns what is debited.
+    ///
+    /// # Errors
+    /// The journal could not be written: nothing is debited, and the client must not get the last byte.
+    pub fn settle(
+        &self,
+        mut hold: Hold,
+        usage: Usage,
+        outcome: Outcome,
+        estimated: bool,
+        now_ms: i64,
+    ) -> Result<Micro, std::io::Error> {
+        let price = Arc::clone(&hold.opening.model.price);
+        let cost = match outcome {
+            Outcome::RefusedFree => Micro::ZERO,
+            // An estimate never exceeds the hold.
+            _ if estimated => pricing::cost(&usage, &price).min(hold.parts.total()),
+            _ => pricing::cost(&usage, &price),
+        };
+        hold.end(usage, cost, outcome, estimated, now_ms)
+    }
+
+    /// Ends a request that costs nothing, and says why.
+    pub fn release(&self, mut hold: Hold, outcome: Outcome, now_ms: i64) {
+        if let Err(error) = hold.end(Usage::default(), Micro::ZERO, outcome, false, now_ms) {
+            log::error!("journal a release: {error}; a replay will find the request interrupted");
+        }
+    }
+
+    /// Opens the ledger account with its sign-up grant. The grant goes by the reference `trial:<account>`: doing it
+    /// again changes nothing.
+    ///
+    /// # Errors
+    /// The ledger cannot be written.
+    pub fn open_account(&self, account: &str, trial: Option<Trial>, now_ms: i64) -> Result<(), StoreError> {
+        self.0.ledger.open_account(account, trial.map(|trial| trial.ends_at_ms), now_ms)?;
+        if let Some(trial) = trial {
+            self.0.ledger.post(&Post {
+                kind: "trial",
+                reference: &format!("trial:{account}"),
+                account,
+                d_paid: Micro::ZERO,
+                d_trial: trial.credits,
+                at_ms: now_ms,
+            })?;
+        }
         Ok(())
     }
-    pub fn balance(&self, _account: &str, now_ms: i64) -> Result<Balance, StoreError> {
+
+    /// Grants credit, once per reference: false where it had been granted.
+    ///
+    /// # Errors
+    /// The ledger cannot be written.
+    pub fn grant(&self, account: &str, amount: Micro, reference: &str, now_ms: i64) -> Result<bool, StoreError> {
+        let (kind, d_trial) = ("grant", Micro::ZERO);
+        self.0.ledger.post(&Post { kind, reference, account, d_paid: amount, d_trial, at_ms: now_ms })
+    }
+
+    /// # Errors
+    /// The store cannot be read, or the account is not open.
+    pub fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError> {
+        let standing = match &self.0.serving {
+            Some(serving) => serving.holds.standing(&self.0.ledger, account, now_ms)?,
+            None => {
+                let held = self.mirrored_holds(account)?;
+                let row = self.0.ledger.account(account, "")?;
+                row.map(|row| Standing::of(row, held, Parts::default(), 0, now_ms))
+            }
+        };
+        let standing =
+            standing.ok_or_else(|| StoreError::Unusable(format!("account {account} is not in the ledger")))?;
         Ok(Balance {
-            balance: Micro::new(299_999_128),
-            held: Micro::ZERO,
-            available: Micro::new(299_999_128),
-            trial: Some(TrialState {
-                ends_at_ms: now_ms + 600_000_000,
-                credits_left: Micro::new(299_999_128),
-                active: true,
+            balance: standing.balance,
+            held: standing.held.total(),
+            available: standing.available.total(),
+            trial: standing.trial_ends_at_ms.map(|ends_at_ms| TrialState {
+                ends_at_ms,
+                credits_left: standing.trial_left,
+                active: now_ms < ends_at_ms,
             }),
         })
     }
-    pub fn receipt(&self, _account: &str, _request_id: &str) -> Result<Option<Receipt>, StoreError> {
-        Ok(None)
+
+    /// What living processes hold of the account, as they last told.
+    fn mirrored_holds(&self, account: &str) -> Result<Parts, StoreError> {
+        let live = journal::live_boots(&self.0.data_dir);
+        let rows = HeldMirror::open(&self.0.data_dir)?.of(account)?;
+        let rows = rows.into_iter().filter(|(boot, ..)| live.contains(boot));
+        Ok(rows.fold(Parts::default(), |sum, (_, paid, trial)| Parts {
+            paid: sum.paid.plus(paid),
+            trial: sum.trial.plus(trial),
+        }))
     }
+
+    /// How a request was billed; `None` where it has not ended, or is another account's.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn receipt(&self, account: &str, request_id: &str) -> Result<Option<Receipt>, StoreError> {
+        self.0.ledger.ending(account, request_id)?.map(|entry| self.explain(entry)).transpose()
+    }
+
     /// The newest first; `before` is the `seq` of the last one of the page before.
-    pub fn receipts(&self, _account: &str, _before: Option<i64>, _limit: u32) -> Result<Vec<Receipt>, StoreError> {
-        Ok(Vec::new())
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn receipts(&self, account: &str, before: Option<i64>, limit: u32) -> Result<Vec<Receipt>, StoreError> {
+        let entries = self.0.ledger.entries(account, before, limit)?;
+        entries.into_iter().filter(|entry| !entry.detail.is_empty()).map(|entry| self.explain(entry)).collect()
+    }
+
+    fn explain(&self, entry: Entry) -> Result<Receipt, StoreError> {
+        let detail: Detail = serde_json::from_str(&entry.detail)
+            .map_err(|error| StoreError::Unusable(format!("entry {}: {error}", entry.seq)))?;
+        let price = self.0.ledger.price(&detail.price_version)?;
+        Ok(Receipt {
+            seq: entry.seq,
+            request_id: entry.reference,
+            at_ms: entry.at_ms,
+            price: price
+                .ok_or_else(|| StoreError::Unusable(format!("entry {}: its price version is missing", entry.seq)))?,
+            detail,
+            credits: Micro::ZERO.minus(entry.d_paid).minus(entry.d_trial),
+            writeoff: entry.writeoff,
+            balance_after: entry.bal_paid.plus(entry.bal_trial),
+        })
+    }
+
+    /// Recomputes every debit and checks every invariant.
+    ///
+    /// # Errors
+    /// The ledger cannot be read; what is wrong in it is not an error but a finding.
+    pub fn verify(&self) -> Result<Verdict, StoreError> {
+        verify::verify(&self.0.ledger)
+    }
+
+    /// Enters what a journal folder left behind holds. Returns (endings that were new, unreadable lines).
+    ///
+    /// # Errors
+    /// The folder cannot be read or the ledger not written.
+    pub fn replay(&self, dir: &Path) -> Result<(usize, usize), StoreError> {
+        let (endings, unreadable) = journal::read_endings(dir)?;
+        Ok((enter(&self.0.ledger, &endings)?, unreadable))
+    }
+
+    /// Refreshes the gauges that are read rather than kept.
+    pub fn observe(&self, now_ms: i64) {
+        let Some(serving) = &self.0.serving else { return };
+        let state = &serving.settler.state;
+        let oldest = state.oldest_ms.load(Ordering::Relaxed);
+        METRICS.journal_pending.set(i64::try_from(state.pending.load(Ordering::Relaxed)).unwrap_or(i64::MAX));
+        METRICS.journal_oldest_seconds.set(if oldest == 0 { 0 } else { now_ms.saturating_sub(oldest) / 1_000 });
+    }
+
+    /// The ledger takes what is settled.
+    pub fn is_healthy(&self) -> bool {
+        self.0.serving.as_ref().is_some_and(|serving| !serving.settler.state.failing.load(Ordering::Relaxed))
+    }
+
+    /// Brings everything settled into the ledger and ends the settler.
+    pub fn finish(&self) {
+        if let Some(serving) = &self.0.serving {
+            serving.settler.finish();
+            serving.journal.close();
+        }
+    }
+}
+
+/// What to hold for a request, and the output limit that pays for.
+fn decide(
+    standing: &Standing,
+    quote: &Quote,
+    exact: bool,
+    most_open: u64,
+    now_ms: i64,
+) -> Result<(Micro, u64), Refused> {
+    if standing.open_requests >= most_open {
+        return Err(Refused::TooManyOpen { limit: most_open });
+    }
+    let available = standing.available.total();
+    match quote.fit(available).filter(|limit| !exact || *limit == quote.output_limit) {
+        Some(limit) => Ok((quote.cost(limit), limit)),
+        None if standing.trial_ends_at_ms.is_some_and(|ends| now_ms >= ends) && !standing.ever_credited => {
+            Err(Refused::TrialExpired)
+        }
+        None => {
+            Err(Refused::Insufficient { available, needed: quote.cost(quote.output_floor.min(quote.output_limit)) })
+        }
+    }
+}
+
+fn count(ending: &Ending, taken: Parts) {
+    let (model, detail) = (ending.detail.model.as_str(), &ending.detail);
+    let add = |family: &prometheus::IntCounterVec, labels: &[&str], count: u64| {
+        if count > 0 {
+            family.with_label_values(labels).inc_by(count);
+        }
+    };
+    let usage = &detail.usage;
+    let classes = [
+        ("input", usage.input),
+        ("cache_read", usage.cache_read),
+        ("cache_write_5m", usage.cache_write_5m),
+        ("cache_write_1h", usage.cache_write_1h),
+        ("output", usage.output),
+    ];
+    for (class, tokens) in classes {
+        add(&METRICS.tokens, &[model, class], tokens);
+    }
+    add(&METRICS.credits_micro, &[model], taken.total().get().unsigned_abs());
+    add(&METRICS.writeoff_micro, &[model], ending.writeoff.get().unsigned_abs());
+    add(&METRICS.estimated, &[model], u64::from(detail.estimated));
+}
+
+/// Brings the journals of dead processes into the ledger.
+fn replay_left_behind(ledger: &Ledger, data_dir: &Path) -> Result<(), StoreError> {
+    for left in journal::left_behind(data_dir)? {
+        let (endings, unreadable) = left.endings()?;
+        let interrupted = endings.iter().filter(|ending| ending.detail.outcome == Outcome::Interrupted).count();
+        let new = enter(ledger, &endings)?;
+        METRICS.interrupted.with_label_values::<&str>(&[]).inc_by(interrupted as u64);
+        log::warn!(
+            "replayed the journal of boot {}: {} endings, {new} of them new, {interrupted} interrupted, {unreadable} lines unreadable",
+            left.boot,
+            endings.len(),
+        );
+        left.remove(unreadable)?;
+    }
+    Ok(())
+}
+
+fn enter(ledger: &Ledger, endings: &[Ending]) -> Result<usize, StoreError> {
+    let mut new = 0;
+    for batch in endings.chunks(512) {
+        new += ledger.end_requests(&batch.iter().collect::<Vec<_>>(), "")?;
+    }
+    Ok(new)
+}
+
+impl Hold {
+    /// What is set aside.
+    pub fn amount(&self) -> Micro {
+        self.parts.total()
+    }
+
+    pub fn opening(&self) -> &Opening {
+        &self.opening
+    }
+
+    /// The one way a hold ends: the credit is given back but for `cost`, and the ending is journalled and on its way
+    /// to the ledger. One that was never journalled as open (the journal failed) leaves no trace.
+    fn end(
+        &mut self,
+        usage: Usage,
+        cost: Micro,
+        outcome: Outcome,
+        estimated: bool,
+        now_ms: i64,
+    ) -> Result<Micro, std::io::Error> {
+        self.ended = true;
+        let billing = self.billing.clone();
+        let Some(serving) = &billing.0.serving else { return Ok(Micro::ZERO) };
+        let account = &self.opening.account;
+        let (taken, writeoff) = serving.holds.resolve(&billing.0.ledger, account, self.parts, cost, now_ms);
+        serving.open.fetch_sub(1, Ordering::Relaxed);
+        METRICS.open_holds.dec();
+        let Some(opened_in) = self.opened_in.take() else { return Ok(Micro::ZERO) };
+        let record = Record::End(self.ending(taken, writeoff, usage, outcome, estimated, now_ms));
+        let written = serving.journal.write(&record);
+        let (Record::End(ending) | Record::Open(ending)) = record;
+        match written {
+            Ok(ended_in) => {
+                count(&ending, taken);
+                serving.settler.give(Settlement { ending, journalled_in: [opened_in, ended_in] });
+                Ok(taken.total())
+            }
+            Err(error) => {
+                METRICS.ledger_error("journal_write");
+                serving.holds.unsettle(account, taken);
+                opened_in.keep();
+                Err(error)
+            }
+        }
+    }
+
+    fn ending(
+        &self,
+        taken: Parts,
+        writeoff: Micro,
+        usage: Usage,
+        outcome: Outcome,
+        estimated: bool,
+        at_ms: i64,
+    ) -> Ending {
+        let Opening { request_id, account, key_id, key_shown, model, surface } = &self.opening;
+        Ending {
+            request_id: request_id.clone(),
+            account: account.to_string(),
+            at_ms,
+            paid: taken.paid,
+            trial: taken.trial,
+            writeoff,
+            detail: Detail {
+                key_id: key_id.to_string(),
+                key_shown: key_shown.to_string(),
+                model: model.id.clone(),
+                surface: *surface,
+                vendor: model.vendor.name.clone(),
+                outcome,
+                usage,
+                price_version: model.price.version.clone(),
+                estimated,
+            },
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        if self.opened_in.is_some() {
+            log::warn!("request {} was cut off inside the gateway", self.opening.request_id);
+        }
+        if let Err(error) = self.end(Usage::default(), Micro::ZERO, Outcome::Interrupted, false, clock::now_ms()) {
+            log::error!("journal an interrupted request: {error}; a replay will find it");
+        }
     }
 }

@@ -12,11 +12,15 @@
 //! * **entry**: an immutable line of the ledger. **receipt**: an entry explained.
 //! * **journal**: the edge's append-only file of usage that is not yet known to be in the ledger.
 
+// In reading order.
+pub mod account;
 pub mod billing;
 pub mod catalog;
 pub mod clock;
 pub mod config;
 pub mod money;
 pub mod protocol;
+pub mod simulator;
 pub mod store;
+pub mod telemetry;
 pub mod usage;

@@ -1,7 +1,47 @@
-//! stub, replaced by the protocol core
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, serde::Serialize, serde::Deserialize)]
+//! The pure core's door: what the two protocols say, and how one is passed on or told of a failure.
+//!
+//! Bytes and values in, bytes and values out. Nothing below this file knows a server, a clock, a task, a log,
+//! a price or a configuration; every function here can be run on any bytes by a test.
+//!
+//! Same protocol on both sides: [`request`] reads what admission must know and splices the few edits, [`same`]
+//! passes the answer on, [`failure`] renders every refusal. Translation between the protocols (the form, and the
+//! rooms `chat/` and `messages/` with their four doors each) joins here beside them and shares [`sse`],
+//! [`failure`] and [`crate::usage`]; it never becomes a step of the pass-through path.
+//!
+//! Read next: `protocol/request.rs`, then `protocol/same.rs`.
+
+use serde::{Deserialize, Serialize};
+
+mod counters;
+pub mod failure;
+pub mod request;
+pub mod same;
+mod scan;
+mod splice;
+pub mod sse;
+
+/// A protocol: of a *surface* when the client speaks it, of a vendor when we speak it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
+    /// `POST /v1/chat/completions`
     Chat,
+    /// `POST /v1/messages`
     Messages,
+}
+
+impl Protocol {
+    /// `chat` or `messages`: the label in logs, metrics and receipts.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Protocol::Chat => "chat",
+            Protocol::Messages => "messages",
+        }
+    }
+}
+
+impl std::fmt::Display for Protocol {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(self.as_str())
+    }
 }

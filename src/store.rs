@@ -1,8 +1,35 @@
-//! stub, replaced soon: the contract of what is kept
+//! What is kept, and the contract of keeping it.
+//!
+//! * [`app`]: accounts, keys, sessions (`app.db`).
+//! * [`ledger`]: balances and immutable entries (`ledger.db`), the truth about money.
+//! * [`holds`]: a view of the open holds of running processes for other processes (`holds.db`); dies with them.
+//!
+//! The contract of the ledger, whichever database keeps it: an entry with the same kind and reference counts once; a
+//! request ends at most once; a balance never goes below zero; entries are never changed; what a call reports as
+//! done is on disk. Must not decide prices, rules or statuses.
+
+pub mod app;
+pub mod holds;
+pub mod ledger;
+pub mod sqlite;
+
+/// Why the store could not do something.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("{operation}: {source}")]
     Sqlite { operation: &'static str, source: rusqlite::Error },
     #[error("{operation}: {source}")]
     Io { operation: &'static str, source: std::io::Error },
+    #[error("{0}")]
+    Unusable(String),
+}
+
+impl StoreError {
+    pub fn sqlite(operation: &'static str, source: rusqlite::Error) -> Self {
+        Self::Sqlite { operation, source }
+    }
+
+    pub fn io(operation: &'static str, source: std::io::Error) -> Self {
+        Self::Io { operation, source }
+    }
 }

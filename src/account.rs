@@ -1,0 +1,315 @@
+//! Accounts, their API keys and their dashboard sessions: who may call, and who pays.
+//!
+//! The edge needs [`Accounts::authenticate`] alone. Nothing is cached: every question is one point read of `app.db`, so
+//! that what any process changes (a revocation, a suspension) counts at the next request. Must not know HTTP or money.
+//! Next: `account/key.rs` (the form of a key), `account/sign_up.rs`, `account/session.rs`, `store/app.rs` (the rows).
+
+mod key;
+mod password;
+mod session;
+mod sign_up;
+#[cfg(test)]
+mod tests;
+
+pub use key::parse as parse_key;
+pub use password::{LEAST_CHARS as PASSWORD_LEAST_CHARS, MOST_CHARS as PASSWORD_MOST_CHARS};
+pub use session::{NewSession, Session, csrf_token};
+pub use sign_up::{NewAccount, complete_sign_ups, sign_up, sign_up_with};
+
+use crate::store::StoreError;
+use crate::store::app::{AccountRow, AppDb, Inserted, KeyRow};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Keys of one account that may be live at one time.
+pub const LIVE_KEYS_MAX: i64 = 100;
+
+/// Length of a key's name, in characters.
+pub const KEY_NAME_CHARS_MAX: usize = 64;
+
+/// Length of an e-mail address, in bytes.
+const EMAIL_BYTES_MAX: usize = 254;
+
+/// The door to `app.db`. Cheap to clone.
+#[derive(Clone)]
+pub struct Accounts {
+    db: Arc<AppDb>,
+}
+
+/// The account and the key that pay for a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Principal {
+    pub account_id: Arc<str>,
+    pub key_id: Arc<str>,
+    pub key_shown: Arc<str>,
+}
+
+/// Why a key does not open the door.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// Malformed, of a wrong checksum, unknown or revoked: they are not told apart to the caller.
+    #[error("not a valid gateway key")]
+    BadKey,
+    #[error("the key is disabled")]
+    KeyDisabled,
+    #[error("the account is suspended")]
+    AccountSuspended,
+    #[error("keys cannot be checked: {0}")]
+    Unavailable(StoreError),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum AccountError {
+    #[error("not an e-mail address: one @, no spaces, at most 254 ASCII characters")]
+    BadEmail,
+    #[error("the e-mail has an account already")]
+    EmailTaken,
+    #[error("a password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters")]
+    BadPassword,
+    #[error("a key's name has 1 to {KEY_NAME_CHARS_MAX} characters")]
+    BadKeyName,
+    #[error("an account has at most {LIVE_KEYS_MAX} live keys: revoke one first")]
+    TooManyKeys,
+    #[error("no such account")]
+    NoAccount,
+    #[error("sign-up is closed")]
+    SignUpClosed,
+    #[error("no randomness: {0}")]
+    Random(getrandom::Error),
+    #[error(transparent)]
+    Password(#[from] password::HashError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    Active,
+    Suspended,
+}
+
+impl Status {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Suspended => "suspended",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    pub id: String,
+    pub email: String,
+    pub admin: bool,
+    pub status: Status,
+    pub created_at_ms: i64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyStatus {
+    Active,
+    Disabled,
+    Revoked,
+}
+
+impl KeyStatus {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Disabled => "disabled",
+            Self::Revoked => "revoked",
+        }
+    }
+
+    /// What is not known to be good is not good.
+    fn of(name: &str) -> Self {
+        match name {
+            "active" => Self::Active,
+            "disabled" => Self::Disabled,
+            _ => Self::Revoked,
+        }
+    }
+}
+
+/// A key as its owner sees it afterwards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key {
+    pub id: String,
+    pub name: String,
+    /// `gw-sk-Ab12…wxyz`.
+    pub shown: String,
+    pub status: KeyStatus,
+    pub created_at_ms: i64,
+    pub revoked_at_ms: Option<i64>,
+}
+
+/// A key as its owner sees it once.
+pub struct NewKey {
+    pub key_id: String,
+    /// The key in the clear: to be shown once and kept nowhere.
+    pub key: String,
+    pub name: String,
+}
+
+impl Accounts {
+    /// # Errors
+    /// `app.db` in `data_dir` cannot be opened or brought up to date.
+    pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
+        Ok(Self { db: Arc::new(AppDb::open(data_dir)?) })
+    }
+
+    /// The hot path. Form and checksum are judged first: noise never reaches the store.
+    ///
+    /// # Errors
+    /// Why the key does not open the door.
+    pub fn authenticate(&self, key: &str) -> Result<Principal, Refusal> {
+        if !parse_key(key) {
+            return Err(Refusal::BadKey);
+        }
+        let owner = self.db.key_owner(&key::hash(key)).map_err(Refusal::Unavailable)?.ok_or(Refusal::BadKey)?;
+        match KeyStatus::of(&owner.status) {
+            KeyStatus::Revoked => Err(Refusal::BadKey),
+            KeyStatus::Disabled => Err(Refusal::KeyDisabled),
+            KeyStatus::Active if !owner.account_active => Err(Refusal::AccountSuspended),
+            KeyStatus::Active => Ok(Principal {
+                account_id: owner.account.into(),
+                key_id: owner.key.into(),
+                key_shown: owner.shown.into(),
+            }),
+        }
+    }
+
+    /// An account by its id or its e-mail.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn find(&self, id_or_email: &str) -> Result<Option<Account>, StoreError> {
+        let found = match normal_email(id_or_email) {
+            Ok(email) => self.db.account_by_email(&email)?.map(|(row, _)| row),
+            Err(_) => self.db.account(id_or_email)?,
+        };
+        Ok(found.map(Account::from))
+    }
+
+    /// All accounts, the oldest first.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn list(&self) -> Result<Vec<Account>, StoreError> {
+        Ok(self.db.accounts()?.into_iter().map(Account::from).collect())
+    }
+
+    /// Says whether there is such an account. A suspended account's keys are refused from the next request on.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn set_status(&self, id: &str, status: Status) -> Result<bool, StoreError> {
+        self.db.set_active(id, status == Status::Active)
+    }
+
+    /// The account, where the password is its own. As slow for an unknown e-mail as for a wrong password; call it on a
+    /// blocking thread.
+    ///
+    /// # Errors
+    /// The store or the hash failed.
+    pub fn check_password(&self, email: &str, password: &str) -> Result<Option<Account>, AccountError> {
+        let found = match normal_email(email) {
+            Ok(email) => self.db.account_by_email(&email)?,
+            Err(_) => None,
+        };
+        let (row, stored) = found.map_or((None, None), |(row, stored)| (Some(row), stored));
+        let too_long = password.chars().count() > password::MOST_CHARS;
+        let checked = password::check(if too_long { "" } else { password }, stored.as_deref())?;
+        match (row, checked) {
+            (Some(row), password::Checked::Right) => Ok(Some(row.into())),
+            (Some(row), password::Checked::RightButOld) => {
+                self.db.set_password(&row.id, &password::hash(password)?)?;
+                Ok(Some(row.into()))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Makes a key for an account (by id). Only its hash is kept: the text in the answer is all there will ever be.
+    ///
+    /// # Errors
+    /// A bad name, no such account, too many live keys, or the store failed.
+    pub fn create_key(&self, account: &str, name: &str, now_ms: i64) -> Result<NewKey, AccountError> {
+        let name = name.trim();
+        if !(1..=KEY_NAME_CHARS_MAX).contains(&name.chars().count()) || name.chars().any(char::is_control) {
+            return Err(AccountError::BadKeyName);
+        }
+        let key = key::generate().map_err(AccountError::Random)?;
+        let row = KeyRow {
+            id: new_id("key_", now_ms)?,
+            account: account.to_owned(),
+            name: name.to_owned(),
+            shown: key.shown,
+            status: KeyStatus::Active.name().to_owned(),
+            created_at_ms: now_ms,
+            revoked_at_ms: None,
+        };
+        match self.db.insert_key(&row, &key.hash, LIVE_KEYS_MAX)? {
+            Inserted::Done => Ok(NewKey { key_id: row.id, key: key.text, name: row.name }),
+            Inserted::NoAccount => Err(AccountError::NoAccount),
+            Inserted::LimitReached => Err(AccountError::TooManyKeys),
+        }
+    }
+
+    /// An account's keys (the latest 500): the live ones first, then the newest first.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn keys(&self, account: &str) -> Result<Vec<Key>, StoreError> {
+        Ok(self.db.keys(account)?.into_iter().map(Key::from).collect())
+    }
+
+    /// Revokes a key for ever; only one of `account`'s, where that is given. False where there is no such live key.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn revoke_key(&self, account: Option<&str>, key_id: &str, now_ms: i64) -> Result<bool, StoreError> {
+        self.db.revoke_key(account, key_id, now_ms)
+    }
+}
+
+impl From<AccountRow> for Account {
+    fn from(row: AccountRow) -> Self {
+        let status = if row.active { Status::Active } else { Status::Suspended };
+        Self { id: row.id, email: row.email, admin: row.admin, status, created_at_ms: row.created_at_ms }
+    }
+}
+
+impl From<KeyRow> for Key {
+    fn from(row: KeyRow) -> Self {
+        Self {
+            id: row.id,
+            name: row.name,
+            shown: row.shown,
+            status: KeyStatus::of(&row.status),
+            created_at_ms: row.created_at_ms,
+            revoked_at_ms: row.revoked_at_ms,
+        }
+    }
+}
+
+/// Trimmed and lower case: the form under which an e-mail is unique.
+fn normal_email(text: &str) -> Result<String, AccountError> {
+    let email = text.trim().to_ascii_lowercase();
+    let (local, domain) = email.split_once('@').ok_or(AccountError::BadEmail)?;
+    let plain = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'@');
+    if email.len() > EMAIL_BYTES_MAX || !plain(local) || !plain(domain) {
+        return Err(AccountError::BadEmail);
+    }
+    Ok(email)
+}
+
+/// `prefix` and a UUIDv7 of `now_ms` in 32 hex digits.
+fn new_id(prefix: &str, now_ms: i64) -> Result<String, AccountError> {
+    let mut random = [0u8; 10];
+    getrandom::fill(&mut random).map_err(AccountError::Random)?;
+    let millis = u64::try_from(now_ms).unwrap_or(0);
+    let id = uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid();
+    Ok(format!("{prefix}{}", id.simple()))
+}

@@ -1,0 +1,126 @@
+//! The form of an API key: `gw-sk-`, 43 base62 digits of 256 random bits, 6 base62 digits of their CRC-32.
+//!
+//! The checksum lets a typo or a vendor's key be refused without a look-up, and lets secret scanners recognise a key.
+//! Must not know accounts or stores. A key in the clear exists here and in [`Key::text`] alone.
+
+use sha2::{Digest, Sha256};
+
+pub const PREFIX: &str = "gw-sk-";
+
+/// 62^43 > 2^256 > 62^42: 43 digits hold 256 bits, and 42 do not.
+const BODY_DIGITS: usize = 43;
+
+/// 62^6 > 2^32 > 62^5.
+const CHECK_DIGITS: usize = 6;
+
+const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+/// A new key.
+pub struct Key {
+    pub text: String,
+    pub hash: [u8; 32],
+    /// `gw-sk-Ab12…wxyz`: enough to tell one's keys apart, not enough to guess one.
+    pub shown: String,
+}
+
+/// Makes a key of 256 bits from the system's random source.
+///
+/// # Errors
+/// The system gives no randomness.
+pub fn generate() -> Result<Key, getrandom::Error> {
+    let mut bits = [0u8; 32];
+    getrandom::fill(&mut bits)?;
+    Ok(from_bits(bits))
+}
+
+/// The 32 bytes are one big-endian number, written in base 62 and left-padded with `0`. Every number has exactly one
+/// such text, so all 2^256 keys are equally likely: nothing is rejected and nothing is reduced.
+fn from_bits(bits: [u8; 32]) -> Key {
+    let mut number = bits;
+    let mut body = [0u8; BODY_DIGITS];
+    for digit in body.iter_mut().rev() {
+        *digit = ALPHABET[usize::from(divide_by_62(&mut number))];
+    }
+    let check = checksum(&body);
+    let mut text = String::with_capacity(PREFIX.len() + BODY_DIGITS + CHECK_DIGITS);
+    text.push_str(PREFIX);
+    text.extend(body.iter().chain(&check).map(|&digit| char::from(digit)));
+    let shown = format!("{}…{}", &text[..PREFIX.len() + 4], &text[text.len() - 4..]);
+    Key { hash: hash(&text), shown, text }
+}
+
+/// Schoolbook division of a big-endian number; gives the remainder.
+fn divide_by_62(number: &mut [u8; 32]) -> u8 {
+    let mut rest: u16 = 0;
+    for byte in number {
+        let value = (rest << 8) | u16::from(*byte);
+        // rest < 62, so value < 62 · 256: the quotient fits a byte.
+        *byte = u8::try_from(value / 62).unwrap_or(u8::MAX);
+        rest = value % 62;
+    }
+    u8::try_from(rest).unwrap_or(u8::MAX)
+}
+
+/// CRC-32 (IEEE) of the 43 digits, in base 62, most significant digit first.
+fn checksum(body: &[u8]) -> [u8; CHECK_DIGITS] {
+    let mut rest = crc32fast::hash(body);
+    let mut digits = [b'0'; CHECK_DIGITS];
+    for digit in digits.iter_mut().rev() {
+        *digit = ALPHABET[usize::try_from(rest % 62).unwrap_or(0)];
+        rest /= 62;
+    }
+    digits
+}
+
+/// True where `text` has the form of a gateway key and its checksum fits.
+pub fn parse(text: &str) -> bool {
+    let Some(digits) = text.strip_prefix(PREFIX) else { return false };
+    let digits = digits.as_bytes();
+    digits.len() == BODY_DIGITS + CHECK_DIGITS
+        && digits.iter().all(u8::is_ascii_alphanumeric)
+        && digits[BODY_DIGITS..] == checksum(&digits[..BODY_DIGITS])
+}
+
+/// What is stored of a key, and what it is found by. A fast hash is right for 256 random bits, and a look-up by hash
+/// tells an attacker who measures time nothing about the key.
+pub fn hash(text: &str) -> [u8; 32] {
+    Sha256::digest(text.as_bytes()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn the_checksum_is_the_crc_32_of_the_digits_in_base_62() {
+        // By hand: the bytes 0, 1, … 31 as one number give the 43 digits below. Their CRC-32 is 1 430 474 255, and
+        // 1430474255 = ((((1·62 + 34)·62 + 50)·62 + 7)·62 + 43)·62 + 25: the digits 1 Y o 7 h P.
+        let bits = std::array::from_fn(|index| u8::try_from(index).unwrap());
+        assert_eq!(from_bits(bits).text, "gw-sk-003aUlTJC7tjlCTQj2uNU3MFagCXG9LRKRcwGkBIDlf1Yo7hP");
+        assert_eq!(from_bits([0; 32]).text, format!("gw-sk-{}2CZclj", "0".repeat(43)));
+        assert_eq!(from_bits([255; 32]).text, "gw-sk-yhjskwdA6OZ1AL1YmHWZWm8LLG7HjnuCA2j5rOw8Xp13sRzl1");
+        assert_eq!(from_bits(bits).shown, "gw-sk-003a…o7hP");
+    }
+
+    #[test]
+    fn keys_differ_and_one_changed_digit_is_noticed() {
+        let mut seen = HashSet::new();
+        for _ in 0..2_000 {
+            let key = generate().unwrap();
+            assert!(parse(&key.text));
+            assert!(seen.insert(key.text));
+        }
+        let key = generate().unwrap().text;
+        for index in 0..key.len() {
+            let mut bytes = key.clone().into_bytes();
+            bytes[index] = if bytes[index] == b'x' { b'y' } else { b'x' };
+            assert!(!parse(std::str::from_utf8(&bytes).unwrap()), "a change at {index} went unnoticed");
+        }
+        let long = "A".repeat(10_240);
+        for bad in ["", "gw-sk-", "sk-abc", "gw-sk-' OR 1=1 --", "gw-sk-\r\n\0", "gw-sk-ä", &long, &format!("{key} ")]
+        {
+            assert!(!parse(bad), "{bad:?} was taken for a key");
+        }
+    }
+}

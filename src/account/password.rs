@@ -1,0 +1,83 @@
+//! Passwords: argon2id with m = 19456 KiB, t = 2, p = 1 (about 50 ms on one core, and 19 MiB while it runs).
+//!
+//! Slow on purpose: an async face calls this on a blocking thread, under a limit of how many run at one time.
+//! Must not know accounts or stores.
+
+use argon2::password_hash::phc::PasswordHash;
+use argon2::password_hash::{PasswordHasher, PasswordVerifier};
+use argon2::{Algorithm, Argon2, Params, Version};
+
+const MEMORY_KIB: u32 = 19_456;
+const PASSES: u32 = 2;
+const LANES: u32 = 1;
+
+/// In characters. The longest bounds the work that a stranger can ask for.
+pub const LEAST_CHARS: usize = 10;
+pub const MOST_CHARS: usize = 256;
+
+/// The hash could not be made; never says of what.
+#[derive(Debug, thiserror::Error)]
+#[error("hash a password: {0}")]
+pub struct HashError(String);
+
+/// What a check of a password found.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Checked {
+    Wrong,
+    Right,
+    /// Right, but the stored hash was made with other parameters: store a new one.
+    RightButOld,
+}
+
+fn hasher() -> Result<Argon2<'static>, HashError> {
+    let params = Params::new(MEMORY_KIB, PASSES, LANES, None).map_err(|error| HashError(error.to_string()))?;
+    Ok(Argon2::new(Algorithm::Argon2id, Version::V0x13, params))
+}
+
+/// A PHC string with a fresh salt.
+///
+/// # Errors
+/// No randomness or no memory.
+pub fn hash(password: &str) -> Result<String, HashError> {
+    let hash = hasher()?.hash_password(password.as_bytes()).map_err(|error| HashError(error.to_string()))?;
+    Ok(hash.to_string())
+}
+
+/// Checks a password against the stored hash. Without one, the same work is done for nothing, so that the time taken
+/// does not tell whether an account exists.
+///
+/// # Errors
+/// No memory.
+pub fn check(password: &str, stored: Option<&str>) -> Result<Checked, HashError> {
+    let hasher = hasher()?;
+    let Some(hash) = stored.and_then(|stored| PasswordHash::new(stored).ok()) else {
+        let mut out = [0u8; Params::DEFAULT_OUTPUT_LEN];
+        hasher
+            .hash_password_into(password.as_bytes(), b"nobody's own salt", &mut out)
+            .map_err(|error| HashError(error.to_string()))?;
+        return Ok(Checked::Wrong);
+    };
+    if hasher.verify_password(password.as_bytes(), &hash).is_err() {
+        return Ok(Checked::Wrong);
+    }
+    let current = Params::try_from(&hash)
+        .is_ok_and(|params| params.m_cost() == MEMORY_KIB && params.t_cost() == PASSES && params.p_cost() == LANES);
+    Ok(if current { Checked::Right } else { Checked::RightButOld })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_checked_against_its_hash_alone() {
+        let stored = hash("correct horse").unwrap();
+        assert!(stored.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{stored}");
+        assert_eq!(check("correct horse", Some(&stored)).unwrap(), Checked::Right);
+        assert_eq!(check("wrong horse", Some(&stored)).unwrap(), Checked::Wrong);
+        assert_eq!(check("correct horse", None).unwrap(), Checked::Wrong);
+        let weak = Argon2::new(Algorithm::Argon2id, Version::V0x13, Params::new(64, 1, 1, None).unwrap());
+        let weak = weak.hash_password(b"correct horse").unwrap().to_string();
+        assert_eq!(check("correct horse", Some(&weak)).unwrap(), Checked::RightButOld);
+    }
+}

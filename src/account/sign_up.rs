@@ -1,0 +1,121 @@
+//! Opening an account: a row in `app.db`, then an account with its trial in the ledger.
+//!
+//! Two files, so a crash can fall between them. The row says what trial was promised; the ledger's grant goes by a
+//! reference and never counts twice; so whoever starts finishes what is missing. Used by the sidecar and the command
+//! line alike.
+
+use super::{Account, AccountError, Accounts, new_id, normal_email, password};
+use crate::billing::{Billing, Trial};
+use crate::config::{Signup, SignupMode};
+use crate::store::StoreError;
+use crate::store::app::AccountRow;
+
+/// What an account is opened with.
+#[derive(Clone, Copy)]
+pub struct NewAccount<'a> {
+    pub email: &'a str,
+    /// Without one there is no sign-in to the dashboard.
+    pub password: Option<&'a str>,
+    pub admin: bool,
+    pub trial: Option<Trial>,
+}
+
+impl Accounts {
+    /// Inserts the account's row alone; [`sign_up_with`] is the whole. Slow where there is a password: call it on a
+    /// blocking thread.
+    ///
+    /// # Errors
+    /// A bad e-mail or password, an e-mail that has an account, or the store failed.
+    pub fn create_account(&self, new: &NewAccount<'_>, now_ms: i64) -> Result<Account, AccountError> {
+        let email = normal_email(new.email)?;
+        let password = match new.password {
+            Some(text) if !(password::LEAST_CHARS..=password::MOST_CHARS).contains(&text.chars().count()) => {
+                return Err(AccountError::BadPassword);
+            }
+            Some(text) => Some(password::hash(text)?),
+            None => None,
+        };
+        let row = AccountRow {
+            id: new_id("acct_", now_ms)?,
+            email,
+            admin: new.admin,
+            active: true,
+            created_at_ms: now_ms,
+            trial: new.trial.map(|trial| (trial.credits, trial.ends_at_ms)),
+            granted: false,
+        };
+        if self.db.insert_account(&row, password.as_deref())? { Ok(row.into()) } else { Err(AccountError::EmailTaken) }
+    }
+
+    /// Accounts that the ledger is not yet known to have, with the trial that each was promised.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn accounts_without_grant(&self) -> Result<Vec<(String, Option<Trial>)>, StoreError> {
+        let rows = self.db.accounts_without_grant()?;
+        Ok(rows.into_iter().map(|row| (row.id.clone(), row.trial())).collect())
+    }
+}
+
+/// The trial that a sign-up at `now_ms` gets; `None` where the settings give none.
+fn trial(signup: &Signup, now_ms: i64) -> Option<Trial> {
+    let some = signup.trial_ms > 0 && signup.trial_credits.is_positive();
+    some.then(|| Trial { credits: signup.trial_credits, ends_at_ms: now_ms.saturating_add(signup.trial_ms) })
+}
+
+/// A stranger signs up, as far as the settings let strangers in.
+///
+/// # Errors
+/// Sign-up is closed, or as [`sign_up_with`].
+pub fn sign_up(
+    accounts: &Accounts,
+    billing: &Billing,
+    signup: &Signup,
+    email: &str,
+    password: &str,
+    now_ms: i64,
+) -> Result<Account, AccountError> {
+    if signup.mode == SignupMode::Closed {
+        return Err(AccountError::SignUpClosed);
+    }
+    let new = NewAccount { email, password: Some(password), admin: false, trial: trial(signup, now_ms) };
+    sign_up_with(accounts, billing, &new, now_ms)
+}
+
+impl NewAccount<'_> {
+    /// The same with the trial that the settings give.
+    #[must_use]
+    pub fn with_trial(self, signup: &Signup, now_ms: i64) -> Self {
+        Self { trial: trial(signup, now_ms), ..self }
+    }
+}
+
+/// Opens an account in both files.
+///
+/// # Errors
+/// As [`Accounts::create_account`]; where only the ledger failed, the account exists and [`complete_sign_ups`] will
+/// finish it.
+pub fn sign_up_with(
+    accounts: &Accounts,
+    billing: &Billing,
+    new: &NewAccount<'_>,
+    now_ms: i64,
+) -> Result<Account, AccountError> {
+    let account = accounts.create_account(new, now_ms)?;
+    billing.open_account(&account.id, new.trial, now_ms)?;
+    accounts.db.mark_granted(&account.id, now_ms)?;
+    Ok(account)
+}
+
+/// Finishes the sign-ups that a crash cut in two. Every face calls it once when it starts. Says how many there were.
+///
+/// # Errors
+/// A store failed; what was finished stays finished.
+pub fn complete_sign_ups(accounts: &Accounts, billing: &Billing, now_ms: i64) -> Result<usize, StoreError> {
+    let missing = accounts.accounts_without_grant()?;
+    for (account, trial) in &missing {
+        billing.open_account(account, *trial, now_ms)?;
+        accounts.db.mark_granted(account, now_ms)?;
+    }
+    Ok(missing.len())
+}

@@ -1,0 +1,167 @@
+//! What accounts promise, held against a real file.
+
+use super::*;
+use crate::billing::{Billing, Trial};
+use crate::config::{Signup, SignupMode};
+use crate::money::Micro;
+use tempfile::TempDir;
+
+const NOW: i64 = 1_800_000_000_000;
+const HOUR: i64 = 3_600_000;
+
+fn world() -> (TempDir, Accounts) {
+    let folder = tempfile::tempdir().unwrap();
+    let accounts = Accounts::open(folder.path()).unwrap();
+    (folder, accounts)
+}
+
+fn new(email: &str) -> NewAccount<'_> {
+    NewAccount { email, password: None, admin: false, trial: None }
+}
+
+#[test]
+fn a_revocation_by_another_process_counts_at_the_next_request() {
+    let (folder, gateway) = world();
+    let command_line = Accounts::open(folder.path()).unwrap();
+    let account = gateway.create_account(&new("a@example.com"), NOW).unwrap();
+    assert_eq!(account.id.len(), 5 + 32);
+    let key = command_line.create_key(&account.id, " laptop ", NOW).unwrap();
+    assert_eq!(key.name, "laptop");
+    let principal = gateway.authenticate(&key.key).unwrap();
+    assert_eq!(&*principal.account_id, account.id);
+    assert_eq!(&*principal.key_id, key.key_id);
+
+    command_line.set_status(&account.id, Status::Suspended).unwrap();
+    assert!(matches!(gateway.authenticate(&key.key), Err(Refusal::AccountSuspended)));
+    command_line.set_status(&account.id, Status::Active).unwrap();
+    assert!(gateway.authenticate(&key.key).is_ok());
+
+    let other = gateway.create_account(&new("b@example.com"), NOW).unwrap();
+    assert!(!command_line.revoke_key(Some(&other.id), &key.key_id, NOW).unwrap(), "a stranger's key was revoked");
+    assert!(command_line.revoke_key(None, &key.key_id, NOW).unwrap());
+    assert!(matches!(gateway.authenticate(&key.key), Err(Refusal::BadKey)));
+    assert!(!command_line.revoke_key(None, &key.key_id, NOW).unwrap(), "revoked twice");
+    assert_eq!(gateway.keys(&account.id).unwrap()[0].status, KeyStatus::Revoked);
+}
+
+#[test]
+fn neither_key_nor_password_nor_session_token_is_on_the_disk() {
+    let (folder, accounts) = world();
+    let secret = NewAccount { password: Some("CANARY pass phrase"), ..new("a@example.com") };
+    let account = accounts.create_account(&secret, NOW).unwrap();
+    let key = accounts.create_key(&account.id, "laptop", NOW).unwrap().key;
+    let token = accounts.create_session(&account.id, NOW).unwrap().token;
+    let mut seen = 0;
+    for entry in std::fs::read_dir(folder.path()).unwrap() {
+        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
+        let holds = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+        seen += usize::from(holds("a@example.com"));
+        for secret in [&key, &key[6..49], &token, "CANARY pass phrase"] {
+            assert!(!holds(secret), "a secret is on the disk");
+        }
+    }
+    assert!(seen > 0, "the search finds what is there");
+}
+
+#[test]
+fn an_e_mail_has_one_account_however_it_is_written() {
+    let (_folder, accounts) = world();
+    let account = accounts.create_account(&new(" Ann@Example.com "), NOW).unwrap();
+    assert_eq!(account.email, "ann@example.com");
+    assert!(matches!(accounts.create_account(&new("ANN@example.com"), NOW), Err(AccountError::EmailTaken)));
+    assert_eq!(accounts.find("aNN@example.com").unwrap(), Some(account.clone()));
+    assert_eq!(accounts.find(&account.id).unwrap(), Some(account));
+    assert_eq!(accounts.list().unwrap().len(), 1);
+    for bad in ["", "ann", "@example.com", "ann@", "a b@example.com", "a@b@c", "ä@example.com", &"a@b".repeat(100)] {
+        assert!(matches!(accounts.create_account(&new(bad), NOW), Err(AccountError::BadEmail)), "{bad:?}");
+    }
+    let weak = NewAccount { password: Some("123456789"), ..new("b@example.com") };
+    assert!(matches!(accounts.create_account(&weak, NOW), Err(AccountError::BadPassword)));
+}
+
+#[test]
+fn a_sign_up_that_was_cut_in_two_is_finished_once() {
+    let (_folder, accounts) = world();
+    let billing = Billing::default();
+    let trial = Some(Trial { credits: Micro::new(300), ends_at_ms: NOW + HOUR });
+    let account = accounts.create_account(&NewAccount { trial, ..new("a@example.com") }, NOW).unwrap();
+    let missing = accounts.accounts_without_grant().unwrap();
+    assert_eq!(missing[0].0, account.id);
+    assert_eq!(missing[0].1.map(|trial| (trial.credits, trial.ends_at_ms)), Some((Micro::new(300), NOW + HOUR)));
+    assert_eq!(complete_sign_ups(&accounts, &billing, NOW + 2 * HOUR).unwrap(), 1);
+    assert_eq!(complete_sign_ups(&accounts, &billing, NOW + 2 * HOUR).unwrap(), 0);
+
+    let mut signup = Signup { mode: SignupMode::Open, trial_credits: Micro::new(300), trial_ms: HOUR };
+    sign_up(&accounts, &billing, &signup, "b@example.com", "a long password", NOW).unwrap();
+    assert!(accounts.accounts_without_grant().unwrap().is_empty());
+    let again = sign_up(&accounts, &billing, &signup, "b@example.com", "a long password", NOW);
+    assert!(matches!(again, Err(AccountError::EmailTaken)));
+    signup.mode = SignupMode::Closed;
+    let closed = sign_up(&accounts, &billing, &signup, "c@example.com", "a long password", NOW);
+    assert!(matches!(closed, Err(AccountError::SignUpClosed)));
+}
+
+#[test]
+fn a_password_opens_its_own_account_alone() {
+    let (_folder, accounts) = world();
+    let secret = NewAccount { password: Some("a long password"), ..new("a@example.com") };
+    let account = accounts.create_account(&secret, NOW).unwrap();
+    accounts.create_account(&new("b@example.com"), NOW).unwrap();
+    assert_eq!(accounts.check_password("A@example.com", "a long password").unwrap(), Some(account));
+    for (email, password) in [
+        ("a@example.com", "a long passwor"),
+        ("b@example.com", "a long password"),
+        ("nobody@example.com", "a long password"),
+        ("nonsense", "a long password"),
+        ("a@example.com", &"x".repeat(100_000)),
+    ] {
+        assert_eq!(accounts.check_password(email, password).unwrap(), None, "{email}");
+    }
+}
+
+#[test]
+fn an_account_has_at_most_a_hundred_live_keys() {
+    let (_folder, accounts) = world();
+    let account = accounts.create_account(&new("a@example.com"), NOW).unwrap();
+    let first = accounts.create_key(&account.id, "k", NOW).unwrap();
+    for _ in 1..LIVE_KEYS_MAX {
+        accounts.create_key(&account.id, "k", NOW).unwrap();
+    }
+    assert!(matches!(accounts.create_key(&account.id, "k", NOW), Err(AccountError::TooManyKeys)));
+    accounts.revoke_key(None, &first.key_id, NOW).unwrap();
+    assert!(accounts.create_key(&account.id, "k", NOW).is_ok(), "a revoked key does not count");
+    assert!(matches!(accounts.create_key("acct_0", "k", NOW), Err(AccountError::NoAccount)));
+    for bad in ["", "  ", "a\nb", &"x".repeat(65)] {
+        assert!(matches!(accounts.create_key(&account.id, bad, NOW), Err(AccountError::BadKeyName)), "{bad:?}");
+    }
+}
+
+#[test]
+fn a_session_ends_when_idle_when_old_or_when_ended() {
+    let (_folder, accounts) = world();
+    let account = accounts.create_account(&new("a@example.com"), NOW).unwrap();
+    let alive = |token: &str, now| accounts.find_session(token, now).unwrap().is_some();
+
+    let idle = accounts.create_session(&account.id, NOW).unwrap().token;
+    assert!(alive(&idle, NOW + 12 * HOUR - 1));
+    assert!(!alive(&idle, NOW + 12 * HOUR), "12 idle hours");
+
+    let used = accounts.create_session(&account.id, NOW).unwrap().token;
+    let mut now = NOW;
+    while now + 11 * HOUR < NOW + 7 * 24 * HOUR {
+        now += 11 * HOUR;
+        assert!(accounts.find_session(&used, now).unwrap().is_some_and(|session| session.touch_due(now)));
+        accounts.touch_session(&used, now).unwrap();
+    }
+    assert!(!alive(&used, NOW + 7 * 24 * HOUR), "7 days after sign-in");
+
+    let ended = accounts.create_session(&account.id, NOW).unwrap().token;
+    accounts.end_session(&ended).unwrap();
+    assert!(!alive(&ended, NOW));
+    let (one, two) = (accounts.create_session(&account.id, NOW), accounts.create_session(&account.id, NOW));
+    assert!(accounts.end_sessions(&account.id).unwrap() >= 2);
+    assert!(!alive(&one.unwrap().token, NOW) && !alive(&two.unwrap().token, NOW));
+    accounts.create_session(&account.id, NOW).unwrap();
+    assert_eq!(accounts.purge_sessions(NOW + 12 * HOUR).unwrap(), 1);
+    assert!(!alive("' OR 1=1 --", NOW) && !alive("", NOW));
+}

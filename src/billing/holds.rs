@@ -1,0 +1,199 @@
+//! The open holds of this process and what it has settled, in memory, beside the ledger's posted balances.
+//!
+//! The rule of admission: `balance = posted − (settled − applied)`, `available = balance − held`. `posted` and
+//! `applied` come out of the ledger as one snapshot, `settled` and `held` are steady under the account's lock; so the
+//! sum is exact at every moment, whatever the settler is just committing, and no lock is held across a commit.
+//! Holds die with the process, which is the only one that could have served them. Must not know prices.
+
+use crate::money::Micro;
+use crate::store::StoreError;
+use crate::store::ledger::{self, Ledger};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const SHARDS: usize = 64;
+
+/// All accounts that this process has served.
+pub struct Holds {
+    boot: String,
+    shards: Vec<Mutex<HashMap<Arc<str>, Open>>>,
+    hasher: RandomState,
+}
+
+/// One account's part: what is held, and what has been settled since this process began.
+#[derive(Debug, Clone, Copy, Default)]
+struct Open {
+    requests: u64,
+    held: Parts,
+    settled: Parts,
+    /// Changed since the mirror was last written.
+    unmirrored: bool,
+}
+
+/// An amount by the bucket it comes from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Parts {
+    pub paid: Micro,
+    pub trial: Micro,
+}
+
+impl Parts {
+    pub fn total(self) -> Micro {
+        self.paid.plus(self.trial)
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self { paid: self.paid.plus(other.paid), trial: self.trial.plus(other.trial) }
+    }
+
+    fn minus(self, other: Self) -> Self {
+        Self { paid: self.paid.minus(other.paid), trial: self.trial.minus(other.trial) }
+    }
+
+    /// Of `amount`, what these parts bear, the trial first.
+    pub fn take(self, amount: Micro) -> Self {
+        let trial = amount.min(self.trial.or_zero());
+        Self { trial, paid: amount.minus(trial).min(self.paid.or_zero()) }
+    }
+}
+
+/// An account at one moment.
+#[derive(Debug, Clone, Copy)]
+pub struct Standing {
+    pub open_requests: u64,
+    pub held: Parts,
+    /// Free to hold: the trial's part is zero once the trial is over.
+    pub available: Parts,
+    pub balance: Micro,
+    pub trial_ends_at_ms: Option<i64>,
+    pub trial_left: Micro,
+    /// Credit was bought or granted at some time, the trial apart.
+    pub ever_credited: bool,
+}
+
+impl Standing {
+    pub fn of(row: ledger::Account, held: Parts, settled: Parts, open_requests: u64, now_ms: i64) -> Self {
+        let applied = Parts { paid: row.applied_paid, trial: row.applied_trial };
+        let posted = Parts { paid: row.paid, trial: row.trial }.minus(settled.minus(applied));
+        let trial_active = row.trial_ends_at_ms.is_some_and(|ends| now_ms < ends);
+        // What an open hold took of the trial stays until the hold resolves; the rest lapses on the dot.
+        let trial_left = if trial_active { posted.trial } else { posted.trial.min(held.trial) }.or_zero();
+        let free = Parts { paid: posted.paid, trial: trial_left }.minus(held);
+        Self {
+            open_requests,
+            held,
+            available: Parts { paid: free.paid.or_zero(), trial: free.trial.or_zero() },
+            balance: posted.paid.plus(trial_left),
+            trial_ends_at_ms: row.trial_ends_at_ms,
+            trial_left,
+            ever_credited: row.credited.is_positive(),
+        }
+    }
+}
+
+impl Holds {
+    pub fn new(boot: &str) -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Self { boot: boot.to_owned(), shards, hasher: RandomState::new() }
+    }
+
+    fn shard(&self, account: &str) -> MutexGuard<'_, HashMap<Arc<str>, Open>> {
+        let index = usize::try_from(self.hasher.hash_one(account) % SHARDS as u64).unwrap_or_default();
+        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Judges the account's standing and sets aside what `decide` asks for, as one step.
+    ///
+    /// `None` where the account is not open; else what `decide` said.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn reserve<T, R>(
+        &self,
+        ledger: &Ledger,
+        account: &Arc<str>,
+        now_ms: i64,
+        decide: impl FnOnce(&Standing) -> Result<(Micro, T), R>,
+    ) -> Result<Option<Result<(Parts, T), R>>, StoreError> {
+        let mut shard = self.shard(account);
+        let Some(row) = ledger.account(account, &self.boot)? else { return Ok(None) };
+        let open = shard.entry(Arc::clone(account)).or_default();
+        let standing = Standing::of(row, open.held, open.settled, open.requests, now_ms);
+        Ok(Some(decide(&standing).map(|(amount, value)| {
+            let parts = standing.available.take(amount);
+            open.held = open.held.plus(parts);
+            open.requests = open.requests.saturating_add(1);
+            open.unmirrored = true;
+            (parts, value)
+        })))
+    }
+
+    /// Resolves a hold of `held` with a cost: what the account bears of it, and what it cannot (the write-off). The
+    /// cost may pass the hold by what is available at this moment, and no further.
+    pub fn resolve(
+        &self,
+        ledger: &Ledger,
+        account: &Arc<str>,
+        held: Parts,
+        cost: Micro,
+        now_ms: i64,
+    ) -> (Parts, Micro) {
+        let mut shard = self.shard(account);
+        let open = shard.entry(Arc::clone(account)).or_default();
+        let mut taken = held.take(cost);
+        if taken.total() < cost {
+            // Only here is the balance needed. Unreadable means nothing more is taken: never below zero.
+            let row = ledger.account(account, &self.boot).ok().flatten();
+            if let Some(row) = row {
+                let standing = Standing::of(row, open.held, open.settled, open.requests, now_ms);
+                taken = taken.plus(standing.available.take(cost.minus(taken.total())));
+            }
+        }
+        open.held = open.held.minus(held);
+        open.settled = open.settled.plus(taken);
+        open.requests = open.requests.saturating_sub(1);
+        open.unmirrored = true;
+        (taken, cost.minus(taken.total()))
+    }
+
+    /// Takes back what [`Holds::resolve`] settled, where it could not be journalled.
+    pub fn unsettle(&self, account: &str, taken: Parts) {
+        if let Some(open) = self.shard(account).get_mut(account) {
+            open.settled = open.settled.minus(taken);
+        }
+    }
+
+    /// The account's standing; `None` where it is not open.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn standing(&self, ledger: &Ledger, account: &str, now_ms: i64) -> Result<Option<Standing>, StoreError> {
+        let shard = self.shard(account);
+        let open = shard.get(account).copied().unwrap_or_default();
+        let row = ledger.account(account, &self.boot)?;
+        Ok(row.map(|row| Standing::of(row, open.held, open.settled, open.requests, now_ms)))
+    }
+
+    /// True where the account has no request open and nothing settled that the ledger lacks: a lapse may be posted.
+    pub fn is_quiet(&self, ledger: &Ledger, account: &str) -> Result<bool, StoreError> {
+        let shard = self.shard(account);
+        let Some(open) = shard.get(account) else { return Ok(true) };
+        let row = ledger.account(account, &self.boot)?;
+        let applied = row.map(|row| Parts { paid: row.applied_paid, trial: row.applied_trial });
+        Ok(open.requests == 0 && applied == Some(open.settled))
+    }
+
+    /// Accounts whose holds changed since the last call: (account, paid, trial).
+    pub fn changed(&self) -> Vec<(String, Micro, Micro)> {
+        let mut changed = Vec::new();
+        for shard in &self.shards {
+            for (account, open) in shard.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
+                if std::mem::take(&mut open.unmirrored) {
+                    changed.push((account.to_string(), open.held.paid, open.held.trial));
+                }
+            }
+        }
+        changed
+    }
+}

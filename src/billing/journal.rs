@@ -1,0 +1,284 @@
+//! The edge's append-only file of requests that are not yet known to be in the ledger.
+//!
+//! A record is one `write(2)` of one line, `<crc32> <json>`: it survives the death of the process at once, and can be
+//! read at night with a pager. A request's `open` is written before the vendor is called, its `end` before the client
+//! gets the last byte; so whoever has a whole answer has been debited, and whoever was cut off has not.
+//! A process owns a folder under `journal/`, named after its boot and locked while it lives; the next process replays
+//! what a dead one left. Must not know prices or balances.
+
+use crate::store::StoreError;
+use crate::store::ledger::Ending;
+use crate::store::sqlite;
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+const LOCK: &str = "lock";
+
+/// One line of the journal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Record {
+    /// A hold was taken: should nothing follow, the request ended like this.
+    Open(Ending),
+    /// The request ended.
+    End(Ending),
+}
+
+/// A running process's journal.
+pub struct Journal {
+    dir: PathBuf,
+    boot: String,
+    segment_bytes: u64,
+    active: Mutex<Arc<Segment>>,
+    sealed: Mutex<Vec<Arc<Segment>>>,
+    /// Held for as long as the process lives: tells others that this folder is in use.
+    _lock: File,
+}
+
+/// One file of the journal.
+pub struct Segment {
+    number: u64,
+    path: PathBuf,
+    file: File,
+    bytes: AtomicU64,
+    /// Holds something that only a replay will bring to the ledger.
+    kept: AtomicBool,
+}
+
+impl Segment {
+    /// Leaves the file to the next start's replay.
+    pub fn keep(&self) {
+        self.kept.store(true, Ordering::Release);
+    }
+}
+
+/// What a dead process left.
+pub struct Left {
+    pub dir: PathBuf,
+    pub boot: String,
+    lock: File,
+}
+
+impl Journal {
+    /// Begins a journal in `data_dir` for this process.
+    ///
+    /// # Errors
+    /// The folder or the first file cannot be made.
+    pub fn begin(data_dir: &Path, segment_bytes: u64) -> Result<Self, StoreError> {
+        let failed = |source| StoreError::io("begin the journal", source);
+        let boot = uuid::Uuid::now_v7().simple().to_string();
+        let dir = data_dir.join("journal").join(&boot);
+        sqlite::create_dir(&dir)?;
+        let lock = open_lock(&dir).map_err(failed)?;
+        lock.lock().map_err(failed)?;
+        let first = Segment::create(&dir, 1).map_err(failed)?;
+        Ok(Self {
+            dir,
+            boot,
+            segment_bytes,
+            active: Mutex::new(Arc::new(first)),
+            sealed: Mutex::default(),
+            _lock: lock,
+        })
+    }
+
+    pub fn boot(&self) -> &str {
+        &self.boot
+    }
+
+    /// Appends `record`; once this returns, it outlives the process. The file stays for as long as the returned handle
+    /// is held: let it go once the ledger covers the record.
+    ///
+    /// # Errors
+    /// The record is not (wholly) in the file.
+    pub fn write(&self, record: &Record) -> io::Result<Arc<Segment>> {
+        let line = encode(record)?;
+        let segment = self.segment()?;
+        segment.bytes.fetch_add(line.len() as u64, Ordering::Relaxed);
+        // One call: O_APPEND makes it whole among other threads' lines.
+        let written = (&segment.file).write(&line);
+        match written {
+            Ok(count) if count == line.len() => Ok(segment),
+            outcome => outcome.and(Err(io::ErrorKind::WriteZero.into())),
+        }
+    }
+
+    fn segment(&self) -> io::Result<Arc<Segment>> {
+        let mut active = lock(&self.active);
+        if active.bytes.load(Ordering::Relaxed) >= self.segment_bytes {
+            let next = Arc::new(Segment::create(&self.dir, active.number.saturating_add(1))?);
+            lock(&self.sealed).push(std::mem::replace(&mut *active, next));
+        }
+        Ok(Arc::clone(&active))
+    }
+
+    /// Removes full files that the ledger covers whole.
+    pub fn reap(&self) {
+        lock(&self.sealed).retain(|segment| {
+            let covered = segment.is_covered();
+            !(covered && std::fs::remove_file(&segment.path).is_ok())
+        });
+    }
+
+    /// Removes the journal of a process that ends with everything covered.
+    pub fn close(&self) {
+        if lock(&self.sealed).iter().all(|segment| segment.is_covered()) && lock(&self.active).is_covered() {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn open_lock(dir: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(dir.join(LOCK))
+}
+
+impl Segment {
+    fn create(dir: &Path, number: u64) -> io::Result<Self> {
+        let path = dir.join(format!("{number:06}.log"));
+        let file = OpenOptions::new().create_new(true).append(true).mode(0o600).open(&path)?;
+        Ok(Self { number, path, file, bytes: AtomicU64::new(0), kept: AtomicBool::new(false) })
+    }
+
+    /// Nobody holds a record of this file that the ledger lacks.
+    fn is_covered(self: &Arc<Self>) -> bool {
+        Arc::strong_count(self) == 1 && !self.kept.load(Ordering::Acquire)
+    }
+}
+
+fn encode(record: &Record) -> io::Result<Vec<u8>> {
+    let mut line = Vec::with_capacity(640);
+    line.extend_from_slice(b"00000000 ");
+    serde_json::to_writer(&mut line, record)?;
+    let (head, json) = line.split_at_mut(9);
+    let crc = format!("{:08x}", crc32fast::hash(json));
+    for (place, digit) in head.iter_mut().zip(crc.bytes()) {
+        *place = digit;
+    }
+    line.push(b'\n');
+    Ok(line)
+}
+
+fn decode(line: &[u8]) -> Option<Record> {
+    let (crc, json) = (line.get(..8)?, line.get(9..)?);
+    let crc = u32::from_str_radix(std::str::from_utf8(crc).ok()?, 16).ok()?;
+    if crc != crc32fast::hash(json) {
+        return None;
+    }
+    serde_json::from_slice(json).ok()
+}
+
+/// Boots whose processes live, told by their locks.
+pub fn live_boots(data_dir: &Path) -> Vec<String> {
+    folders(data_dir).into_iter().filter(|(_, dir)| matches!(claim(dir), Ok(None))).map(|(boot, _)| boot).collect()
+}
+
+/// Claims the journals of dead processes, the oldest first. They stay claimed until dropped.
+///
+/// # Errors
+/// A folder cannot be read or locked.
+pub fn left_behind(data_dir: &Path) -> Result<Vec<Left>, StoreError> {
+    let mut left = Vec::new();
+    for (boot, dir) in folders(data_dir) {
+        let mut claimed = None;
+        // A command that looks for living processes holds a lock for a moment: one refusal is no proof of life.
+        for _ in 0..3 {
+            claimed = claim(&dir).map_err(|source| StoreError::io("claim a journal left behind", source))?;
+            if claimed.is_some() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        left.extend(claimed.map(|lock| Left { dir, boot, lock }));
+    }
+    Ok(left)
+}
+
+fn folders(data_dir: &Path) -> Vec<(String, PathBuf)> {
+    let entries = std::fs::read_dir(data_dir.join("journal")).into_iter().flatten().flatten();
+    let mut folders: Vec<_> = entries
+        .filter(|entry| entry.path().join(LOCK).exists())
+        .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
+        .collect();
+    folders.sort();
+    folders
+}
+
+/// The folder's lock, or `None` where a living process holds it.
+fn claim(dir: &Path) -> io::Result<Option<File>> {
+    let file = open_lock(dir)?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+impl Left {
+    /// How every request in it ended, and how many lines could not be read (a torn last line is none: its request's
+    /// client never got the end).
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn endings(&self) -> Result<(Vec<Ending>, usize), StoreError> {
+        read_endings(&self.dir)
+    }
+
+    /// Removes it: the ledger covers it whole. Where lines could not be read it is set aside instead.
+    ///
+    /// # Errors
+    /// The folder cannot be removed.
+    pub fn remove(self, unreadable: usize) -> Result<(), StoreError> {
+        let failed = |source| StoreError::io("remove a replayed journal", source);
+        if unreadable > 0 {
+            let aside = self.dir.with_extension("damaged");
+            std::fs::remove_file(self.dir.join(LOCK)).map_err(failed)?;
+            return std::fs::rename(&self.dir, aside).map_err(failed);
+        }
+        std::fs::remove_dir_all(&self.dir).map_err(failed)?;
+        drop(self.lock);
+        Ok(())
+    }
+}
+
+/// How every request in the journal folder `dir` ended, and the number of unreadable lines.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn read_endings(dir: &Path) -> Result<(Vec<Ending>, usize), StoreError> {
+    let failed = |source| StoreError::io("read a journal", source);
+    let mut files: Vec<_> = std::fs::read_dir(dir).map_err(failed)?.flatten().map(|entry| entry.path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
+    files.sort();
+    let mut open = std::collections::BTreeMap::new();
+    let mut endings = Vec::new();
+    let mut unreadable = 0;
+    for file in files {
+        let bytes = std::fs::read(&file).map_err(failed)?;
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        for line in bytes.get(..whole).unwrap_or_default().split(|byte| *byte == b'\n').filter(|line| !line.is_empty())
+        {
+            match decode(line) {
+                Some(Record::Open(ending)) => {
+                    open.insert(ending.request_id.clone(), ending);
+                }
+                Some(Record::End(ending)) => {
+                    open.remove(&ending.request_id);
+                    endings.push(ending);
+                }
+                None => unreadable += 1,
+            }
+        }
+    }
+    endings.extend(open.into_values());
+    Ok((endings, unreadable))
+}

@@ -1,0 +1,107 @@
+//! What a response costs, and the most it can cost: pure arithmetic over token counts and prices.
+//!
+//! Must not know accounts or stores.
+
+use crate::catalog::Price;
+use crate::money::{self, Micro};
+use crate::usage::Usage;
+
+/// The token classes that are priced, in the order a receipt lists them, with each one's count and price.
+pub fn lines(usage: &Usage, price: &Price) -> [(&'static str, u64, Micro); 5] {
+    [
+        ("input", usage.input, price.input),
+        ("cache_read", usage.cache_read, price.cache_read),
+        ("cache_write_5m", usage.cache_write_5m, price.cache_write_5m),
+        ("cache_write_1h", usage.cache_write_1h, price.cache_write_1h),
+        ("output", usage.output, price.output),
+    ]
+}
+
+/// What `usage` costs: rounded once, up to the next µc.
+pub fn cost(usage: &Usage, price: &Price) -> Micro {
+    money::cost(lines(usage, price).map(|(_, tokens, price)| (tokens, price)))
+}
+
+/// The largest possible cost of a request, as a function of its output limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quote {
+    /// Upper bound of the input, in tokens, and the dearest price it can be charged at.
+    pub input_tokens: u64,
+    pub input_price: Micro,
+    pub output_price: Micro,
+    /// Answers asked for at once.
+    pub choices: u64,
+    /// Output limit per answer, in tokens: the caller's, or the model's own.
+    pub output_limit: u64,
+    /// The least limit worth running the request with.
+    pub output_floor: u64,
+}
+
+impl Quote {
+    pub fn cost(&self, output_limit: u64) -> Micro {
+        let output = output_limit.saturating_mul(self.choices);
+        money::cost([(self.input_tokens, self.input_price), (output, self.output_price)])
+    }
+
+    /// The largest output limit, at most the one asked for, whose cost fits into `available`; `None` where not even
+    /// the floor fits.
+    pub fn fit(&self, available: Micro) -> Option<u64> {
+        if self.cost(self.output_limit) <= available {
+            return Some(self.output_limit);
+        }
+        let per_token = i128::from(self.output_price.get()) * i128::from(self.choices);
+        let input = i128::from(self.input_tokens) * i128::from(self.input_price.get());
+        let rest = i128::from(available.get()) * i128::from(money::MICRO_PER_CREDIT) - input;
+        if per_token <= 0 || rest < 0 {
+            return None;
+        }
+        let limit = u64::try_from(rest / per_token).unwrap_or(u64::MAX).min(self.output_limit);
+        (limit >= self.output_floor && limit > 0).then_some(limit)
+    }
+}
+
+/// The usage to assume where the vendor told none: two bytes a token, rounded up, on both sides.
+pub fn estimate(body_bytes: u64, generated_bytes: u64) -> Usage {
+    Usage { input: body_bytes.div_ceil(2), output: generated_bytes.div_ceil(2), ..Usage::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quote(output_limit: u64) -> Quote {
+        Quote {
+            input_tokens: 1_000,
+            input_price: Micro::new(500_000_000),
+            output_price: Micro::new(2_500_000_000),
+            choices: 1,
+            output_limit,
+            output_floor: 256,
+        }
+    }
+
+    #[test]
+    fn a_limit_is_lowered_to_exactly_what_the_balance_pays() {
+        let quote = quote(64_000);
+        assert_eq!(quote.cost(64_000), Micro::new(160_500_000));
+        assert_eq!(quote.fit(Micro::new(160_500_000)), Some(64_000));
+        let lowered = quote.fit(Micro::new(100_000_000)).unwrap();
+        assert!(quote.cost(lowered) <= Micro::new(100_000_000));
+        assert!(quote.cost(lowered + 1) > Micro::new(100_000_000), "one more token would not have fitted");
+    }
+
+    #[test]
+    fn below_the_floor_nothing_fits() {
+        let quote = quote(64_000);
+        let floor = quote.cost(256);
+        assert_eq!(quote.fit(floor), Some(256));
+        assert_eq!(quote.fit(floor.minus(Micro::new(1))), None);
+        assert_eq!(quote.fit(Micro::ZERO), None);
+    }
+
+    #[test]
+    fn a_free_model_fits_into_nothing() {
+        let quote = Quote { input_price: Micro::ZERO, output_price: Micro::ZERO, ..quote(10) };
+        assert_eq!(quote.fit(Micro::ZERO), Some(10));
+    }
+}

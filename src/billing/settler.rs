@@ -1,0 +1,204 @@
+//! The thread that carries endings from the journal's side into the ledger, many to a commit.
+//!
+//! Also its quiet duties: mirroring the holds, lapsing trials, removing journal files that the ledger covers.
+//! An ending that it has been given is in the journal already, so nothing here can lose one: a failing ledger is tried
+//! again until it works, and admission stops meanwhile. Must not decide amounts.
+
+use super::holds::Holds;
+use super::journal::{Journal, Segment};
+use crate::clock;
+use crate::money::Micro;
+use crate::store::StoreError;
+use crate::store::holds::HeldMirror;
+use crate::store::ledger::{Ending, Ledger, Post};
+use crate::telemetry::METRICS;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Endings in one commit, at most.
+const BATCH: usize = 512;
+/// How long a commit waits for company: under load this makes one sync serve many.
+const GATHER: Duration = Duration::from_millis(2);
+const MIRROR_EVERY: Duration = Duration::from_millis(20);
+const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
+const RETRY_LEAST: Duration = Duration::from_millis(20);
+const RETRY_MOST: Duration = Duration::from_secs(2);
+
+/// An ending on its way, and the journal files that stay until it has arrived.
+pub struct Settlement {
+    pub ending: Ending,
+    pub journalled_in: [Arc<Segment>; 2],
+}
+
+/// The way to the settler.
+pub struct Settler {
+    queue: Mutex<Option<SyncSender<Settlement>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    pub state: Arc<State>,
+}
+
+/// What the settler tells of itself.
+#[derive(Default)]
+pub struct State {
+    /// Endings journalled but not in the ledger.
+    pub pending: AtomicUsize,
+    /// When the oldest of them was given, ms since 1970; 0 = none.
+    pub oldest_ms: AtomicI64,
+    /// The ledger refuses to be written.
+    pub failing: AtomicBool,
+}
+
+impl Settler {
+    /// Starts the thread. `capacity` bounds its queue.
+    ///
+    /// # Errors
+    /// The holds' mirror cannot be opened or the thread not started.
+    pub fn start(
+        ledger: Arc<Ledger>,
+        holds: Arc<Holds>,
+        journal: Arc<Journal>,
+        mirror: HeldMirror,
+        capacity: usize,
+    ) -> Result<Self, StoreError> {
+        let (sender, receiver) = sync_channel(capacity);
+        let state = Arc::new(State::default());
+        let run = Run { ledger, holds, journal, mirror, state: Arc::clone(&state), receiver };
+        let thread = std::thread::Builder::new()
+            .name("settler".into())
+            .spawn(move || run.run())
+            .map_err(|source| StoreError::io("start the settler", source))?;
+        Ok(Self { queue: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)), state })
+    }
+
+    /// Gives an ending to the ledger. The queue is as long as requests and backlog together can be, so it is never
+    /// full; should it be all the same, the journal still has the ending and the next start replays it.
+    pub fn give(&self, settlement: Settlement) {
+        let now_ms = settlement.ending.at_ms;
+        let _ = self.state.oldest_ms.compare_exchange(0, now_ms, Ordering::Relaxed, Ordering::Relaxed);
+        self.state.pending.fetch_add(1, Ordering::Relaxed);
+        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let outcome = match queue.as_ref() {
+            Some(queue) => queue.try_send(settlement),
+            None => Err(TrySendError::Disconnected(settlement)),
+        };
+        if let Err(TrySendError::Full(settlement) | TrySendError::Disconnected(settlement)) = outcome {
+            settlement.journalled_in.iter().for_each(|segment| segment.keep());
+            METRICS.ledger_error("settler_queue");
+            log::error!("give an ending to the settler: its queue is closed or full; the journal keeps it");
+        }
+    }
+
+    /// Ends the thread once everything given is in the ledger.
+    pub fn finish(&self) {
+        drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Run {
+    ledger: Arc<Ledger>,
+    holds: Arc<Holds>,
+    journal: Arc<Journal>,
+    mirror: HeldMirror,
+    state: Arc<State>,
+    receiver: Receiver<Settlement>,
+}
+
+impl Run {
+    fn run(mut self) {
+        let mut housekeeping = Instant::now();
+        loop {
+            let mut batch = Vec::new();
+            let ended = match self.receiver.recv_timeout(MIRROR_EVERY) {
+                Ok(first) => {
+                    batch.push(first);
+                    self.gather(&mut batch);
+                    false
+                }
+                Err(RecvTimeoutError::Timeout) => false,
+                Err(RecvTimeoutError::Disconnected) => true,
+            };
+            self.commit(&batch);
+            self.mirror();
+            if housekeeping.elapsed() >= HOUSEKEEPING_EVERY || ended {
+                housekeeping = Instant::now();
+                self.lapse();
+                self.journal.reap();
+            }
+            if ended {
+                return;
+            }
+        }
+    }
+
+    fn gather(&self, batch: &mut Vec<Settlement>) {
+        let until = Instant::now() + GATHER;
+        while batch.len() < BATCH {
+            match self.receiver.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(next) => batch.push(next),
+                Err(_) => break,
+            }
+        }
+    }
+
+    /// Enters the batch, trying until it works.
+    fn commit(&self, batch: &[Settlement]) {
+        if batch.is_empty() {
+            return;
+        }
+        let endings: Vec<_> = batch.iter().map(|settlement| &settlement.ending).collect();
+        let mut pause = RETRY_LEAST;
+        while let Err(error) = self.ledger.end_requests(&endings, self.journal.boot()) {
+            self.state.failing.store(true, Ordering::Relaxed);
+            METRICS.ledger_error("commit");
+            log::error!("enter {} debits: {error}; trying again in {pause:?}", batch.len());
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(RETRY_MOST);
+        }
+        self.state.failing.store(false, Ordering::Relaxed);
+        let before = self.state.pending.fetch_sub(batch.len(), Ordering::Relaxed);
+        let oldest = if before > batch.len() { clock::now_ms() } else { 0 };
+        self.state.oldest_ms.store(oldest, Ordering::Relaxed);
+    }
+
+    fn mirror(&mut self) {
+        let changed = self.holds.changed();
+        if changed.is_empty() {
+            return;
+        }
+        if let Err(error) = self.mirror.put(self.journal.boot(), &changed) {
+            METRICS.ledger_error("mirror");
+            log::warn!("{error}");
+        }
+    }
+
+    /// Posts the lapse of what is left of trials that are over, where no open request may still spend it.
+    fn lapse(&self) {
+        let now_ms = clock::now_ms();
+        let lapse = |(account, _): (String, Micro)| -> Result<(), StoreError> {
+            if !self.holds.is_quiet(&self.ledger, &account)? {
+                return Ok(());
+            }
+            let Some(row) = self.ledger.account(&account, "")? else { return Ok(()) };
+            self.ledger.post(&Post {
+                kind: "lapse",
+                reference: &format!("lapse:{account}"),
+                account: &account,
+                d_paid: Micro::ZERO,
+                d_trial: Micro::ZERO.minus(row.trial),
+                at_ms: now_ms,
+            })?;
+            Ok(())
+        };
+        let outcome = self.ledger.lapsing(now_ms).and_then(|accounts| accounts.into_iter().try_for_each(lapse));
+        if let Err(error) = outcome {
+            METRICS.ledger_error("lapse");
+            log::warn!("lapse a trial: {error}");
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Every failure the edge can answer with, and its shape on each surface.
+//!
+//! It must not decide *that* something failed, know HTTP types or log. What a kind of failure looks like is one
+//! total match in `failure/table.rs` (`protocol.md` §8.3, §8.4, §8.6, `contract.md` §4); what a vendor's error
+//! means is `failure/vendor.rs`.
+//!
+//! Read next: `protocol/failure/table.rs`, then `protocol/failure/vendor.rs`.
+
+use super::Protocol;
+use serde::Serialize;
+
+mod messages_for;
+mod scrub;
+mod table;
+mod vendor;
+
+pub use vendor::{VendorError, from_vendor, from_vendor_error};
+
+/// The longest `retry-after` that no official client takes for "do not retry at all".
+const RETRY_AFTER_SECONDS_MAX: u32 = 60;
+
+/// What went wrong, as far as a caller can tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Kind {
+    InvalidRequest,
+    MissingKey,
+    BadKey,
+    KeyDisabled,
+    ModelNotAllowed,
+    ModelNotFound,
+    UnknownPath,
+    WrongMethod,
+    InsufficientCredits,
+    TrialExpired,
+    KeySpendLimit,
+    RateLimited,
+    /// More requests in flight than the account may hold open.
+    TooManyOpen,
+    BodyTooLarge,
+    /// The client did not send its body in time.
+    BodyTimeout,
+    ContextTooLong,
+    /// A vendor refused the input for its content.
+    ContentPolicy,
+    UnpricedFeature,
+    /// A message thread cannot go on here; the official runner then resends the whole conversation.
+    ThreadUnsupported,
+    /// The same idempotency key and body is running.
+    IdempotencyRunning,
+    /// The same idempotency key came with another body.
+    IdempotencyConflict,
+    /// The request was completed but its answer is not kept.
+    IdempotencyResultUnavailable,
+    /// A vendor's 409.
+    Conflict,
+    /// A vendor's 422.
+    Unprocessable,
+    /// A vendor's 408.
+    VendorRequestTimeout,
+    /// A vendor's 404 that is about something other than the model.
+    VendorNotFound,
+    /// A vendor does not know the model the catalog names. For the operator to mend.
+    VendorModelMissing,
+    /// A vendor refused our own credentials. For the operator to mend.
+    VendorRefusedUs,
+    /// Our own account at the vendor is out of credit. For the operator to mend.
+    VendorQuota,
+    UpstreamUnreachable,
+    UpstreamTimeout,
+    /// The vendor's body ended before its answer did.
+    UpstreamClosed,
+    /// The vendor failed, or gave an answer that cannot be read.
+    UpstreamFailed,
+    /// One event of the vendor was larger than we hold.
+    UpstreamEventTooLarge,
+    Overloaded,
+    Draining,
+    LedgerUnavailable,
+    Internal,
+}
+
+/// One failure, before it has a shape.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    pub kind: Kind,
+    /// For people; rendered as it is, but for the kinds whose words differ by surface.
+    pub message: String,
+    /// JSON path of the member that is at fault; only the chat shape has a place for it.
+    pub param: Option<String>,
+    /// A finer code than the kind's own.
+    pub code: Option<String>,
+    /// Instead of the kind's own; 1 to 60 is sent.
+    pub retry_after_seconds: Option<u32>,
+    /// The model id that a failure is about.
+    pub model: Option<String>,
+}
+
+/// A failure as an HTTP answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rendered {
+    pub status: u16,
+    pub body: Vec<u8>,
+    /// `content-type`, and where they apply `retry-after` and `x-should-retry`.
+    pub headers: Vec<(&'static str, String)>,
+}
+
+impl Failure {
+    /// A failure of this kind in its usual words.
+    pub fn of(kind: Kind) -> Self {
+        Failure::new(kind, table::row(kind).message)
+    }
+
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Failure { kind, message: message.into(), param: None, code: None, retry_after_seconds: None, model: None }
+    }
+
+    pub fn with_param(mut self, param: impl Into<String>) -> Self {
+        self.param = Some(param.into());
+        self
+    }
+
+    pub fn with_code(mut self, code: impl Into<String>) -> Self {
+        self.code = Some(code.into());
+        self
+    }
+
+    pub fn with_retry_after(mut self, seconds: u32) -> Self {
+        self.retry_after_seconds = Some(seconds);
+        self
+    }
+
+    /// A short word of a closed set, for metrics and logs.
+    pub fn reason(&self) -> &'static str {
+        table::row(self.kind).reason
+    }
+
+    /// The status on this surface.
+    pub fn status(&self, surface: Protocol) -> u16 {
+        table::row(self.kind).on(surface).0
+    }
+
+    /// The answer before any byte of a 200 was sent.
+    pub fn render(&self, surface: Protocol, request_id: &str) -> Rendered {
+        let row = table::row(self.kind);
+        let (status, error_type) = row.on(surface);
+        let message = messages_for::surface(self, surface);
+        let code = self.code.as_deref().or(row.code);
+        let body = match surface {
+            Protocol::Chat => json(&ChatBody {
+                error: ChatError {
+                    message: &message,
+                    r#type: error_type,
+                    param: self.param.as_deref().or(row.param),
+                    code,
+                },
+            }),
+            Protocol::Messages => json(&MessagesBody {
+                r#type: "error",
+                error: MessagesError {
+                    r#type: error_type,
+                    message: &message,
+                    details: code.map(|error_code| Details {
+                        error_code,
+                        unsupported: (self.kind == Kind::ThreadUnsupported).then_some(["model"]),
+                    }),
+                },
+                request_id,
+            }),
+        };
+        Rendered { status, body, headers: self.headers(&row, status) }
+    }
+
+    /// The last frame of a stream whose 200 was sent; nothing may follow it (§8.6).
+    pub fn frame(&self, surface: Protocol, request_id: &str) -> Vec<u8> {
+        let (code, error_type) = table::frame_words(self.kind);
+        let message = messages_for::surface(self, surface);
+        let (before, body, after): (&[u8], _, &[u8]) = match surface {
+            Protocol::Chat => (
+                b"data: ",
+                json(&ChatBody {
+                    error: ChatError { message: &message, r#type: "server_error", param: None, code: Some(code) },
+                }),
+                b"\n\ndata: [DONE]\n\n",
+            ),
+            Protocol::Messages => (
+                b"event: error\ndata: ",
+                json(&MessagesBody {
+                    r#type: "error",
+                    error: MessagesError { r#type: error_type, message: &message, details: None },
+                    request_id,
+                }),
+                b"\n\n",
+            ),
+        };
+        [before, &body, after].concat()
+    }
+
+    fn headers(&self, row: &table::Row, status: u16) -> Vec<(&'static str, String)> {
+        let mut headers = vec![("content-type", "application/json".to_owned())];
+        if row.retry_after.is_some() || self.retry_after_seconds.is_some() {
+            let seconds = self.retry_after_seconds.or(row.retry_after).unwrap_or(1);
+            let seconds = seconds.clamp(1, RETRY_AFTER_SECONDS_MAX);
+            headers.push(("retry-after", seconds.to_string()));
+        }
+        // Repeating cannot help, and clients that are not the official SDKs repeat whatever is not forbidden.
+        if matches!(status, 401..=404) || row.never_retry {
+            headers.push(("x-should-retry", "false".to_owned()));
+        }
+        headers
+    }
+}
+
+/// The failures that need a value to be said; the others are `Failure::of(kind)`.
+impl Failure {
+    /// A body that breaks a rule. `param` is the member's JSON path; the messages shape has no place for it, so
+    /// its message opens with the dotted path (§8.5).
+    pub fn invalid(surface: Protocol, param: &str, message: &str) -> Self {
+        let message = match surface {
+            Protocol::Chat => message.to_owned(),
+            Protocol::Messages => format!("{}: {message}", messages_for::dotted(param)),
+        };
+        Failure::new(Kind::InvalidRequest, message).with_param(param)
+    }
+
+    /// The catalog has no such model.
+    pub fn model_not_found(model: &str) -> Self {
+        Failure::about_model(Kind::ModelNotFound, model)
+    }
+
+    /// The key may not use this model.
+    pub fn model_not_allowed(model: &str) -> Self {
+        let mut failure = Failure::about_model(Kind::ModelNotAllowed, model);
+        let model = failure.model.as_deref().unwrap_or_default();
+        failure.message = format!("This key may not use the model `{model}`.");
+        failure
+    }
+
+    /// The model speaks the other protocol, and nothing translates yet.
+    pub fn other_surface(model: &str) -> Self {
+        let mut failure = Failure::about_model(Kind::InvalidRequest, model);
+        let model = failure.model.as_deref().unwrap_or_default();
+        failure.message = format!("The model `{model}` is not available through this surface yet.");
+        failure.with_param("model").with_code("unsupported_value")
+    }
+
+    /// No such path under `/v1`.
+    pub fn unknown_path(method: &str, path: &str) -> Self {
+        let path = messages_for::shortened(path);
+        let method = messages_for::shortened(method);
+        Failure::new(Kind::UnknownPath, format!("Unknown path: {method} {path}"))
+    }
+
+    /// `/v1/responses`, until that surface lands.
+    pub fn responses_path() -> Self {
+        Failure::new(
+            Kind::UnknownPath,
+            "/v1/responses is not available here yet. Use /v1/chat/completions or /v1/messages.",
+        )
+    }
+
+    /// The body is over `body_bytes_max`, decoded.
+    pub fn body_too_large(body_bytes_max: u64) -> Self {
+        Failure::new(Kind::BodyTooLarge, format!("The request body is larger than {body_bytes_max} bytes."))
+    }
+
+    /// The input is longer than the model reads, known before the vendor was asked.
+    pub fn context_too_long(input_tokens: u64, context_tokens: u64) -> Self {
+        Failure::new(
+            Kind::ContextTooLong,
+            format!("prompt is too long: {input_tokens} tokens > {context_tokens} maximum"),
+        )
+    }
+
+    /// Nothing is priced for what the request asks, so it cannot be billed.
+    pub fn unpriced_feature(surface: Protocol, param: &str) -> Self {
+        let mut failure = Failure::invalid(surface, param, "This feature has no price here and cannot be used.");
+        failure.kind = Kind::UnpricedFeature;
+        failure
+    }
+
+    fn about_model(kind: Kind, model: &str) -> Self {
+        let mut failure = Failure::of(kind);
+        failure.model = Some(messages_for::shortened(model));
+        failure
+    }
+}
+
+fn json(body: &impl Serialize) -> Vec<u8> {
+    // Strings and options only: this cannot fail, and an empty body is the honest answer if it ever did.
+    serde_json::to_vec(body).unwrap_or_default()
+}
+
+#[derive(Serialize)]
+struct ChatBody<'a> {
+    error: ChatError<'a>,
+}
+
+#[derive(Serialize)]
+struct ChatError<'a> {
+    message: &'a str,
+    r#type: &'a str,
+    param: Option<&'a str>,
+    code: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct MessagesBody<'a> {
+    r#type: &'a str,
+    error: MessagesError<'a>,
+    request_id: &'a str,
+}
+
+#[derive(Serialize)]
+struct MessagesError<'a> {
+    r#type: &'a str,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Details<'a>>,
+}
+
+#[derive(Serialize)]
+struct Details<'a> {
+    error_code: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unsupported: Option<[&'a str; 1]>,
+}

@@ -1,0 +1,141 @@
+//! Takes out of a vendor's message what is between the vendor and us.
+//!
+//! It must not try to be clever: it goes word by word and would rather hide too much. Hidden: the vendor's model
+//! id (the public id is put there), addresses, organisation and project ids, UUIDs, pieces of keys.
+//!
+//! Read next: `protocol/failure/table.rs`.
+
+/// The longest message shown, in characters.
+const MESSAGE_CHARS_MAX: usize = 2_000;
+
+/// The message as the caller may see it.
+pub(super) fn message(text: &str, upstream_model: &str, public_model: &str) -> String {
+    let replaced;
+    let text = if upstream_model.contains(separates) {
+        replaced = text.replace(upstream_model, public_model);
+        replaced.as_str()
+    } else {
+        text
+    };
+    let mut shown = String::with_capacity(text.len());
+    let mut word_start = 0;
+    for (at, character) in text.char_indices() {
+        if separates(character) {
+            push_word(&mut shown, text.get(word_start..at), upstream_model, public_model);
+            shown.push(if character.is_control() { ' ' } else { character });
+            word_start = at + character.len_utf8();
+        }
+    }
+    push_word(&mut shown, text.get(word_start..), upstream_model, public_model);
+    if let Some((cut, _)) = shown.char_indices().nth(MESSAGE_CHARS_MAX) {
+        shown.truncate(cut);
+        shown.push('…');
+    }
+    shown
+}
+
+fn separates(character: char) -> bool {
+    character.is_whitespace()
+        || character.is_control()
+        || matches!(character, '`' | '\'' | '"' | '(' | ')' | ',' | ';' | '<' | '>' | '[' | ']' | '{' | '}' | '=' | '|')
+}
+
+fn push_word(shown: &mut String, word: Option<&str>, upstream_model: &str, public_model: &str) {
+    let word = word.unwrap_or_default();
+    // The last stop of a sentence is not part of its last word.
+    let core = word.trim_end_matches(['.', ':', '!', '?']);
+    let tail = word.get(core.len()..).unwrap_or_default();
+    if let Some(scheme) = core.find("://") {
+        let before = core.get(..scheme).unwrap_or_default();
+        let scheme_start = before.rfind(|character: char| !character.is_ascii_alphanumeric()).map_or(0, |at| at + 1);
+        shown.push_str(before.get(..scheme_start).unwrap_or_default());
+        shown.push_str("[address]");
+    } else if let Some((before, mark)) = secret(core) {
+        shown.push_str(before);
+        shown.push_str(mark);
+    } else if let Some(at) = model_at(core, upstream_model) {
+        shown.push_str(core.get(..at).unwrap_or_default());
+        // The whole rest of the word: a dated or suffixed id is the vendor's too.
+        shown.push_str(public_model);
+    } else {
+        shown.push_str(core);
+    }
+    shown.push_str(tail);
+}
+
+/// What stands before a secret in this word, and the mark that replaces it and all after it.
+fn secret(word: &str) -> Option<(&str, &'static str)> {
+    const MARKS: [(&str, &str); 6] = [
+        ("sk-", "[key]"),
+        ("sk_", "[key]"),
+        ("AIza", "[key]"),
+        ("org-", "[organization]"),
+        ("org_", "[organization]"),
+        ("proj_", "[project]"),
+    ];
+    for (prefix, mark) in MARKS {
+        for (at, _) in word.match_indices(prefix) {
+            let rest = word.get(at + prefix.len()..).unwrap_or_default();
+            // "org-wide" is a word, "org-Ab12" is an organisation.
+            let is_plain = rest.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
+            let is_secret = rest.len() >= 4 && (!is_plain || prefix.starts_with("sk"));
+            if starts_word(word, at) && is_secret {
+                return Some((word.get(..at).unwrap_or_default(), mark));
+            }
+        }
+    }
+    (0..word.len())
+        .find(|at| starts_word(word, *at) && is_uuid(word.get(*at..at + 36).unwrap_or_default()))
+        .map(|at| (word.get(..at).unwrap_or_default(), "[id]"))
+}
+
+fn model_at(word: &str, upstream_model: &str) -> Option<usize> {
+    if upstream_model.is_empty() {
+        return None;
+    }
+    word.match_indices(upstream_model).map(|(at, _)| at).find(|at| starts_word(word, *at))
+}
+
+/// No letter or digit stands directly before `at`.
+fn starts_word(word: &str, at: usize) -> bool {
+    word.get(..at).and_then(|before| before.chars().next_back()).is_none_or(|character| !character.is_alphanumeric())
+}
+
+fn is_uuid(text: &str) -> bool {
+    text.len() == 36
+        && text.bytes().enumerate().all(|(at, byte)| match at {
+            8 | 13 | 18 | 23 => byte == b'-',
+            _ => byte.is_ascii_hexdigit(),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::message;
+
+    fn check(text: &str, expected: &str) {
+        assert_eq!(message(text, "up-model", "alpha/opus"), expected);
+    }
+
+    #[test]
+    fn what_is_between_the_vendor_and_us_is_hidden() {
+        check("The model `up-model-20260101` is deprecated.", "The model `alpha/opus` is deprecated.");
+        check("model:up-model.", "model:alpha/opus.");
+        check(
+            "Incorrect API key provided: sk-abcd****wxyz. See https://vendor.example/keys.",
+            "Incorrect API key provided: [key]. See [address].",
+        );
+        check(
+            "limit of org-AbCdEf123 (org: 01234567-89ab-cdef-0123-456789abcdef) in proj_1234",
+            "limit of [organization] (org: [id]) in [project]",
+        );
+        check("a risk-free org-wide; disk-full", "a risk-free org-wide; disk-full");
+        check("größe: ü", "größe: ü");
+    }
+
+    #[test]
+    fn a_separator_in_the_upstream_id_hides_it_still() {
+        let shown = message("no such model org/up=1 here", "org/up=1", "public");
+        assert!(!shown.contains("up=1"), "{shown}");
+    }
+}

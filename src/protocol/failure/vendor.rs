@@ -1,0 +1,194 @@
+//! What a vendor's error means to our caller, by `protocol.md` §8.4.
+//!
+//! It must not show anything that is between the vendor and us: model ids of the vendor, organisations, keys,
+//! addresses, the limits of our account. What the caller can act on keeps the vendor's words, scrubbed; the rest
+//! gets ours.
+//!
+//! Read next: `protocol/failure/scrub.rs`.
+
+use super::{Failure, Kind, RETRY_AFTER_SECONDS_MAX, scrub};
+use crate::protocol::Protocol;
+use serde_json::Value;
+
+/// A vendor's error object, whichever of the usual shapes it had. The strings are the vendor's: never show them
+/// but through [`from_vendor_error`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct VendorError {
+    pub message: String,
+    pub error_type: Option<String>,
+    pub code: Option<String>,
+    pub param: Option<String>,
+}
+
+impl VendorError {
+    /// Reads `{"error":{…}}`, `{"error":"…"}`, or a bare `{"message":…}`. `None`: no error object.
+    pub(crate) fn read(body: &[u8]) -> Option<VendorError> {
+        let body: Value = serde_json::from_slice(body).ok()?;
+        let error = match body.get("error") {
+            Some(Value::Null) | None => &body,
+            Some(error) => error,
+        };
+        if let Value::String(message) = error {
+            return Some(VendorError { message: message.clone(), ..VendorError::default() });
+        }
+        let word = |name: &str| match error.get(name) {
+            Some(Value::String(text)) if !text.is_empty() => Some(text.clone()),
+            Some(Value::Number(number)) => Some(number.to_string()),
+            _ => None,
+        };
+        let found = VendorError {
+            message: word("message").unwrap_or_default(),
+            error_type: word("type"),
+            code: word("code"),
+            param: word("param"),
+        };
+        let empty = found.message.is_empty() && found.code.is_none();
+        (!empty || body.get("error").is_some_and(Value::is_object)).then_some(found)
+    }
+
+    fn is(&self, words: &[&str]) -> bool {
+        [&self.error_type, &self.code].into_iter().flatten().any(|word| words.contains(&word.as_str()))
+    }
+
+    fn says(&self, words: &[&str]) -> bool {
+        let message = self.message.to_ascii_lowercase();
+        words.iter().any(|word| message.contains(word))
+    }
+
+    /// The status the vendor would have answered with, had it not sent a 200 before.
+    fn status(&self) -> u16 {
+        let number = self.code.as_deref().and_then(|code| code.parse().ok());
+        match number {
+            Some(status @ 400..=599) => status,
+            _ if self.is(&["overloaded_error", "overloaded", "server_overloaded"]) => 529,
+            _ if self.is(&["rate_limit_error", "rate_limit_exceeded"]) => 429,
+            _ if self.is(&["timeout_error"]) => 504,
+            _ if self.is(&["authentication_error", "permission_error", "invalid_api_key"]) => 401,
+            _ if self.is(&["insufficient_quota", "billing_error"]) => 402,
+            _ if self.is(&["not_found_error", "model_not_found"]) => 404,
+            _ if self.is(&["invalid_request_error", "context_length_exceeded"]) => 400,
+            _ if self.is(&["request_too_large"]) => 413,
+            _ => 500,
+        }
+    }
+
+    fn means_quota(&self) -> bool {
+        self.is(&["insufficient_quota", "billing_error", "billing_not_active"])
+            || self.says(&["credit balance is too low", "exceeded your current quota"])
+    }
+
+    fn means_context(&self) -> bool {
+        self.is(&["context_length_exceeded"])
+            || self.says(&["prompt is too long", "exceed context limit", "maximum context length"])
+    }
+
+    fn means_content(&self) -> bool {
+        self.is(&["content_filter", "content_policy_violation"])
+    }
+
+    fn means_model(&self) -> bool {
+        self.is(&["model_not_found"]) || self.says(&["model"])
+    }
+}
+
+/// A vendor's answer with an error status → our failure. `retry_after` is the vendor's header, in seconds.
+/// `protocol` is the vendor's. `body` may be HTML, empty or anything.
+pub fn from_vendor(
+    protocol: Protocol,
+    status: u16,
+    retry_after: Option<&str>,
+    body: &[u8],
+    upstream_model: &str,
+    public_model: &str,
+) -> Failure {
+    let error = VendorError::read(body);
+    let kind = judge(status, error.as_ref());
+    let error = error.unwrap_or_default();
+    let mut failure = shown(protocol, kind, &error, upstream_model, public_model);
+    if matches!(failure.kind, Kind::RateLimited | Kind::Overloaded) {
+        failure.retry_after_seconds = retry_after.and_then(seconds);
+    }
+    failure
+}
+
+/// An error object inside a 200 → our failure: a status before anything was sent, else a frame.
+pub fn from_vendor_error(protocol: Protocol, error: &VendorError, upstream_model: &str, public_model: &str) -> Failure {
+    let kind = judge(error.status(), Some(error));
+    shown(protocol, kind, error, upstream_model, public_model)
+}
+
+fn judge(status: u16, error: Option<&VendorError>) -> Kind {
+    // Without an error object only the statuses that a balancer or proxy sets on its own mean what they say.
+    let Some(error) = error else {
+        return match status {
+            401 | 403 => Kind::VendorRefusedUs,
+            402 => Kind::VendorQuota,
+            408 => Kind::VendorRequestTimeout,
+            413 => Kind::BodyTooLarge,
+            429 => Kind::RateLimited,
+            503 | 529 => Kind::Overloaded,
+            504 | 524 => Kind::UpstreamTimeout,
+            _ => Kind::UpstreamFailed,
+        };
+    };
+    match status {
+        401 | 403 => Kind::VendorRefusedUs,
+        402 => Kind::VendorQuota,
+        400 | 429 if error.means_quota() => Kind::VendorQuota,
+        400 | 413 | 422 if error.means_context() => Kind::ContextTooLong,
+        400 | 422 if error.means_content() => Kind::ContentPolicy,
+        400 => Kind::InvalidRequest,
+        404 if error.means_model() => Kind::VendorModelMissing,
+        404 if error.error_type.is_some() => Kind::VendorNotFound,
+        408 => Kind::VendorRequestTimeout,
+        409 => Kind::Conflict,
+        413 => Kind::BodyTooLarge,
+        422 => Kind::Unprocessable,
+        429 => Kind::RateLimited,
+        503 | 529 => Kind::Overloaded,
+        504 | 524 => Kind::UpstreamTimeout,
+        // A path, method or encoding the vendor does not know is our mistake, not the caller's.
+        404..=407 | 411 | 415 => Kind::UpstreamFailed,
+        401..=499 => Kind::InvalidRequest,
+        _ => Kind::UpstreamFailed,
+    }
+}
+
+/// The failure with the vendor's words where they are the caller's business.
+fn shown(protocol: Protocol, kind: Kind, error: &VendorError, upstream_model: &str, public_model: &str) -> Failure {
+    let mut failure = Failure::of(kind);
+    let tellable = matches!(
+        kind,
+        Kind::InvalidRequest
+            | Kind::ContextTooLong
+            | Kind::ContentPolicy
+            | Kind::Unprocessable
+            | Kind::Conflict
+            | Kind::BodyTooLarge
+            | Kind::VendorNotFound
+    );
+    if kind == Kind::VendorModelMissing {
+        failure.model = Some(public_model.to_owned());
+    }
+    if tellable && !error.message.trim().is_empty() {
+        failure.message = scrub::message(&error.message, upstream_model, public_model);
+    }
+    if kind == Kind::InvalidRequest && protocol == Protocol::Chat {
+        let scrubbed = |word: &String| scrub::message(word, upstream_model, public_model);
+        failure.param = error.param.as_ref().map(scrubbed);
+        failure.code = error.code.as_ref().map(scrubbed);
+    }
+    failure
+}
+
+/// `retry-after` in whole seconds, rounded up, at most what a client bears. A date is not read: no clock here.
+fn seconds(retry_after: &str) -> Option<u32> {
+    let (whole, fraction) = retry_after.trim().split_once('.').unwrap_or((retry_after.trim(), ""));
+    if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let part = u32::from(fraction.bytes().any(|byte| byte != b'0'));
+    let seconds: u64 = whole.parse().ok()?;
+    let capped = u32::try_from(seconds).unwrap_or(RETRY_AFTER_SECONDS_MAX);
+    Some(capped.saturating_add(part).clamp(1, RETRY_AFTER_SECONDS_MAX))
+}

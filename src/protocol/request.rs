@@ -1,0 +1,376 @@
+//! What admission must know of a request body, read in one skipping pass, and the few edits made to it.
+//!
+//! It must not build a tree, nor judge what a vendor judges itself: only what decides who pays, how much at most
+//! and where the request goes. A body that two readers could understand differently there (a member twice, a
+//! member in another case) is refused, because the vendor's reading would be billed by ours.
+//!
+//! Read next: `request/features.rs` (what makes a request cost more than its bytes), `request/rewrite.rs`.
+
+use super::Protocol;
+use super::failure::{Failure, Kind as FailureKind};
+use super::scan::{Broken, COUNT_MAX, Kind, Scan, Span};
+
+mod features;
+mod rewrite;
+
+pub use features::Features;
+pub use rewrite::{Edits, rewrite};
+
+/// The deepest nesting of a request that is read.
+pub const DEPTH_MAX: u32 = 64;
+
+/// The most choices the chat surface allows.
+const CHOICES_MAX: u64 = 128;
+
+/// What a body asks for.
+#[derive(Clone, Debug, Default)]
+pub struct Outline {
+    pub model: String,
+    pub stream: bool,
+    pub output_limit: Option<OutputLimit>,
+    /// Messages: `thinking.budget_tokens` of `{"type":"enabled"}`.
+    pub thinking_budget: Option<u64>,
+    /// Chat: `stream_options.include_usage`.
+    pub include_usage: bool,
+    /// Chat: `n`; 1 if absent.
+    pub choices: u64,
+    pub features: Features,
+    spans: Spans,
+}
+
+/// The output limit a body gives. Null is no limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OutputLimit {
+    /// `max_completion_tokens` where both are given.
+    pub field: &'static str,
+    /// Tokens. The larger where both are given: a vendor may heed either.
+    pub tokens: u64,
+}
+
+/// Where the members stand that may be edited.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spans {
+    /// Right behind the opening brace.
+    inside: usize,
+    model: Span,
+    max_tokens: Option<Limit>,
+    max_completion_tokens: Option<Limit>,
+    thinking_budget: Option<Span>,
+    stream_options: Option<StreamOptions>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Limit {
+    span: Span,
+    /// `None`: the member is null.
+    tokens: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum StreamOptions {
+    Null(Span),
+    Object {
+        /// Right behind the opening brace.
+        inside: usize,
+        is_empty: bool,
+        include_usage: Option<Span>,
+    },
+}
+
+/// Reads the body.
+///
+/// Refused with 400: no JSON, no object, deeper than [`DEPTH_MAX`], no `model`, a member that decides the bill
+/// given twice or of a wrong type, a number out of its range. Null counts as absent.
+pub fn read(protocol: Protocol, body: &[u8]) -> Result<Outline, Failure> {
+    let text = std::str::from_utf8(body).map_err(|fault| not_json(fault.valid_up_to()))?;
+    let mut scan = Scan::new(text, DEPTH_MAX);
+    if scan.kind() != Ok(Kind::Object) {
+        // An array or a number is JSON still, if it is one.
+        return Err(match scan.skip().and_then(|_| scan.end()) {
+            Ok(()) => plain("The request body must be a JSON object."),
+            Err(broken) => unread(broken),
+        });
+    }
+    let mut reader = Reader {
+        protocol,
+        outline: Outline { choices: 1, ..Outline::default() },
+        given: [false; BILLING_MEMBERS.len()],
+    };
+    reader.outline.spans.inside = scan.at().saturating_add(1);
+    let outcome =
+        scan.object(|scan, key| reader.member(scan, &key.name())).and_then(|_| scan.end().map_err(Stop::Broken));
+    match outcome {
+        Err(Stop::Broken(broken)) => Err(unread(broken)),
+        Err(Stop::Refused(failure)) => Err(*failure),
+        Ok(()) => reader.finish(),
+    }
+}
+
+/// The members that decide the bill: never twice, never in another case.
+const BILLING_MEMBERS: [&str; 10] = [
+    "model",
+    "max_tokens",
+    "max_completion_tokens",
+    "stream",
+    "stream_options",
+    "n",
+    "thinking",
+    "messages",
+    "tools",
+    "service_tier",
+];
+
+/// Why reading stopped.
+enum Stop {
+    Broken(Broken),
+    Refused(Box<Failure>),
+}
+
+impl From<Broken> for Stop {
+    fn from(broken: Broken) -> Self {
+        Stop::Broken(broken)
+    }
+}
+
+struct Reader {
+    protocol: Protocol,
+    outline: Outline,
+    given: [bool; BILLING_MEMBERS.len()],
+}
+
+impl Reader {
+    fn member(&mut self, scan: &mut Scan<'_>, name: &str) -> Result<(), Stop> {
+        self.once(name)?;
+        match (name, self.protocol) {
+            ("model", _) => self.model(scan),
+            ("stream", _) => {
+                self.outline.stream = self.boolean(scan, name)?.unwrap_or(false);
+                Ok(())
+            }
+            ("max_tokens", _) => {
+                self.outline.spans.max_tokens = Some(self.limit(scan, name)?);
+                Ok(())
+            }
+            ("max_completion_tokens", Protocol::Chat) => {
+                self.outline.spans.max_completion_tokens = Some(self.limit(scan, name)?);
+                Ok(())
+            }
+            ("n", Protocol::Chat) => {
+                let (count, _) = self.number(scan, name, 1, CHOICES_MAX)?;
+                self.outline.choices = count.unwrap_or(1);
+                Ok(())
+            }
+            ("stream_options", Protocol::Chat) => self.stream_options(scan),
+            ("thinking", Protocol::Messages) => self.thinking(scan),
+            ("messages" | "tools", _) => self.list(scan, name),
+            ("service_tier", _) => self.service_tier(scan),
+            _ => Ok(self.outline.features.member(name, scan)?),
+        }
+    }
+
+    /// Refuses a billing member that was given before, or that only differs in case: some servers do not mind
+    /// case and would read it as the member itself.
+    fn once(&mut self, name: &str) -> Result<(), Stop> {
+        for (member, given) in BILLING_MEMBERS.iter().zip(&mut self.given) {
+            if *member == name {
+                if std::mem::replace(given, true) {
+                    return Err(self.refuse(name, "This member is given more than once."));
+                }
+                return Ok(());
+            }
+            if member.eq_ignore_ascii_case(name) {
+                return Err(self.refuse(name, &format!("Unknown member; did you mean '{member}'?")));
+            }
+        }
+        Ok(())
+    }
+
+    fn model(&mut self, scan: &mut Scan<'_>) -> Result<(), Stop> {
+        match scan.kind()? {
+            Kind::String => {
+                let text = scan.string()?;
+                let Some(value) = text.value() else {
+                    return Err(self.wrong_type("model", "a string"));
+                };
+                self.outline.model = value.into_owned();
+                self.outline.spans.model = text.span;
+                Ok(())
+            }
+            Kind::Null => Ok(scan.skip().map(drop)?),
+            _ => Err(self.wrong_type("model", "a string")),
+        }
+    }
+
+    fn boolean(&self, scan: &mut Scan<'_>, param: &str) -> Result<Option<bool>, Stop> {
+        let value = match scan.kind()? {
+            Kind::True => Some(true),
+            Kind::False => Some(false),
+            Kind::Null => None,
+            _ => return Err(self.wrong_type(param, "a boolean")),
+        };
+        scan.skip()?;
+        Ok(value)
+    }
+
+    fn limit(&self, scan: &mut Scan<'_>, param: &str) -> Result<Limit, Stop> {
+        let (tokens, span) = self.number(scan, param, 0, COUNT_MAX)?;
+        Ok(Limit { span, tokens })
+    }
+
+    /// A whole number from `least` to `most`, and where it stands; `None` for null.
+    fn number(&self, scan: &mut Scan<'_>, param: &str, least: u64, most: u64) -> Result<(Option<u64>, Span), Stop> {
+        let kind = scan.kind()?;
+        if !matches!(kind, Kind::Number | Kind::Null) {
+            return Err(self.wrong_type(param, "an integer"));
+        }
+        let span = scan.skip()?;
+        if kind == Kind::Null {
+            return Ok((None, span));
+        }
+        match scan.count(span) {
+            Some(count) if (least..=most).contains(&count) => Ok((Some(count), span)),
+            _ => Err(self.refuse(param, &format!("Expected an integer from {least} to {most}."))),
+        }
+    }
+
+    fn stream_options(&mut self, scan: &mut Scan<'_>) -> Result<(), Stop> {
+        let kind = scan.kind()?;
+        if kind == Kind::Null {
+            let span = scan.skip()?;
+            self.outline.spans.stream_options = Some(StreamOptions::Null(span));
+            return Ok(());
+        }
+        if kind != Kind::Object {
+            return Err(self.wrong_type("stream_options", "an object"));
+        }
+        let inside = scan.at().saturating_add(1);
+        let (mut is_empty, mut include_usage, mut wanted) = (true, None, None);
+        scan.object(|scan, key| {
+            is_empty = false;
+            if key.name() != "include_usage" {
+                return Ok(scan.skip().map(drop)?);
+            }
+            let param = "stream_options.include_usage";
+            if include_usage.is_some() {
+                return Err(self.refuse(param, "This member is given more than once."));
+            }
+            wanted = self.boolean(scan, param)?;
+            // `true`, `false` and `null` end where the reader stands.
+            let length = match wanted {
+                Some(false) => 5,
+                Some(true) | None => 4,
+            };
+            let end = scan.at();
+            include_usage = Some(Span { start: end.saturating_sub(length), end });
+            Ok(())
+        })?;
+        self.outline.include_usage = wanted.unwrap_or(false);
+        self.outline.spans.stream_options = Some(StreamOptions::Object { inside, is_empty, include_usage });
+        Ok(())
+    }
+
+    fn thinking(&mut self, scan: &mut Scan<'_>) -> Result<(), Stop> {
+        match scan.kind()? {
+            Kind::Object => {}
+            Kind::Null => return Ok(scan.skip().map(drop)?),
+            _ => return Err(self.wrong_type("thinking", "an object")),
+        }
+        let (mut kinds, mut budgets) = (0_u32, 0_u32);
+        let (mut is_enabled, mut budget) = (false, None);
+        scan.object(|scan, key| {
+            match key.name().as_ref() {
+                "type" => {
+                    kinds = kinds.saturating_add(1);
+                    let kind = scan.text_or_skip()?;
+                    is_enabled = kind.is_some_and(|kind| kind.name() == "enabled");
+                }
+                "budget_tokens" => {
+                    budgets = budgets.saturating_add(1);
+                    budget = Some(self.number(scan, "thinking.budget_tokens", 0, COUNT_MAX)?);
+                }
+                _ => drop(scan.skip()?),
+            }
+            Ok::<(), Stop>(())
+        })?;
+        if kinds > 1 || budgets > 1 {
+            return Err(self.refuse("thinking", "A member is given more than once."));
+        }
+        if let Some((Some(tokens), span)) = budget.filter(|_| is_enabled) {
+            self.outline.thinking_budget = Some(tokens);
+            self.outline.spans.thinking_budget = Some(span);
+        }
+        Ok(())
+    }
+
+    fn list(&mut self, scan: &mut Scan<'_>, name: &str) -> Result<(), Stop> {
+        match scan.kind()? {
+            Kind::Array => Ok(self.outline.features.member(name, scan)?),
+            Kind::Null => Ok(scan.skip().map(drop)?),
+            _ => Err(self.wrong_type(name, "an array")),
+        }
+    }
+
+    fn service_tier(&mut self, scan: &mut Scan<'_>) -> Result<(), Stop> {
+        match scan.kind()? {
+            Kind::String => {}
+            Kind::Null => return Ok(scan.skip().map(drop)?),
+            _ => return Err(self.wrong_type("service_tier", "a string")),
+        }
+        let tier = scan.string()?.name().into_owned();
+        let usual = match self.protocol {
+            Protocol::Chat => ["auto", "default"],
+            Protocol::Messages => ["auto", "standard_only"],
+        };
+        if !usual.contains(&tier.as_str()) {
+            self.outline.features.service_tier = Some(tier);
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Outline, Failure> {
+        let mut outline = self.outline;
+        if outline.model.is_empty() {
+            let message = match self.protocol {
+                Protocol::Chat => "you must provide a model parameter",
+                Protocol::Messages => "Field required",
+            };
+            let failure = Failure::invalid(self.protocol, "model", message);
+            return Err(failure.with_code("missing_required_parameter"));
+        }
+        let newer = outline.spans.max_completion_tokens.and_then(|limit| limit.tokens);
+        let older = outline.spans.max_tokens.and_then(|limit| limit.tokens);
+        let field = if newer.is_some() { "max_completion_tokens" } else { "max_tokens" };
+        outline.output_limit = newer.max(older).map(|tokens| OutputLimit { field, tokens });
+        Ok(outline)
+    }
+
+    fn wrong_type(&self, param: &str, wanted: &str) -> Stop {
+        let message = match self.protocol {
+            Protocol::Chat => format!("Invalid type for '{param}': expected {wanted}."),
+            Protocol::Messages => {
+                let noun = wanted.split_once(' ').map_or(wanted, |(_, noun)| noun);
+                format!("Input should be a valid {noun}")
+            }
+        };
+        self.refuse(param, &message)
+    }
+
+    fn refuse(&self, param: &str, message: &str) -> Stop {
+        Stop::Refused(Box::new(Failure::invalid(self.protocol, param, message)))
+    }
+}
+
+fn unread(broken: Broken) -> Failure {
+    match broken {
+        Broken::Syntax { at } => not_json(at),
+        Broken::TooDeep => plain("The request body is nested too deeply."),
+    }
+}
+
+fn not_json(at: usize) -> Failure {
+    plain(&format!("The request body is not valid JSON (at byte {at})."))
+}
+
+fn plain(message: &str) -> Failure {
+    Failure::new(FailureKind::InvalidRequest, message)
+}

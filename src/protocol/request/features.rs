@@ -1,0 +1,298 @@
+//! What makes a vendor read or do more than one pass over the body's own bytes (`contract.md` §5).
+//!
+//! It must not price anything, nor believe a word in a text, a schema or a tool's input: features are found by
+//! where they stand. Where a vendor's reading is in doubt it errs towards seeing the feature: that makes a hold
+//! larger, never a bill.
+//!
+//! Read next: `protocol/request/rewrite.rs`.
+
+use crate::protocol::scan::{Broken, Kind, Scan};
+
+/// The features of a body.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Features {
+    /// Image blocks or parts, tool results' own included.
+    pub images: u32,
+    /// Documents, files and videos, whose tokens cannot be told from their bytes. Plain text documents are text.
+    pub documents_or_files: bool,
+    /// Audio in, or asked for.
+    pub audio: bool,
+    /// Anything the vendor fetches from an address.
+    pub url_sources: bool,
+    /// A message thread goes on: input that is not in this body.
+    pub thread_continue: bool,
+    /// Tools that run at the vendor, whose results become input.
+    pub server_tools: bool,
+    /// Passes over the conversation that shorten it.
+    pub compaction: bool,
+    /// Only a tier that is not the default.
+    pub service_tier: Option<String>,
+    /// A speed other than `standard`.
+    pub speed: bool,
+    /// Other models may answer instead.
+    pub fallback_models: bool,
+    /// A `cache_control` anywhere.
+    pub cache_markers: bool,
+    /// One of them asks for an hour.
+    pub cache_markers_1h: bool,
+}
+
+impl Features {
+    /// Reads a top-level member. A member of a name not known here has no features.
+    pub(super) fn member(&mut self, name: &str, scan: &mut Scan<'_>) -> Result<(), Broken> {
+        match name {
+            "messages" | "system" => self.content(scan),
+            "tools" => scan.array_or_skip(|scan| self.tool(scan)).map(drop),
+            "cache_control" => self.cache_marker(scan),
+            "thread" => self.thread(scan),
+            "modalities" => scan
+                .array_or_skip(|scan| {
+                    self.audio |= is_text(scan, "audio")?;
+                    Ok::<(), Broken>(())
+                })
+                .map(drop),
+            "audio" => some(scan, &mut self.audio),
+            "speed" => {
+                self.speed |= is_other_than(scan, "standard")?;
+                Ok(())
+            }
+            "web_search_options" | "mcp_servers" | "plugins" | "container" => some(scan, &mut self.server_tools),
+            "fallbacks" | "models" => some(scan, &mut self.fallback_models),
+            "compaction" => some(scan, &mut self.compaction),
+            "context_management" => self.context_management(scan),
+            _ => scan.skip().map(drop),
+        }
+    }
+}
+
+/// What one object under `messages` or `system` turned out to be, its members in any order.
+#[derive(Default)]
+struct Block {
+    is_image: bool,
+    is_document: bool,
+    has_text_source: bool,
+}
+
+impl Features {
+    /// Messages, blocks and parts, at any depth.
+    fn content(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
+        match scan.kind()? {
+            Kind::Array => scan.array(|scan| self.content(scan)).map(drop),
+            Kind::Object => {
+                let mut block = Block::default();
+                scan.object(|scan, key| self.block_member(&mut block, &key.name(), scan))?;
+                self.images = self.images.saturating_add(u32::from(block.is_image));
+                self.documents_or_files |= block.is_document && !block.has_text_source;
+                Ok(())
+            }
+            _ => scan.skip().map(drop),
+        }
+    }
+
+    /// Some servers go by a part's `type`, some by the member that holds it: either counts.
+    fn block_member(&mut self, block: &mut Block, name: &str, scan: &mut Scan<'_>) -> Result<(), Broken> {
+        match name {
+            "type" => {
+                let kind = scan.text_or_skip()?;
+                self.block_type(block, &kind.map(|kind| kind.name()).unwrap_or_default());
+                Ok(())
+            }
+            // What a model wrote for a tool is text to every model.
+            "input" | "arguments" => scan.skip().map(drop),
+            "cache_control" => self.cache_marker(scan),
+            "source" => self.source(block, scan),
+            "image_url" | "input_image" => {
+                block.is_image |= self.media(scan)?;
+                Ok(())
+            }
+            "file" | "input_file" | "video_url" | "input_video" => {
+                block.is_document |= self.media(scan)?;
+                Ok(())
+            }
+            "input_audio" | "audio" | "audio_url" => {
+                let is_given = self.media(scan)?;
+                self.audio |= is_given;
+                Ok(())
+            }
+            _ => self.content(scan),
+        }
+    }
+
+    fn block_type(&mut self, block: &mut Block, kind: &str) {
+        match kind {
+            "image" | "image_url" | "input_image" => block.is_image = true,
+            "document" | "file" | "input_file" | "container_upload" | "video" | "video_url" | "input_video" => {
+                block.is_document = true
+            }
+            "audio" | "input_audio" | "audio_url" => self.audio = true,
+            _ => {}
+        }
+    }
+
+    /// `source` of a messages block. Its own `content` may hold blocks.
+    fn source(&mut self, block: &mut Block, scan: &mut Scan<'_>) -> Result<(), Broken> {
+        scan.object_or_skip(|scan, key| {
+            match key.name().as_ref() {
+                "type" => {
+                    let kind = scan.text_or_skip()?;
+                    match kind.map(|kind| kind.name()).unwrap_or_default().as_ref() {
+                        "url" => self.url_sources = true,
+                        "file" => self.documents_or_files = true,
+                        "text" | "content" => block.has_text_source = true,
+                        _ => {}
+                    }
+                }
+                "url" => some(scan, &mut self.url_sources)?,
+                "file_id" => some(scan, &mut self.documents_or_files)?,
+                "data" => drop(scan.skip()?),
+                _ => self.content(scan)?,
+            }
+            Ok(())
+        })
+        .map(drop)
+    }
+
+    /// What a chat part holds: an address, or an object with one in `url`. Whether anything is there.
+    fn media(&mut self, scan: &mut Scan<'_>) -> Result<bool, Broken> {
+        match scan.kind()? {
+            Kind::String => {
+                self.address(scan)?;
+                Ok(true)
+            }
+            Kind::Object => {
+                scan.object(|scan, key| {
+                    if key.name() == "url" {
+                        return self.address(scan);
+                    }
+                    scan.skip().map(drop)
+                })?;
+                Ok(true)
+            }
+            _ => scan.skip().map(|_| false),
+        }
+    }
+
+    fn address(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
+        // Escaped or in capitals it may be a `data:` still; taking it for an address is the safe side.
+        let is_far = scan.text_or_skip()?.is_some_and(|address| !address.raw.starts_with("data:"));
+        self.url_sources |= is_far;
+        Ok(())
+    }
+
+    /// A tool definition: its schema is not looked into.
+    fn tool(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
+        scan.object_or_skip(|scan, key| {
+            match key.name().as_ref() {
+                "type" => {
+                    let kind = scan.text_or_skip()?;
+                    let runs_here = kind.is_none_or(|kind| is_client_tool(&kind.name()));
+                    self.server_tools |= !runs_here;
+                }
+                "cache_control" => self.cache_marker(scan)?,
+                "function" => {
+                    scan.object_or_skip(|scan, key| {
+                        if key.name() == "cache_control" {
+                            return self.cache_marker(scan);
+                        }
+                        scan.skip().map(drop)
+                    })?;
+                }
+                _ => drop(scan.skip()?),
+            }
+            Ok(())
+        })
+        .map(drop)
+    }
+
+    fn cache_marker(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
+        if scan.kind()? != Kind::Null {
+            self.cache_markers = true;
+        }
+        scan.object_or_skip(|scan, key| {
+            if key.name() == "ttl" {
+                // Any lifetime but the usual one is held for at the dearer price.
+                self.cache_markers_1h |= is_other_than(scan, "5m")?;
+                return Ok(());
+            }
+            scan.skip().map(drop)
+        })
+        .map(drop)
+    }
+
+    fn thread(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
+        let mut is_new = false;
+        let is_object = scan.object_or_skip(|scan, key| {
+            match key.name().as_ref() {
+                "type" => is_new = !is_other_than(scan, "create")?,
+                "previous_message_id" => some(scan, &mut self.thread_continue)?,
+                _ => drop(scan.skip()?),
+            }
+            Ok::<(), Broken>(())
+        })?;
+        self.thread_continue |= is_object && !is_new;
+        Ok(())
+    }
+
+    fn context_management(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
+        scan.object_or_skip(|scan, key| {
+            if key.name() != "edits" {
+                return scan.skip().map(drop);
+            }
+            scan.array_or_skip(|scan| {
+                scan.object_or_skip(|scan, key| {
+                    if key.name() != "type" {
+                        return scan.skip().map(drop);
+                    }
+                    let kind = scan.text_or_skip()?;
+                    self.compaction |= kind.is_some_and(|kind| kind.name().starts_with("compact"));
+                    Ok(())
+                })
+                .map(drop)
+            })
+            .map(drop)
+        })
+        .map(drop)
+    }
+}
+
+/// Tools that the client runs: plain functions, and the vendor's dated schemas of this list. All else that has a
+/// type (`web_search_20250305`, `code_execution_…`, `mcp_toolset`, whatever comes) is taken to run at the vendor.
+fn is_client_tool(kind: &str) -> bool {
+    const DATED: [&str; 4] = ["bash_20", "text_editor_20", "computer_20", "memory_20"];
+    matches!(kind, "function" | "custom")
+        || DATED.iter().any(|prefix| {
+            kind.strip_prefix(prefix)
+                .is_some_and(|date| date.len() == 6 && date.bytes().all(|byte| byte.is_ascii_digit()))
+        })
+}
+
+/// Sets `is_given` if the next value is anything but null and the empty list.
+fn some(scan: &mut Scan<'_>, is_given: &mut bool) -> Result<(), Broken> {
+    match scan.kind()? {
+        Kind::Null => drop(scan.skip()?),
+        Kind::Array => {
+            scan.array(|scan| {
+                *is_given = true;
+                scan.skip().map(drop)
+            })?;
+        }
+        _ => {
+            *is_given = true;
+            scan.skip()?;
+        }
+    }
+    Ok(())
+}
+
+/// The next value is neither null nor this text.
+fn is_other_than(scan: &mut Scan<'_>, usual: &str) -> Result<bool, Broken> {
+    match scan.kind()? {
+        Kind::Null => scan.skip().map(|_| false),
+        Kind::String => Ok(scan.string()?.name() != usual),
+        _ => scan.skip().map(|_| true),
+    }
+}
+
+fn is_text(scan: &mut Scan<'_>, wanted: &str) -> Result<bool, Broken> {
+    Ok(scan.text_or_skip()?.is_some_and(|text| text.name() == wanted))
+}

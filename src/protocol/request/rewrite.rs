@@ -1,0 +1,116 @@
+//! The few edits to a body that is passed on: splices, everything else byte-identical.
+//!
+//! It must not parse: [`super::read`] left the places in the outline. An outline of another body gives a wrong
+//! body but never a panic.
+//!
+//! Read next: `protocol/same.rs`, the way back.
+
+use super::{Limit, Outline, StreamOptions};
+use crate::protocol::scan::Span;
+use crate::protocol::splice::{self, Splice};
+use bytes::Bytes;
+
+/// What is changed before a body goes to its vendor.
+#[derive(Clone, Copy, Debug)]
+pub struct Edits<'a> {
+    /// The vendor's own name for the model.
+    pub model: &'a str,
+    /// Lowers each limit that is given to this, never raises one; where none is given it is put in.
+    pub output_limit: Option<u64>,
+    /// The member to put in: `max_tokens` or `max_completion_tokens`.
+    pub output_limit_field: &'a str,
+    /// Replaces the budget, if one is given.
+    pub thinking_budget: Option<u64>,
+    /// Chat streams: force `stream_options.include_usage`, the other options stay.
+    pub include_usage: bool,
+}
+
+/// Applies the edits; gives the same `Bytes` when nothing changes.
+pub fn rewrite(body: &Bytes, outline: &Outline, edits: &Edits<'_>) -> Bytes {
+    let mut changes = Changes::default();
+    if edits.model != outline.model {
+        changes.put(outline.spans.model, splice::json_string(edits.model));
+    }
+    if let Some(limit) = edits.output_limit {
+        changes.output_limit(outline, limit, edits.output_limit_field);
+    }
+    if let (Some(budget), Some(span)) = (edits.thinking_budget, outline.spans.thinking_budget)
+        && outline.thinking_budget != Some(budget)
+    {
+        changes.put(span, budget.to_string());
+    }
+    if edits.include_usage && !outline.include_usage {
+        changes.include_usage(outline.spans.stream_options);
+    }
+    changes.apply(body, outline.spans.inside)
+}
+
+#[derive(Default)]
+struct Changes {
+    replaced: Vec<(Span, String)>,
+    /// Members put in behind the opening brace, each with its comma: an object with a model is never empty.
+    inserted: String,
+}
+
+impl Changes {
+    fn put(&mut self, span: Span, text: String) {
+        self.replaced.push((span, text));
+    }
+
+    fn insert(&mut self, member: &str, value: &str) {
+        let name = splice::json_string(member);
+        self.inserted.push_str(&format!("{name}:{value},"));
+    }
+
+    fn output_limit(&mut self, outline: &Outline, tokens: u64, field: &str) {
+        let limits = [outline.spans.max_tokens, outline.spans.max_completion_tokens];
+        for Limit { span, tokens: given } in limits.into_iter().flatten() {
+            if given.is_some_and(|given| given > tokens) {
+                self.put(span, tokens.to_string());
+            }
+        }
+        if outline.output_limit.is_some() {
+            return;
+        }
+        // A null of that name is filled: a second member of the name would be ambiguous.
+        let null = match field {
+            "max_completion_tokens" => outline.spans.max_completion_tokens,
+            _ => outline.spans.max_tokens.filter(|_| field == "max_tokens"),
+        };
+        match null {
+            Some(limit) => self.put(limit.span, tokens.to_string()),
+            None => self.insert(field, &tokens.to_string()),
+        }
+    }
+
+    fn include_usage(&mut self, options: Option<StreamOptions>) {
+        const MEMBER: &str = r#""include_usage":true"#;
+        match options {
+            None => self.insert("stream_options", &format!("{{{MEMBER}}}")),
+            Some(StreamOptions::Null(span)) => self.put(span, format!("{{{MEMBER}}}")),
+            Some(StreamOptions::Object { include_usage: Some(span), .. }) => {
+                self.put(span, "true".to_owned());
+            }
+            Some(StreamOptions::Object { inside, is_empty, .. }) => {
+                let comma = if is_empty { "" } else { "," };
+                let span = Span { start: inside, end: inside };
+                self.put(span, format!("{MEMBER}{comma}"));
+            }
+        }
+    }
+
+    fn apply(self, body: &Bytes, inside: usize) -> Bytes {
+        let Changes { mut replaced, inserted } = self;
+        if !inserted.is_empty() {
+            replaced.push((Span { start: inside, end: inside }, inserted));
+        }
+        if replaced.is_empty() {
+            return body.clone();
+        }
+        let added: usize = replaced.iter().map(|(_, text)| text.len()).sum();
+        let mut splices: Vec<Splice<'_>> = replaced.iter().map(|(span, text)| Splice::new(*span, text)).collect();
+        let mut rewritten = Vec::with_capacity(body.len().saturating_add(added));
+        splice::bytes(body, &mut splices, &mut rewritten);
+        Bytes::from(rewritten)
+    }
+}

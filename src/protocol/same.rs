@@ -1,0 +1,273 @@
+//! Same protocol on both sides: rename the model back, watch the usage, touch nothing else.
+//!
+//! It must not build a tree, reorder or reformat: what goes out is what came in but for the model's name and the
+//! usage that the caller did not ask for. It must not decide what is billed; it says what it saw.
+//!
+//! Read next: `same/chat.rs` and `same/messages.rs`, what one event means; then `protocol/sse.rs`.
+
+use super::Protocol;
+use super::failure::{self, Failure, Kind, VendorError};
+use super::splice::{self, Splice};
+use super::sse::{Decoder, Event, TooLarge};
+use crate::usage::Usage;
+
+mod chat;
+mod messages;
+
+mod whole;
+
+pub use whole::{Whole, WholeFault, whole};
+
+/// The deepest nesting of an answer that is read. Requests are bounded more tightly.
+const DEPTH_MAX: u32 = 128;
+
+/// Why a stream cannot go on. Nothing of the event at fault was passed on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StreamFault {
+    /// One event is larger than `limit` bytes.
+    TooLarge { limit: usize },
+    /// An event that must hold JSON does not.
+    NotJson,
+    /// The vendor says that it failed.
+    VendorError(VendorError),
+    /// The vendor's body ended before its answer did.
+    Cut,
+}
+
+impl StreamFault {
+    /// What the caller is told. `protocol` is the vendor's.
+    pub fn failure(&self, protocol: Protocol, upstream_model: &str, public_model: &str) -> Failure {
+        match self {
+            StreamFault::TooLarge { .. } => Failure::of(Kind::UpstreamEventTooLarge),
+            StreamFault::NotJson => Failure::of(Kind::UpstreamFailed),
+            StreamFault::Cut => Failure::of(Kind::UpstreamClosed),
+            StreamFault::VendorError(error) => {
+                failure::from_vendor_error(protocol, error, upstream_model, public_model)
+            }
+        }
+    }
+}
+
+impl From<TooLarge> for StreamFault {
+    fn from(fault: TooLarge) -> Self {
+        StreamFault::TooLarge { limit: fault.limit }
+    }
+}
+
+/// A stream on its way from vendor to client.
+#[derive(Debug)]
+pub struct StreamPass {
+    decoder: Decoder,
+    watch: Watch,
+    /// After a fault or the end nothing is passed on any more.
+    is_over: bool,
+}
+
+/// What was seen of the stream. The protocols' own parts are read by `chat.rs` and `messages.rs`.
+#[derive(Debug)]
+struct Watch {
+    protocol: Protocol,
+    /// The public model id as a JSON string, with its quotes.
+    model_json: String,
+    hide_usage: bool,
+    started: bool,
+    completed: bool,
+    generated_bytes: u64,
+    chat: chat::Seen,
+    messages: messages::Seen,
+}
+
+impl StreamPass {
+    /// `hide_usage`: a chat caller did not ask for usage, so the usage chunk and `"usage":null` are left out.
+    /// `event_bytes_max`: the largest event that is held.
+    pub fn new(protocol: Protocol, public_model: &str, hide_usage: bool, event_bytes_max: usize) -> Self {
+        StreamPass {
+            decoder: Decoder::new(event_bytes_max),
+            watch: Watch {
+                protocol,
+                model_json: splice::json_string(public_model),
+                hide_usage,
+                started: false,
+                completed: false,
+                generated_bytes: 0,
+                chat: chat::Seen::default(),
+                messages: messages::Seen::default(),
+            },
+            is_over: false,
+        }
+    }
+
+    /// Appends to `out` what may be sent on of the vendor's `bytes`. The terminal event's bytes are in `out` when
+    /// [`StreamPass::completed`] turns true within this call: the caller journals before it releases `out`.
+    /// After a fault or the terminal event, bytes are dropped.
+    pub fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), StreamFault> {
+        if self.is_over {
+            return Ok(());
+        }
+        self.decoder.feed(bytes);
+        let outcome = self.pass(out);
+        self.is_over = outcome.is_err() || self.watch.completed;
+        outcome
+    }
+
+    /// The vendor's body ended. A chat answer whose every choice was finished is complete without `[DONE]`, which
+    /// is then added; any other end before the terminal event is [`StreamFault::Cut`].
+    pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+        if self.is_over {
+            return if self.watch.completed { Ok(()) } else { Err(StreamFault::Cut) };
+        }
+        self.is_over = true;
+        // Some vendors leave out the last blank line; a line that was cut is not JSON and shows as such.
+        self.decoder.close();
+        match self.pass(out) {
+            Err(fault @ StreamFault::VendorError(_)) => return Err(fault),
+            Ok(()) if self.watch.completed => return Ok(()),
+            _ => {}
+        }
+        if self.watch.protocol == Protocol::Chat && self.watch.chat.is_finished() {
+            out.extend_from_slice(b"data: [DONE]\n\n");
+            self.watch.completed = true;
+            return Ok(());
+        }
+        Err(StreamFault::Cut)
+    }
+
+    /// The answer is whole, and its last byte was given out.
+    pub fn completed(&self) -> bool {
+        self.watch.completed
+    }
+
+    /// Any event was passed on that says something.
+    pub fn started(&self) -> bool {
+        self.watch.started
+    }
+
+    /// What the answer used, if the vendor told in full; zeros beside delivered text are no telling.
+    pub fn usage(&self) -> Option<Usage> {
+        let usage = match self.watch.protocol {
+            Protocol::Chat => self.watch.chat.usage(),
+            Protocol::Messages => self.watch.messages.usage.total(),
+        };
+        usage?.believed(self.watch.generated_bytes)
+    }
+
+    /// The input classes and the output so far, as a messages vendor tells them before its end.
+    pub fn input_learned(&self) -> Option<Usage> {
+        match self.watch.protocol {
+            Protocol::Chat => self.usage(),
+            Protocol::Messages => self.watch.messages.usage.input_learned(),
+        }
+    }
+
+    /// Bytes of text, reasoning, refusal and tool arguments passed on, as UTF-8: for estimates.
+    pub fn generated_bytes(&self) -> u64 {
+        self.watch.generated_bytes
+    }
+
+    /// A messages vendor refused before any output, which it documents as free (`protocol.md` §9.1).
+    pub fn refused_free(&self) -> bool {
+        self.watch.messages.refused_free(self.watch.generated_bytes)
+    }
+
+    fn pass(&mut self, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+        while !self.watch.completed {
+            let Some(event) = self.decoder.next()? else {
+                break;
+            };
+            self.watch.event(&event, out)?;
+        }
+        Ok(())
+    }
+}
+
+impl Watch {
+    fn event(&mut self, event: &Event<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+        let data = event.data.unwrap_or_default().trim_ascii();
+        if data.is_empty() {
+            // By the rules of event streams this is no event: comments and blank lines pass.
+            out.extend_from_slice(event.raw);
+            return Ok(());
+        }
+        if data.starts_with(b":") {
+            // A comment that something on the way wrapped as data: clients choke on it, nobody needs it.
+            return Ok(());
+        }
+        match self.protocol {
+            Protocol::Chat => self.chat_event(event, data, out)?,
+            Protocol::Messages => self.messages_event(event, out)?,
+        }
+        self.started = true;
+        Ok(())
+    }
+
+    fn chat_event(&mut self, event: &Event<'_>, data: &[u8], out: &mut Vec<u8>) -> Result<(), StreamFault> {
+        if data == b"[DONE]" {
+            if !self.started {
+                return Err(StreamFault::Cut);
+            }
+            out.extend_from_slice(event.raw);
+            self.completed = true;
+            return Ok(());
+        }
+        let Some(chunk) = chat::read(text(event)) else {
+            return unreadable(event, &[b"", b"message", b"error"], out);
+        };
+        if chunk.is_error || event.name == b"error" {
+            return Err(vendor_error(event));
+        }
+        self.generated_bytes = self.generated_bytes.saturating_add(chunk.generated_bytes);
+        self.chat.chunk(&chunk);
+        if self.hide_usage && chunk.is_usage_only() {
+            return Ok(());
+        }
+        let hidden = chunk.null_usage.filter(|_| self.hide_usage);
+        let edits =
+            [chunk.model.map(|span| Splice::new(span, &self.model_json)), hidden.map(|span| Splice::new(span, ""))];
+        splice::event(event, edits, out);
+        Ok(())
+    }
+
+    fn messages_event(&mut self, event: &Event<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+        let Some(seen) = messages::read(text(event)) else {
+            return unreadable(event, &messages::NAMES, out);
+        };
+        // The newest clients go by the JSON's type, all others by the event's name: an error or an end for
+        // either is one.
+        let is = |word: &str| seen.kind.as_deref() == Some(word) || event.name == word.as_bytes();
+        if is("error") || (seen.kind.is_none() && seen.has_error) {
+            return Err(vendor_error(event));
+        }
+        if is("message_stop") && !self.started {
+            return Err(StreamFault::Cut);
+        }
+        self.generated_bytes = self.generated_bytes.saturating_add(seen.generated_bytes);
+        self.messages.event(&seen, is("message_start"), is("message_delta"));
+        let edit = seen.model.filter(|_| is("message_start"));
+        let edits = [edit.map(|span| Splice::new(span, &self.model_json)), None];
+        splice::event(event, edits, out);
+        self.completed = is("message_stop");
+        Ok(())
+    }
+}
+
+/// An event that is not a JSON object: an event of a name we do not know may be anything, all others must be.
+fn unreadable(event: &Event<'_>, names: &[&[u8]], out: &mut Vec<u8>) -> Result<(), StreamFault> {
+    if event.name == b"error" {
+        return Err(vendor_error(event));
+    }
+    if names.contains(&event.name) {
+        return Err(StreamFault::NotJson);
+    }
+    out.extend_from_slice(event.raw);
+    Ok(())
+}
+
+fn vendor_error(event: &Event<'_>) -> StreamFault {
+    let data = event.data.unwrap_or_default();
+    StreamFault::VendorError(VendorError::read(data).unwrap_or_default())
+}
+
+/// The event's data, or nothing if it is not UTF-8, which no JSON reader takes.
+fn text<'a>(event: &Event<'a>) -> &'a str {
+    std::str::from_utf8(event.data.unwrap_or_default()).unwrap_or_default()
+}

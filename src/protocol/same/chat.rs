@@ -1,0 +1,230 @@
+//! What a chat chunk or a whole chat answer says, read in one skipping pass.
+//!
+//! It must not copy text: it counts. Unknown members are skipped, members of a wrong type count as absent.
+//!
+//! Read next: `same/messages.rs`, its twin.
+
+use super::DEPTH_MAX;
+use crate::protocol::counters;
+use crate::protocol::scan::{Broken, Kind, Scan, Span, Text};
+use crate::usage::{ChatCounters, Usage};
+
+/// One chunk, or a whole answer: they differ only in `delta` and `message`.
+#[derive(Default, Debug)]
+pub(super) struct Chunk {
+    pub model: Option<Span>,
+    pub usage: Option<ChatCounters>,
+    /// The member `"usage":null` with the comma that goes with it.
+    pub null_usage: Option<Span>,
+    pub is_error: bool,
+    pub generated_bytes: u64,
+    choices: Vec<Choice>,
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Choice {
+    index: u64,
+    is_finished: bool,
+}
+
+impl Chunk {
+    /// The chunk that a vendor sends because usage was asked for.
+    pub fn is_usage_only(&self) -> bool {
+        self.usage.is_some() && self.choices.is_empty()
+    }
+}
+
+/// What the chunks of a stream said so far.
+#[derive(Default, Debug)]
+pub(super) struct Seen {
+    usage: Option<Usage>,
+    /// Bit sets by choice index. The surface allows 128 choices.
+    begun: u128,
+    finished: u128,
+}
+
+impl Seen {
+    pub fn chunk(&mut self, chunk: &Chunk) {
+        for choice in &chunk.choices {
+            let bit = 1_u128 << choice.index.min(127);
+            self.begun |= bit;
+            if choice.is_finished {
+                self.finished |= bit;
+            }
+        }
+        // Some vendors repeat a growing usage, some end with an empty one: the last that says anything wins.
+        if let Some(usage) = chunk.usage.and_then(|counters| counters.usage())
+            && (self.usage.is_none() || !usage.is_zero())
+        {
+            self.usage = Some(usage);
+        }
+    }
+
+    pub fn usage(&self) -> Option<Usage> {
+        self.usage
+    }
+
+    /// Every choice that was begun has its finish reason.
+    pub fn is_finished(&self) -> bool {
+        self.begun != 0 && self.begun == self.finished
+    }
+}
+
+/// Reads a chunk or an answer; `None` if it is not a JSON object.
+pub(super) fn read(text: &str) -> Option<Chunk> {
+    let mut scan = Scan::new(text, DEPTH_MAX);
+    if scan.kind().ok()? != Kind::Object {
+        return None;
+    }
+    let mut chunk = Chunk::default();
+    let mut null_usage = NullUsage::default();
+    scan.object(|scan, key| {
+        null_usage.next_member(&key);
+        match key.name().as_ref() {
+            "model" => chunk.model = scan.text_or_skip()?.map(|model| model.span),
+            "usage" if scan.kind()? == Kind::Null => {
+                let value = scan.skip()?;
+                null_usage.found(&key, value);
+            }
+            "usage" => chunk.usage = counters::chat(scan)?.or(chunk.usage),
+            "error" => {
+                chunk.is_error |= scan.kind()? != Kind::Null;
+                scan.skip()?;
+            }
+            "choices" => drop(scan.array_or_skip(|scan| choice(scan, &mut chunk))?),
+            _ => drop(scan.skip()?),
+        }
+        null_usage.member_end(scan.at());
+        Ok::<(), Broken>(())
+    })
+    .ok()?;
+    scan.end().ok()?;
+    chunk.null_usage = null_usage.cut();
+    Some(chunk)
+}
+
+/// Finds the span to cut out so that the object stays JSON: up to the next member, or, if there is none, from
+/// the end of the one before.
+#[derive(Default)]
+struct NullUsage {
+    span: Option<Span>,
+    is_last: bool,
+    end_before: Option<usize>,
+}
+
+impl NullUsage {
+    fn next_member(&mut self, key: &Text<'_>) {
+        if let Some(span) = self.span.as_mut().filter(|_| self.is_last) {
+            span.end = key.span.start;
+        }
+        self.is_last = false;
+    }
+
+    fn found(&mut self, key: &Text<'_>, value: Span) {
+        // A second one is left alone: one cut keeps the object whole.
+        if self.span.is_none() {
+            self.span = Some(Span { start: key.span.start, end: value.end });
+            self.is_last = true;
+        }
+    }
+
+    fn member_end(&mut self, end: usize) {
+        if !self.is_last {
+            self.end_before = Some(end);
+        }
+    }
+
+    fn cut(self) -> Option<Span> {
+        let span = self.span?;
+        let start = self.end_before.filter(|_| self.is_last).unwrap_or(span.start);
+        Some(Span { start, ..span })
+    }
+}
+
+fn choice(scan: &mut Scan<'_>, chunk: &mut Chunk) -> Result<(), Broken> {
+    let mut choice = Choice::default();
+    let mut generated_bytes = 0_u64;
+    let mut is_error = false;
+    scan.object_or_skip(|scan, key| {
+        match key.name().as_ref() {
+            "index" => choice.index = scan.count_or_skip()?.unwrap_or(0),
+            "finish_reason" => {
+                let reason = scan.text_or_skip()?;
+                choice.is_finished |= reason.is_some();
+                // Not a reason to stop but a failure, said by vendors that gather others.
+                is_error |= reason.is_some_and(|reason| reason.raw == "error");
+            }
+            "delta" | "message" => generated_bytes += delta(scan)?,
+            _ => drop(scan.skip()?),
+        }
+        Ok::<(), Broken>(())
+    })?;
+    chunk.choices.push(choice);
+    chunk.is_error |= is_error;
+    chunk.generated_bytes = chunk.generated_bytes.saturating_add(generated_bytes);
+    Ok(())
+}
+
+/// Bytes generated in a delta or message. Vendors that say their reasoning under two names say it twice.
+fn delta(scan: &mut Scan<'_>) -> Result<u64, Broken> {
+    let (mut bytes, mut reasoning) = (0_u64, 0_u64);
+    scan.object_or_skip(|scan, key| {
+        match key.name().as_ref() {
+            "content" => bytes += content(scan)?,
+            "refusal" => bytes += text(scan)?,
+            "reasoning_content" | "reasoning" => reasoning = reasoning.max(text(scan)?),
+            "function_call" => bytes += arguments(scan)?,
+            "tool_calls" => {
+                scan.array_or_skip(|scan| {
+                    scan.object_or_skip(|scan, key| {
+                        match key.name().as_ref() {
+                            "function" | "custom" => bytes += arguments(scan)?,
+                            _ => drop(scan.skip()?),
+                        }
+                        Ok::<(), Broken>(())
+                    })?;
+                    Ok::<(), Broken>(())
+                })?;
+            }
+            _ => drop(scan.skip()?),
+        }
+        Ok::<(), Broken>(())
+    })?;
+    Ok(bytes.saturating_add(reasoning))
+}
+
+/// A string, or the parts that some vendors stream instead.
+fn content(scan: &mut Scan<'_>) -> Result<u64, Broken> {
+    if scan.kind()? != Kind::Array {
+        return text(scan);
+    }
+    let mut bytes = 0_u64;
+    scan.array(|scan| {
+        scan.object_or_skip(|scan, key| {
+            match key.name().as_ref() {
+                "text" => bytes += text(scan)?,
+                _ => drop(scan.skip()?),
+            }
+            Ok::<(), Broken>(())
+        })?;
+        Ok::<(), Broken>(())
+    })?;
+    Ok(bytes)
+}
+
+fn arguments(scan: &mut Scan<'_>) -> Result<u64, Broken> {
+    let mut bytes = 0_u64;
+    scan.object_or_skip(|scan, key| {
+        match key.name().as_ref() {
+            "arguments" | "input" => bytes += text(scan)?,
+            _ => drop(scan.skip()?),
+        }
+        Ok::<(), Broken>(())
+    })?;
+    Ok(bytes)
+}
+
+/// The bytes of a string; anything else has none.
+fn text(scan: &mut Scan<'_>) -> Result<u64, Broken> {
+    Ok(scan.text_or_skip()?.map_or(0, |text| text.decoded_bytes()))
+}

@@ -1,0 +1,168 @@
+//! What an event of a messages stream or a whole messages answer says, read in one skipping pass.
+//!
+//! It must not copy text: it counts. Unknown members are skipped, members of a wrong type count as absent.
+//!
+//! Read next: `same/whole.rs`.
+
+use super::DEPTH_MAX;
+use crate::protocol::counters;
+use crate::protocol::scan::{Broken, Kind, Scan, Span};
+use crate::usage::{MessagesCounters, MessagesUsage};
+use std::borrow::Cow;
+
+/// The events that must hold JSON, and the event without a name.
+pub(super) const NAMES: [&[u8]; 10] = [
+    b"",
+    b"message",
+    b"message_start",
+    b"message_delta",
+    b"message_stop",
+    b"content_block_start",
+    b"content_block_delta",
+    b"content_block_stop",
+    b"ping",
+    b"error",
+];
+
+/// One event, or a whole answer, whose members are those of `message_start.message`.
+#[derive(Default, Debug)]
+pub(super) struct EventSeen<'a> {
+    /// The member `type`.
+    pub kind: Option<Cow<'a, str>>,
+    pub model: Option<Span>,
+    pub has_error: bool,
+    pub generated_bytes: u64,
+    pub usage: Option<MessagesCounters>,
+    is_refusal: bool,
+    /// Something was generated that is not text: a tool call, hidden thinking, a search.
+    has_other_output: bool,
+}
+
+/// What the events of a stream said so far.
+#[derive(Default, Debug)]
+pub(super) struct Seen {
+    pub usage: MessagesUsage,
+    is_refusal: bool,
+    has_other_output: bool,
+}
+
+impl Seen {
+    pub fn event(&mut self, event: &EventSeen<'_>, is_start: bool, is_delta: bool) {
+        match event.usage {
+            Some(counters) if is_start => self.usage.start(&counters),
+            Some(counters) if is_delta => self.usage.settle(&counters),
+            _ => {}
+        }
+        self.is_refusal |= event.is_refusal;
+        self.has_other_output |= event.has_other_output;
+    }
+
+    pub fn refused_free(&self, generated_bytes: u64) -> bool {
+        self.is_refusal && !self.has_other_output && generated_bytes == 0
+    }
+}
+
+/// Reads an event or an answer; `None` if it is not a JSON object.
+pub(super) fn read(text: &str) -> Option<EventSeen<'_>> {
+    let mut scan = Scan::new(text, DEPTH_MAX);
+    if scan.kind().ok()? != Kind::Object {
+        return None;
+    }
+    let mut seen = EventSeen::default();
+    scan.object(|scan, key| match key.name().as_ref() {
+        "type" => {
+            seen.kind = scan.text_or_skip()?.map(|kind| kind.name());
+            Ok(())
+        }
+        "message" => scan.object_or_skip(|scan, key| seen.answer_member(&key.name(), scan)).map(drop),
+        "delta" => scan.object_or_skip(|scan, key| seen.delta_member(&key.name(), scan)).map(drop),
+        "content_block" => seen.block(scan),
+        "error" => {
+            seen.has_error |= scan.kind()? == Kind::Object;
+            scan.skip().map(drop)
+        }
+        name => seen.answer_member(name, scan),
+    })
+    .ok()?;
+    scan.end().ok()?;
+    Some(seen)
+}
+
+impl EventSeen<'_> {
+    fn answer_member(&mut self, name: &str, scan: &mut Scan<'_>) -> Result<(), Broken> {
+        match name {
+            "model" => self.model = scan.text_or_skip()?.map(|model| model.span),
+            "usage" => self.usage = counters::messages(scan)?.or(self.usage),
+            "stop_reason" => self.stop_reason(scan)?,
+            "content" => drop(scan.array_or_skip(|scan| self.block(scan))?),
+            _ => drop(scan.skip()?),
+        }
+        Ok(())
+    }
+
+    fn delta_member(&mut self, name: &str, scan: &mut Scan<'_>) -> Result<(), Broken> {
+        match name {
+            "text" | "thinking" | "partial_json" => self.text(scan)?,
+            // Thinking that is not shown leaves its signature only.
+            "signature" => {
+                self.has_other_output = true;
+                scan.skip()?;
+            }
+            "stop_reason" => self.stop_reason(scan)?,
+            _ => drop(scan.skip()?),
+        }
+        Ok(())
+    }
+
+    fn block(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
+        scan.object_or_skip(|scan, key| {
+            match key.name().as_ref() {
+                "text" | "thinking" => self.text(scan)?,
+                "input" => {
+                    let span = scan.skip()?;
+                    // A streamed call opens with `{}` and sends its arguments later.
+                    let bytes = span.end.saturating_sub(span.start);
+                    if bytes > 2 {
+                        self.count(u64::try_from(bytes).unwrap_or(u64::MAX));
+                    }
+                }
+                "signature" => {
+                    let signature = scan.text_or_skip()?;
+                    self.has_other_output |= signature.is_some_and(|text| !text.raw.is_empty());
+                }
+                "type" => {
+                    let kind = scan.text_or_skip()?;
+                    let is_plain = kind.is_some_and(|kind| matches!(kind.raw, "text" | "thinking"));
+                    self.has_other_output |= !is_plain;
+                }
+                _ => drop(scan.skip()?),
+            }
+            Ok::<(), Broken>(())
+        })
+        .map(drop)
+    }
+
+    fn stop_reason(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
+        let reason = scan.text_or_skip()?;
+        self.is_refusal |= reason.is_some_and(|reason| reason.raw == "refusal");
+        Ok(())
+    }
+
+    fn text(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
+        if let Some(text) = scan.text_or_skip()? {
+            self.count(text.decoded_bytes());
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, bytes: u64) {
+        self.generated_bytes = self.generated_bytes.saturating_add(bytes);
+    }
+
+    /// What a whole answer used, and whether it is a refusal that costs nothing.
+    pub fn settled(&self) -> Seen {
+        let mut seen = Seen::default();
+        seen.event(self, false, true);
+        seen
+    }
+}

@@ -1,0 +1,91 @@
+//! Puts a few edits into bytes and copies the rest as it is.
+//!
+//! It must not look at what it copies. Edits that overlap or lie outside the text are left out, not guessed at.
+//!
+//! Read next: `protocol/same.rs`.
+
+use crate::protocol::scan::Span;
+use crate::protocol::sse::Event;
+
+/// Put `text` where `span` is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Splice<'a> {
+    span: Span,
+    text: &'a str,
+}
+
+impl<'a> Splice<'a> {
+    pub fn new(span: Span, text: &'a str) -> Self {
+        Splice { span, text }
+    }
+}
+
+/// `text` as a JSON string, with its quotes.
+pub(crate) fn json_string(text: &str) -> String {
+    serde_json::Value::String(text.to_owned()).to_string()
+}
+
+/// Appends `source` with `edits`, which are sorted here, to `out`.
+pub(crate) fn bytes(source: &[u8], edits: &mut [Splice<'_>], out: &mut Vec<u8>) {
+    edits.sort_by_key(|edit| edit.span.start);
+    let mut copied = 0;
+    for edit in edits {
+        if let Some(before) = source.get(copied..edit.span.start)
+            && edit.span.end <= source.len()
+        {
+            out.extend_from_slice(before);
+            out.extend_from_slice(edit.text.as_bytes());
+            copied = edit.span.end;
+        }
+    }
+    out.extend_from_slice(source.get(copied..).unwrap_or_default());
+}
+
+/// Appends the event with edits to its data; untouched if there are none.
+pub(crate) fn event(event: &Event<'_>, edits: [Option<Splice<'_>>; 2], out: &mut Vec<u8>) {
+    let (Some(data), [first, second]) = (event.data, edits) else {
+        out.extend_from_slice(event.raw);
+        return;
+    };
+    let mut both;
+    let mut one;
+    let edits: &mut [Splice<'_>] = match (first, second) {
+        (None, None) => {
+            out.extend_from_slice(event.raw);
+            return;
+        }
+        (Some(first), Some(second)) => {
+            both = [first, second];
+            &mut both
+        }
+        (Some(only), None) | (None, Some(only)) => {
+            one = [only];
+            &mut one
+        }
+    };
+    let Some(at) = event.data_at else {
+        return rewritten(event, data, edits, out);
+    };
+    out.extend_from_slice(event.raw.get(..at).unwrap_or_default());
+    bytes(data, edits, out);
+    out.extend_from_slice(event.raw.get(at.saturating_add(data.len())..).unwrap_or_default());
+}
+
+/// An event whose data came in several lines: the edits' places are in the joined text, so that one line is
+/// written. A line end inside JSON is only ever white space between tokens.
+fn rewritten(event: &Event<'_>, data: &[u8], edits: &mut [Splice<'_>], out: &mut Vec<u8>) {
+    if !event.name.is_empty() {
+        out.extend_from_slice(b"event: ");
+        out.extend_from_slice(event.name);
+        out.push(b'\n');
+    }
+    out.extend_from_slice(b"data: ");
+    let start = out.len();
+    bytes(data, edits, out);
+    for byte in out.iter_mut().skip(start) {
+        if matches!(*byte, b'\n' | b'\r') {
+            *byte = b' ';
+        }
+    }
+    out.extend_from_slice(b"\n\n");
+}

@@ -1,0 +1,216 @@
+//! Bytes → server-sent events: incremental, bounded, indifferent to how the bytes were cut.
+//!
+//! It must not know what an event means. Every byte fed belongs to exactly one event's `raw`, in order, so that
+//! whoever passes events on untouched passes the stream on untouched: comments, blank lines, byte order mark
+//! and the vendor's own line ends (LF, CRLF, CR) among it.
+//!
+//! Read next: `protocol/same.rs`.
+
+use std::ops::Range;
+
+/// One event, or a piece of the stream that is none (a comment, a blank line): then `data` is `None`.
+#[derive(Debug)]
+pub struct Event<'a> {
+    /// The bytes as they came, with their line ends and the blank line.
+    pub raw: &'a [u8],
+    /// The last `event:` field; empty if there was none.
+    pub name: &'a [u8],
+    /// The `data:` lines, joined by LF. `None` without any.
+    pub data: Option<&'a [u8]>,
+    /// Where `data` stands in `raw`; `None` if it was joined from several lines.
+    pub data_at: Option<usize>,
+}
+
+/// An event is larger than this decoder holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooLarge {
+    pub limit: usize,
+}
+
+/// The decoder. `feed`, then `next` until it gives `None`.
+#[derive(Debug)]
+pub struct Decoder {
+    event_bytes_max: usize,
+    buffer: Vec<u8>,
+    /// Where the current event begins, where its current line begins, how far line ends were looked for.
+    event_start: usize,
+    line_start: usize,
+    looked_at: usize,
+    name: Range<usize>,
+    data: Vec<Range<usize>>,
+    joined: Vec<u8>,
+    /// How the current event's last line ended.
+    line_end: LineEnd,
+    /// No line was read yet: a byte order mark may stand here.
+    is_first_line: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum LineEnd {
+    None,
+    Lf,
+    Cr,
+    CrLf,
+}
+
+impl Decoder {
+    /// `event_bytes_max`: the largest event, all its lines together.
+    pub fn new(event_bytes_max: usize) -> Self {
+        Decoder {
+            event_bytes_max,
+            buffer: Vec::new(),
+            event_start: 0,
+            line_start: 0,
+            looked_at: 0,
+            name: 0..0,
+            data: Vec::new(),
+            joined: Vec::new(),
+            line_end: LineEnd::None,
+            is_first_line: true,
+        }
+    }
+
+    /// More bytes of the stream.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.compact();
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The stream ended: what is left is read as if its last line and event had been ended.
+    pub fn close(&mut self) {
+        if self.event_start < self.buffer.len() {
+            self.feed(b"\n\n");
+        }
+    }
+
+    /// The next event that is complete.
+    #[allow(clippy::should_implement_trait)] // It lends from itself.
+    pub fn next(&mut self) -> Result<Option<Event<'_>>, TooLarge> {
+        if self.line_start == self.event_start {
+            self.data.clear();
+            self.name = 0..0;
+        }
+        let Some(raw) = self.complete()? else {
+            return Ok(None);
+        };
+        if let [_, _, ..] = self.data.as_slice() {
+            self.join();
+        }
+        let (data, data_at) = match self.data.as_slice() {
+            [] => (None, None),
+            [line] => (self.buffer.get(line.clone()), Some(line.start.saturating_sub(raw.start))),
+            _ => (Some(self.joined.as_slice()), None),
+        };
+        Ok(Some(Event {
+            raw: self.buffer.get(raw).unwrap_or_default(),
+            name: self.buffer.get(self.name.clone()).unwrap_or_default(),
+            data,
+            data_at,
+        }))
+    }
+
+    /// Reads lines up to the end of an event; gives its bytes.
+    fn complete(&mut self) -> Result<Option<Range<usize>>, TooLarge> {
+        while let Some((line, next_line, line_end)) = self.line() {
+            let is_blank = line.is_empty();
+            let is_lone_comment = self.line_start == self.event_start && self.buffer.get(line.start) == Some(&b':');
+            self.line_start = next_line;
+            self.looked_at = next_line;
+            self.line_end = line_end;
+            // A comment before any field goes on at once: it is there to keep the client waiting.
+            if is_blank || is_lone_comment {
+                let raw = self.event_start..next_line;
+                self.event_start = next_line;
+                self.line_end = LineEnd::None;
+                self.is_first_line = false;
+                self.bound(raw.len())?;
+                return Ok(Some(raw));
+            }
+            self.field(line);
+        }
+        self.bound(self.buffer.len().saturating_sub(self.event_start))?;
+        Ok(None)
+    }
+
+    fn bound(&self, event_bytes: usize) -> Result<(), TooLarge> {
+        if event_bytes > self.event_bytes_max {
+            return Err(TooLarge { limit: self.event_bytes_max });
+        }
+        Ok(())
+    }
+
+    /// The next whole line: its bytes, where the next one begins, how it ended. `None`: more bytes are needed.
+    fn line(&mut self) -> Option<(Range<usize>, usize, LineEnd)> {
+        let from = self.looked_at.max(self.line_start);
+        let Some(found) = memchr::memchr2(b'\n', b'\r', self.buffer.get(from..)?) else {
+            self.looked_at = self.buffer.len();
+            return None;
+        };
+        let at = from + found;
+        let mark = if self.is_first_line && self.line_start == self.event_start {
+            byte_order_mark(self.buffer.get(self.line_start..at)?)
+        } else {
+            0
+        };
+        let line = self.line_start + mark..at;
+        if self.buffer.get(at) == Some(&b'\n') {
+            return Some((line, at + 1, LineEnd::Lf));
+        }
+        // After a line that ended in a bare CR a bare CR ends the event, now: the next byte may be long in
+        // coming. Anywhere else an LF right behind a CR belongs to it, and is waited for.
+        if line.is_empty() && self.line_end == LineEnd::Cr {
+            return Some((line, at + 1, LineEnd::Cr));
+        }
+        match self.buffer.get(at + 1) {
+            Some(b'\n') => Some((line, at + 2, LineEnd::CrLf)),
+            Some(_) => Some((line, at + 1, LineEnd::Cr)),
+            None => {
+                self.looked_at = at;
+                None
+            }
+        }
+    }
+
+    fn field(&mut self, line: Range<usize>) {
+        let bytes = self.buffer.get(line.clone()).unwrap_or_default();
+        let colon = memchr::memchr(b':', bytes).unwrap_or(bytes.len());
+        let name = bytes.get(..colon).unwrap_or_default();
+        let space = usize::from(bytes.get(colon + 1) == Some(&b' '));
+        let value = (line.start + colon + 1 + space).min(line.end)..line.end;
+        match name {
+            b"data" => self.data.push(value),
+            b"event" => self.name = value,
+            _ => {}
+        }
+    }
+
+    fn join(&mut self) {
+        self.joined.clear();
+        for (index, line) in self.data.iter().enumerate() {
+            if index > 0 {
+                self.joined.push(b'\n');
+            }
+            let bytes = self.buffer.get(line.clone()).unwrap_or_default();
+            self.joined.extend_from_slice(bytes);
+        }
+    }
+
+    fn compact(&mut self) {
+        let gone = self.event_start;
+        if gone == 0 {
+            return;
+        }
+        self.buffer.drain(..gone.min(self.buffer.len()));
+        self.event_start = 0;
+        self.line_start = self.line_start.saturating_sub(gone);
+        self.looked_at = self.looked_at.saturating_sub(gone);
+        for range in self.data.iter_mut().chain([&mut self.name]) {
+            range.start = range.start.saturating_sub(gone);
+            range.end = range.end.saturating_sub(gone);
+        }
+    }
+}
+
+fn byte_order_mark(line: &[u8]) -> usize {
+    if line.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 }
+}

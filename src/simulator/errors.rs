@@ -1,0 +1,270 @@
+//! The vendors' errors, in their own words and shapes.
+//!
+//! It must not decide when an error happens. Read next: `vendor.rs`.
+
+use super::behaviour::{Behaviour, ErrorBody};
+use super::json::{pretty, quote};
+
+/// Which of the two protocols a call speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vendor {
+    Chat,
+    Messages,
+}
+
+/// An error before it is worded. On messages the status alone decides the type.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    pub status: u16,
+    pub message: String,
+    chat_type: &'static str,
+    param: Option<&'static str>,
+    code: Option<&'static str>,
+}
+
+const INVALID: &str = "invalid_request_error";
+const CHAT_ORGANISATION: &str = "org-SimLeak0123456789abcdef";
+const CHAT_NOT_JSON: &str = "We could not parse the JSON body of your request. (HINT: This likely \
+    means you aren't using your HTTP library correctly. The API expects a JSON payload, but what was \
+    sent was not valid JSON.)";
+const CHAT_NO_KEY: &str = "You didn't provide an API key. You need to provide your API key in an \
+    Authorization header using Bearer auth (i.e. Authorization: Bearer YOUR_KEY).";
+
+impl Problem {
+    pub fn new(status: u16, message: impl Into<String>) -> Self {
+        let chat_type = if status >= 500 { "server_error" } else { INVALID };
+        Self { status, message: message.into(), chat_type, param: None, code: None }
+    }
+
+    fn coded(mut self, param: Option<&'static str>, code: Option<&'static str>) -> Self {
+        self.param = param;
+        self.code = code;
+        self
+    }
+
+    pub fn chat_not_json() -> Self {
+        Self::new(400, CHAT_NOT_JSON)
+    }
+
+    pub fn chat_without_model() -> Self {
+        Self::new(400, "you must provide a model parameter")
+    }
+
+    pub fn chat_missing(param: &'static str) -> Self {
+        Self::new(400, format!("Missing required parameter: '{param}'."))
+            .coded(Some(param), Some("missing_required_parameter"))
+    }
+
+    pub fn chat_empty_messages() -> Self {
+        let text = "Invalid 'messages': empty array. Expected an array with minimum length 1, but \
+            got an empty array instead.";
+        Self::new(400, text).coded(Some("messages"), Some("empty_array"))
+    }
+
+    pub fn chat_bad_n() -> Self {
+        Self::new(400, "Invalid 'n': expected an integer from 1 to 128.").coded(Some("n"), Some("invalid_value"))
+    }
+
+    pub fn chat_stream_options() -> Self {
+        let text = "The 'stream_options' parameter is only allowed when 'stream' is enabled.";
+        Self::new(400, text).coded(Some("stream_options"), None)
+    }
+
+    pub fn chat_no_such_model(model: &str) -> Self {
+        let text = format!("The model `{model}` does not exist or you do not have access to it.");
+        Self::new(404, text).coded(None, Some("model_not_found"))
+    }
+
+    pub fn messages_not_json(error: &serde_json::Error) -> Self {
+        Self::new(400, format!("The request body is not valid JSON: {error}"))
+    }
+
+    pub fn messages_missing(field: &str) -> Self {
+        Self::new(400, format!("{field}: Field required"))
+    }
+
+    pub fn messages_empty() -> Self {
+        Self::new(400, "messages: at least one message is required")
+    }
+
+    pub fn messages_no_such_model(model: &str) -> Self {
+        Self::new(404, format!("model: {model}"))
+    }
+
+    pub fn messages_signature(turn: usize, block: usize) -> Self {
+        let place = format!("messages.{turn}.content.{block}");
+        Self::new(400, format!("{place}: Invalid `signature` in `thinking` block"))
+    }
+
+    pub fn messages_version() -> Self {
+        Self::new(400, "anthropic-version: header is required")
+    }
+
+    pub fn marker(fault: &str) -> Self {
+        Self::new(400, format!("simulator marker: {fault}")).coded(Some("messages"), Some("sim_marker"))
+    }
+
+    pub fn no_such_path(vendor: Vendor, method: &str, target: &str) -> Self {
+        match vendor {
+            Vendor::Chat => Self::new(404, format!("Invalid URL ({method} {target})")),
+            Vendor::Messages => Self::new(404, "Not Found"),
+        }
+    }
+
+    /// The 401 for `key`, or for no key at all.
+    pub fn key(vendor: Vendor, key: Option<&str>) -> Self {
+        match (vendor, key) {
+            (Vendor::Chat, None) => Self::new(401, CHAT_NO_KEY),
+            (Vendor::Chat, Some(key)) => {
+                let shown: String = key.chars().take(6).collect();
+                let text = format!("Incorrect API key provided: {shown}****.");
+                Self::new(401, text).coded(None, Some("invalid_api_key"))
+            }
+            (Vendor::Messages, None) => Self::new(401, "x-api-key header is required"),
+            (Vendor::Messages, Some(_)) => Self::new(401, "invalid x-api-key"),
+        }
+    }
+
+    /// The vendor's usual error of this status.
+    pub fn of_status(vendor: Vendor, status: u16) -> Self {
+        let text = match vendor {
+            Vendor::Chat => chat_words(status),
+            Vendor::Messages => messages_words(status),
+        };
+        let problem = Self::new(status, text);
+        match status {
+            401 => problem.coded(None, Some("invalid_api_key")),
+            404 => problem.coded(None, Some("model_not_found")),
+            402 => Self { chat_type: "insufficient_quota", ..problem }.coded(None, Some("billing_not_active")),
+            429 => Self { chat_type: "requests", ..problem }.coded(None, Some("rate_limit_exceeded")),
+            _ => problem,
+        }
+    }
+
+    /// The error that a marker with `status` asked for.
+    pub fn of_marker(vendor: Vendor, status: u16, behaviour: &Behaviour) -> Self {
+        let usual = Self::of_status(vendor, status);
+        let chat = vendor == Vendor::Chat;
+        let mut problem = match behaviour.error_body {
+            ErrorBody::Leak => Self {
+                message: format!(
+                    "Incorrect API key provided: sk-proj-abcd****wxyz for organization {CHAT_ORGANISATION}"
+                ),
+                ..usual
+            },
+            ErrorBody::Quota if chat => Self {
+                message: "You exceeded your current quota, please check your plan and billing details.".to_owned(),
+                chat_type: "insufficient_quota",
+                ..usual
+            }
+            .coded(None, Some("insufficient_quota")),
+            ErrorBody::Quota => Self::new(status, "Your credit balance is too low to access the API."),
+            ErrorBody::Context if chat => {
+                let text = "This model's maximum context length is 128000 tokens. However, your \
+                    messages resulted in 210000 tokens. Please reduce the length of the messages.";
+                Self::new(status, text).coded(Some("messages"), Some("context_length_exceeded"))
+            }
+            ErrorBody::Context => Self::new(status, "prompt is too long: 210000 tokens > 200000 maximum"),
+            ErrorBody::Policy => Self::new(status, "Your request was rejected by our safety system.")
+                .coded(None, Some("content_policy_violation")),
+            ErrorBody::Json | ErrorBody::Html | ErrorBody::Empty => usual,
+        };
+        if let Some(text) = &behaviour.text {
+            problem.message.clone_from(text);
+        }
+        problem
+    }
+
+    /// The body of an HTTP error.
+    pub fn body(&self, vendor: Vendor, request_id: &str) -> String {
+        match vendor {
+            Vendor::Chat => pretty(&self.event(vendor, request_id), 4),
+            Vendor::Messages => {
+                let (kind, message) = (messages_type(self.status), quote(&self.message));
+                format!(
+                    r#"{{"type":"error","error":{{"type":"{kind}","message":{message}}},"request_id":"{request_id}"}}"#
+                )
+            }
+        }
+    }
+
+    /// The data of an error event in a stream.
+    pub fn event(&self, vendor: Vendor, request_id: &str) -> String {
+        let message = quote(&self.message);
+        match vendor {
+            Vendor::Chat => {
+                let (param, code) = (nullable(self.param), nullable(self.code));
+                let kind = self.chat_type;
+                format!(r#"{{"error":{{"message":{message},"type":"{kind}","param":{param},"code":{code}}}}}"#)
+            }
+            Vendor::Messages => {
+                let kind = messages_type(self.status);
+                format!(
+                    r#"{{"type":"error","error":{{"details":null,"type":"{kind}","message":{message}}},"request_id":"{request_id}"}}"#
+                )
+            }
+        }
+    }
+}
+
+/// What an HTML error page of the network in front of a vendor looks like.
+pub fn html(status: u16) -> String {
+    format!(
+        "<html>\r\n<head><title>{status} Error</title></head>\r\n<body>\r\n<center><h1>{status} \
+         Error</h1></center>\r\n<hr><center>cloudflare</center>\r\n</body>\r\n</html>\r\n"
+    )
+}
+
+fn nullable(text: Option<&str>) -> String {
+    text.map_or_else(|| "null".to_owned(), quote)
+}
+
+fn messages_type(status: u16) -> &'static str {
+    match status {
+        401 => "authentication_error",
+        402 => "billing_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        408 | 504 => "timeout_error",
+        409 => "conflict_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        503 | 529 => "overloaded_error",
+        500.. => "api_error",
+        _ => INVALID,
+    }
+}
+
+fn messages_words(status: u16) -> &'static str {
+    match status {
+        400 | 422 => "messages: Input should be a valid list",
+        401 => "invalid x-api-key",
+        402 => "Your account has a billing problem.",
+        403 => "Your API key does not have permission to use the specified resource.",
+        404 => "model: simulated",
+        408 | 504 => "Request timed out.",
+        409 => "The request conflicts with another one.",
+        413 => "Request exceeds the maximum size",
+        429 => "This request would exceed your organization's rate limit of 50 requests per minute.",
+        503 | 529 => "Overloaded",
+        500.. => "Internal server error",
+        _ => "Simulated error",
+    }
+}
+
+fn chat_words(status: u16) -> &'static str {
+    match status {
+        400 | 422 => "Invalid value for 'messages'.",
+        401 => "Incorrect API key provided: sk-sim****.",
+        402 => "Your account is not active, please check your billing details.",
+        403 => "You are not allowed to use this model.",
+        404 => "The model `simulated` does not exist or you do not have access to it.",
+        408 | 504 => "Request timed out.",
+        409 => "The resource was updated by another request.",
+        413 => "Request body is too large.",
+        429 => "Rate limit reached for requests. Limit: 3 / min. Please try again in 20s.",
+        503 | 529 => "The engine is currently overloaded, please try again later",
+        500.. => "The server had an error while processing your request. Sorry about that!",
+        _ => "Simulated error",
+    }
+}

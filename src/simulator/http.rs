@@ -1,0 +1,255 @@
+//! HTTP/1.1 on a bare TCP stream: requests in, bytes out.
+//!
+//! Our own, because a real server library refuses to send broken framing, to hang or to reset. It
+//! must not know the vendors. Read next: `play.rs`, which drives it.
+
+use std::io;
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use memchr::memmem;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep_until};
+
+use super::play::After;
+
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// A chunk's size line or a trailer.
+const LINE_BYTES_MAX: usize = 4 * 1024;
+/// Bytes read ahead while an answer is being sent.
+const AHEAD_BYTES_MAX: usize = 256 * 1024;
+/// Output gathered before it is written.
+const OUT_BYTES: usize = 32 * 1024;
+
+/// A request, read whole.
+#[derive(Debug)]
+pub struct Request {
+    pub method: String,
+    /// Path and query as received.
+    pub target: String,
+    /// Names in lower case, in order, with repetitions.
+    pub headers: Vec<(String, String)>,
+    pub body: Bytes,
+    pub keeps_alive: bool,
+}
+
+impl Request {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn path(&self) -> &str {
+        self.target.split('?').next().unwrap_or_default()
+    }
+
+    pub fn query(&self, name: &str) -> Option<&str> {
+        let (_, query) = self.target.split_once('?')?;
+        query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+    }
+}
+
+/// Why there is no request.
+#[derive(Debug)]
+pub enum ReadError {
+    /// The client closed, or the connection broke.
+    Closed,
+    /// The bytes are not a request we take; the status that says so.
+    Refused(u16),
+}
+
+impl From<io::Error> for ReadError {
+    fn from(_: io::Error) -> Self {
+        Self::Closed
+    }
+}
+
+/// The client is no longer there.
+#[derive(Debug)]
+pub struct Gone;
+
+impl From<io::Error> for Gone {
+    fn from(_: io::Error) -> Self {
+        Self
+    }
+}
+
+pub struct Connection {
+    stream: TcpStream,
+    input: BytesMut,
+    output: Vec<u8>,
+}
+
+impl Connection {
+    pub fn new(stream: TcpStream) -> Self {
+        Self { stream, input: BytesMut::new(), output: Vec::new() }
+    }
+
+    pub async fn read_request(&mut self) -> Result<Request, ReadError> {
+        let head_length = loop {
+            if let Some(at) = memmem::find(&self.input, b"\r\n\r\n") {
+                break at + 4;
+            }
+            if self.input.len() > HEAD_BYTES_MAX {
+                return Err(ReadError::Refused(431));
+            }
+            self.fill(4096).await?;
+        };
+        let head = self.input.split_to(head_length);
+        let mut request = parse_head(&head).ok_or(ReadError::Refused(400))?;
+        let chunked = request.header("transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked"));
+        let length = match request.header("content-length") {
+            Some(value) => value.parse().map_err(|_| ReadError::Refused(400))?,
+            None => 0,
+        };
+        let expects = request.header("expect").is_some_and(|value| value.eq_ignore_ascii_case("100-continue"));
+        if expects && self.input.is_empty() {
+            self.stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+        }
+        request.body = if chunked { self.read_chunked().await? } else { self.read_sized(length).await? };
+        Ok(request)
+    }
+
+    async fn read_sized(&mut self, length: usize) -> Result<Bytes, ReadError> {
+        if length > BODY_BYTES_MAX {
+            return Err(ReadError::Refused(413));
+        }
+        while self.input.len() < length {
+            self.fill(length - self.input.len()).await?;
+        }
+        Ok(self.input.split_to(length).freeze())
+    }
+
+    async fn read_chunked(&mut self) -> Result<Bytes, ReadError> {
+        let mut body = BytesMut::new();
+        loop {
+            let line = self.read_line().await?;
+            let size = line.split(';').next().unwrap_or_default().trim();
+            let size = usize::from_str_radix(size, 16).map_err(|_| ReadError::Refused(400))?;
+            if size == 0 {
+                break;
+            }
+            if size > BODY_BYTES_MAX - body.len() {
+                return Err(ReadError::Refused(413));
+            }
+            body.extend_from_slice(&self.read_sized(size).await?);
+            if !self.read_line().await?.is_empty() {
+                return Err(ReadError::Refused(400));
+            }
+        }
+        while !self.read_line().await?.is_empty() {}
+        Ok(body.freeze())
+    }
+
+    async fn read_line(&mut self) -> Result<String, ReadError> {
+        loop {
+            if let Some(at) = memmem::find(&self.input, b"\r\n") {
+                let line = self.input.split_to(at);
+                self.input.advance(2);
+                return Ok(String::from_utf8_lossy(&line).into_owned());
+            }
+            if self.input.len() > LINE_BYTES_MAX {
+                return Err(ReadError::Refused(400));
+            }
+            self.fill(4096).await?;
+        }
+    }
+
+    async fn fill(&mut self, wanted: usize) -> Result<(), ReadError> {
+        self.input.reserve(wanted);
+        match self.stream.read_buf(&mut self.input).await? {
+            0 => Err(ReadError::Closed),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gathers bytes of an answer; they are sent when there are enough of them, or by [`Self::flush`].
+    pub async fn push(&mut self, bytes: &[u8]) -> Result<(), Gone> {
+        self.output.extend_from_slice(bytes);
+        if self.output.len() >= OUT_BYTES {
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    pub async fn flush(&mut self) -> Result<(), Gone> {
+        let written = self.stream.write_all(&self.output).await;
+        self.output.clear();
+        self.output.shrink_to(OUT_BYTES * 2);
+        Ok(written?)
+    }
+
+    /// Waits, but notices if the client goes.
+    pub async fn pause_until(&mut self, deadline: Instant) -> Result<(), Gone> {
+        let timer = sleep_until(deadline);
+        tokio::pin!(timer);
+        loop {
+            let has_room = self.input.len() < AHEAD_BYTES_MAX;
+            tokio::select! {
+                () = &mut timer => return Ok(()),
+                read = self.stream.read_buf(&mut self.input), if has_room => {
+                    if read? == 0 {
+                        return Err(Gone);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for the client to go, however long that takes.
+    pub async fn gone(&mut self) -> Gone {
+        loop {
+            self.input.clear();
+            match self.stream.read_buf(&mut self.input).await {
+                Ok(0) | Err(_) => return Gone,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// Answers what is not a request, in nobody's dialect.
+    pub async fn refuse(&mut self, status: u16) -> After {
+        let head = format!("HTTP/1.1 {status} Refused\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        match self.stream.write_all(head.as_bytes()).await {
+            Ok(()) => After::Close,
+            Err(_) => After::Closed,
+        }
+    }
+
+    /// Closes in order: the client reads an end of file.
+    pub async fn close(mut self) {
+        // The client may have closed first, which is just as good.
+        let _ = self.stream.shutdown().await;
+    }
+
+    /// Closes with a reset: the client reads an error.
+    pub fn reset(self) {
+        // If the option cannot be set the close is an ordinary one, and the test that asked sees it.
+        let _ = self.stream.set_zero_linger();
+    }
+}
+
+fn parse_head(head: &[u8]) -> Option<Request> {
+    let text = std::str::from_utf8(head).ok()?;
+    let mut lines = text.trim_end_matches("\r\n").split("\r\n");
+    let mut words = lines.next()?.split(' ');
+    let (method, target, version) = (words.next()?, words.next()?, words.next()?);
+    let mut headers = Vec::with_capacity(16);
+    for line in lines {
+        let (name, value) = line.split_once(':')?;
+        headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+    }
+    let mut request = Request {
+        method: method.to_owned(),
+        target: target.to_owned(),
+        headers,
+        body: Bytes::new(),
+        keeps_alive: version == "HTTP/1.1",
+    };
+    match request.header("connection").map(str::to_ascii_lowercase).as_deref() {
+        Some("close") => request.keeps_alive = false,
+        Some("keep-alive") => request.keeps_alive = true,
+        _ => {}
+    }
+    Some(request)
+}

@@ -1,0 +1,148 @@
+//! What a call asks for, as the vendors check and read it.
+//!
+//! It must not be stricter than the vendors where they are lenient, nor check what no test needs.
+//! Read next: `errors.rs` for how a problem is worded on the wire.
+
+use serde_json::Value;
+
+use super::errors::{Problem, Vendor};
+use super::marker;
+
+const CHOICES_MAX: u64 = 128;
+
+/// The parts of a request body that decide the answer.
+#[derive(Debug)]
+pub struct Turn {
+    pub vendor: Vendor,
+    pub model: String,
+    pub stream: bool,
+    /// Chat: the caller wants the usage chunk.
+    pub include_usage: bool,
+    /// Chat: the caller did not switch the padding field off.
+    pub obfuscation: bool,
+    pub choices: usize,
+    pub max_tokens: Option<u64>,
+    pub service_tier: String,
+    /// The last user text; the one with the marker, if its message has one.
+    pub user_text: String,
+    /// The text of the tool result that ends the conversation, if one does.
+    pub tool_result: Option<String>,
+    pub body_bytes: usize,
+}
+
+pub fn read_chat(body: &[u8]) -> Result<Turn, Problem> {
+    let value: Value = serde_json::from_slice(body).map_err(|_| Problem::chat_not_json())?;
+    let model = value["model"].as_str().ok_or_else(Problem::chat_without_model)?;
+    let messages = match value.get("messages") {
+        Some(Value::Array(messages)) if !messages.is_empty() => messages,
+        Some(Value::Array(_)) => return Err(Problem::chat_empty_messages()),
+        _ => return Err(Problem::chat_missing("messages")),
+    };
+    if model.starts_with("missing-") {
+        return Err(Problem::chat_no_such_model(model));
+    }
+    let options = &value["stream_options"];
+    let stream = value["stream"] == true;
+    if options.is_object() && !stream {
+        return Err(Problem::chat_stream_options());
+    }
+    let choices = match &value["n"] {
+        Value::Null => 1,
+        n => n.as_u64().filter(|n| (1..=CHOICES_MAX).contains(n)).ok_or_else(Problem::chat_bad_n)?,
+    };
+    let tier = match value["service_tier"].as_str() {
+        Some(tier @ ("flex" | "priority")) => tier,
+        _ => "default",
+    };
+    let last = messages.last().unwrap_or(&Value::Null);
+    let is_result = matches!(last["role"].as_str(), Some("tool" | "function"));
+    Ok(Turn {
+        vendor: Vendor::Chat,
+        model: model.to_owned(),
+        stream,
+        include_usage: options["include_usage"] == true,
+        obfuscation: options["include_obfuscation"] != false,
+        choices: usize::try_from(choices).unwrap_or(1),
+        max_tokens: value["max_completion_tokens"].as_u64().or(value["max_tokens"].as_u64()),
+        service_tier: tier.to_owned(),
+        user_text: last_user_text(messages).to_owned(),
+        tool_result: is_result.then(|| joined_text(&last["content"])),
+        body_bytes: body.len(),
+    })
+}
+
+/// `counts` is true for the token counter, which needs no `max_tokens`.
+pub fn read_messages(body: &[u8], counts: bool) -> Result<Turn, Problem> {
+    let value: Value = serde_json::from_slice(body).map_err(|error| Problem::messages_not_json(&error))?;
+    let model = value["model"].as_str().ok_or_else(|| Problem::messages_missing("model"))?;
+    let max_tokens = value["max_tokens"].as_u64();
+    if max_tokens.is_none() && !counts {
+        return Err(Problem::messages_missing("max_tokens"));
+    }
+    let messages = match value.get("messages") {
+        Some(Value::Array(messages)) if !messages.is_empty() => messages,
+        Some(Value::Array(_)) => return Err(Problem::messages_empty()),
+        _ => return Err(Problem::messages_missing("messages")),
+    };
+    if model.starts_with("missing-") {
+        return Err(Problem::messages_no_such_model(model));
+    }
+    check_signatures(messages)?;
+    let last = &messages.last().unwrap_or(&Value::Null)["content"];
+    let result = last.as_array().and_then(|blocks| blocks.iter().rev().find(|block| block["type"] == "tool_result"));
+    Ok(Turn {
+        vendor: Vendor::Messages,
+        model: model.to_owned(),
+        stream: value["stream"] == true,
+        include_usage: true,
+        obfuscation: false,
+        choices: 1,
+        max_tokens,
+        service_tier: "standard".to_owned(),
+        user_text: last_user_text(messages).to_owned(),
+        tool_result: result.map(|block| joined_text(&block["content"])),
+        body_bytes: body.len(),
+    })
+}
+
+/// The messages vendor refuses thinking that it did not sign. Any signature that could be one passes.
+fn check_signatures(messages: &[Value]) -> Result<(), Problem> {
+    for (turn, message) in messages.iter().enumerate() {
+        let blocks = message["content"].as_array().map_or(&[][..], Vec::as_slice);
+        for (index, block) in blocks.iter().enumerate() {
+            let signature = block["signature"].as_str().unwrap_or_default();
+            let is_foreign = signature.is_empty() || signature.starts_with("gw1.");
+            if block["type"] == "thinking" && is_foreign {
+                return Err(Problem::messages_signature(turn, index));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn last_user_text(messages: &[Value]) -> &str {
+    messages
+        .iter()
+        .rev()
+        .filter(|message| message["role"] == "user")
+        .find_map(|message| {
+            let texts = texts(&message["content"]);
+            texts.iter().rev().find(|text| marker::is_in(text)).or(texts.last()).copied()
+        })
+        .unwrap_or_default()
+}
+
+/// The texts of a content that is a string or an array of parts.
+fn texts(content: &Value) -> Vec<&str> {
+    match content {
+        Value::String(text) => vec![text],
+        Value::Array(parts) => {
+            parts.iter().filter(|part| part["type"] == "text").filter_map(|part| part["text"].as_str()).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn joined_text(content: &Value) -> String {
+    texts(content).concat()
+}

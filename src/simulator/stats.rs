@@ -1,0 +1,181 @@
+//! What reached the vendors: counters, and the last requests in full.
+//!
+//! It must not grow with traffic: every table here has a ceiling.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::http::Request;
+
+const REQUESTS_KEPT: usize = 64;
+const BODY_BYTES_KEPT: usize = 64 * 1024;
+const NAMES_MAX: usize = 256;
+
+/// Counters of one simulator, shown at `/_sim/stats`.
+#[derive(Debug, Default)]
+pub struct Stats {
+    connections: AtomicU64,
+    open: AtomicU64,
+    requests: AtomicU64,
+    in_flight: AtomicU64,
+    completed: AtomicU64,
+    client_gone: AtomicU64,
+    tables: Mutex<Tables>,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    paths: BTreeMap<String, u64>,
+    models: BTreeMap<String, u64>,
+    statuses: BTreeMap<u16, u64>,
+    last: VecDeque<Arc<Record>>,
+}
+
+#[derive(Debug)]
+struct Record {
+    number: u64,
+    method: String,
+    target: String,
+    headers: Vec<(String, String)>,
+    body_length: usize,
+    body_sha256: String,
+    body: Option<Bytes>,
+}
+
+impl Stats {
+    pub(super) fn connection_opened(&self) {
+        self.connections.fetch_add(1, Relaxed);
+        self.open.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn connection_closed(&self) {
+        self.open.fetch_sub(1, Relaxed);
+    }
+
+    /// A request has been read whole; its answer starts now.
+    pub(super) fn started(&self, request: &Request) {
+        let number = self.requests.fetch_add(1, Relaxed) + 1;
+        self.in_flight.fetch_add(1, Relaxed);
+        let kept = request.body.len() <= BODY_BYTES_KEPT;
+        let record = Record {
+            number,
+            method: request.method.clone(),
+            target: request.target.clone(),
+            headers: request.headers.clone(),
+            body_length: request.body.len(),
+            body_sha256: hex(&Sha256::digest(&request.body)),
+            // A copy: a slice would keep the whole read buffer alive.
+            body: kept.then(|| Bytes::copy_from_slice(&request.body)),
+        };
+        let mut tables = self.tables();
+        count(&mut tables.paths, &format!("{} {}", request.method, request.path()));
+        if tables.last.len() == REQUESTS_KEPT {
+            tables.last.pop_front();
+        }
+        tables.last.push_back(Arc::new(record));
+    }
+
+    pub(super) fn count_model(&self, model: &str) {
+        count(&mut self.tables().models, model);
+    }
+
+    pub(super) fn count_status(&self, status: u16) {
+        *self.tables().statuses.entry(status).or_default() += 1;
+    }
+
+    /// The answer is over; `completed` says that it was sent as planned, whatever the plan.
+    pub(super) fn completed(&self) {
+        self.completed.fetch_add(1, Relaxed);
+        self.in_flight.fetch_sub(1, Relaxed);
+    }
+
+    /// The answer is over because the client went away.
+    pub(super) fn client_gone(&self) {
+        self.client_gone.fetch_add(1, Relaxed);
+        self.in_flight.fetch_sub(1, Relaxed);
+    }
+
+    /// Forgets what was counted; what is open or in flight stays counted.
+    pub(super) fn reset(&self) {
+        *self.tables() = Tables::default();
+        for counter in [&self.connections, &self.requests, &self.completed, &self.client_gone] {
+            counter.store(0, Relaxed);
+        }
+    }
+
+    pub(super) fn summary(&self) -> Value {
+        let tables = self.tables();
+        let last = tables.last.back().map(|record| record.show(false));
+        json!({
+            "connections": self.connections.load(Relaxed),
+            "open_connections": self.open.load(Relaxed),
+            "requests": self.requests.load(Relaxed),
+            "in_flight": self.in_flight.load(Relaxed),
+            "completed": self.completed.load(Relaxed),
+            "client_gone": self.client_gone.load(Relaxed),
+            "paths": tables.paths,
+            "models": tables.models,
+            "statuses": tables.statuses,
+            "last": last,
+        })
+    }
+
+    /// The last `count` requests, oldest first.
+    pub(super) fn last(&self, count: usize) -> Value {
+        let tables = self.tables();
+        let skipped = tables.last.len().saturating_sub(count);
+        let records: Vec<_> = tables.last.iter().skip(skipped).cloned().collect();
+        drop(tables);
+        records.iter().map(|record| record.show(true)).collect()
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Record {
+    fn show(&self, with_body: bool) -> Value {
+        let mut shown = json!({
+            "number": self.number,
+            "method": self.method,
+            "target": self.target,
+            "path": self.target.split('?').next(),
+            "headers": self.headers,
+            "body_length": self.body_length,
+            "body_sha256": self.body_sha256,
+        });
+        if with_body {
+            shown["body"] = match &self.body {
+                Some(body) => String::from_utf8_lossy(body).into(),
+                None => Value::Null,
+            };
+        }
+        shown
+    }
+}
+
+fn count(table: &mut BTreeMap<String, u64>, name: &str) {
+    if let Some(number) = table.get_mut(name) {
+        *number += 1;
+    } else if table.len() < NAMES_MAX {
+        table.insert(name.to_owned(), 1);
+    } else {
+        *table.entry("(others)".to_owned()).or_default() += 1;
+    }
+}
+
+/// Lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(out, "{byte:02x}");
+        out
+    })
+}

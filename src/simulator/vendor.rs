@@ -1,0 +1,303 @@
+//! What a call is answered with: paths, keys, checks, and the headers each vendor sends.
+//!
+//! It must not write to the network (`play.rs` does). Read next: `request.rs`, then `chat.rs` and
+//! `messages.rs`.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::behaviour::{Behaviour, ErrorBody};
+use super::errors::{self, Problem, Vendor};
+use super::http::Request;
+use super::stats::hex;
+use super::{Fault, Keys, Options, Stats, chat, messages, request};
+
+const MODELS: [&str; 3] = ["sim-small", "sim-medium", "sim-large"];
+const MODELS_CREATED: &str = "2026-01-01T00:00:00Z";
+const MODELS_CREATED_S: i64 = 1_767_225_600;
+
+/// One simulator.
+pub struct Server {
+    pub options: Options,
+    pub stats: Stats,
+    serial: AtomicU64,
+    /// Keeps ids of two simulators apart.
+    salt: String,
+}
+
+/// An answer, ready to be sent or spoilt.
+pub struct Plan {
+    pub status: u16,
+    /// Header lines of the vendor, each with its line end.
+    pub head: String,
+    pub behaviour: Behaviour,
+    pub body: Body,
+}
+
+pub enum Body {
+    Whole { content_type: &'static str, bytes: Vec<u8> },
+    Stream(Events),
+}
+
+pub struct Events {
+    reply: Reply,
+    error: String,
+}
+
+enum Reply {
+    Chat(chat::Reply),
+    Messages(messages::Reply),
+}
+
+impl Events {
+    pub fn len(&self) -> usize {
+        match &self.reply {
+            Reply::Chat(reply) => reply.len(),
+            Reply::Messages(reply) => reply.len(),
+        }
+    }
+
+    /// The event at `index` as it stands in the stream.
+    pub fn event(&self, index: usize, line_end: &str) -> String {
+        match &self.reply {
+            Reply::Chat(reply) => frame(None, &reply.event(index).unwrap_or_default(), line_end),
+            Reply::Messages(reply) => {
+                let (name, data) = reply.event(index).unwrap_or_default();
+                frame(Some(name), &data, line_end)
+            }
+        }
+    }
+
+    /// The vendor's error event.
+    pub fn error(&self, line_end: &str) -> String {
+        frame(self.named("error"), &self.error, line_end)
+    }
+
+    /// An event whose data is not JSON.
+    pub fn garbage(&self, line_end: &str) -> String {
+        frame(self.named("content_block_delta"), "{\"type\":\"content_block_delta\",oops", line_end)
+    }
+
+    fn named(&self, name: &'static str) -> Option<&'static str> {
+        matches!(self.reply, Reply::Messages(_)).then_some(name)
+    }
+}
+
+fn frame(name: Option<&str>, data: &str, line_end: &str) -> String {
+    match name {
+        Some(name) => format!("event: {name}{line_end}data: {data}{line_end}{line_end}"),
+        None => format!("data: {data}{line_end}{line_end}"),
+    }
+}
+
+impl Server {
+    pub fn new(options: Options) -> Self {
+        let mut salt = [0; 3];
+        // Without randomness ids of two simulators may collide, which is all that is lost.
+        let _ = getrandom::fill(&mut salt);
+        Self { options, stats: Stats::default(), serial: AtomicU64::new(0), salt: hex(&salt) }
+    }
+
+    /// The answer to a call of a vendor; none if the endpoint's fault is to give none.
+    pub fn plan(&self, request: &Request) -> Option<Plan> {
+        let serial = format!("{}{:010}", self.salt, self.serial.fetch_add(1, Relaxed));
+        let vendor = vendor_of(request);
+        let call = Call { server: self, request, vendor, serial };
+        let planned = match self.options.fault {
+            Some(Fault::CloseAfterRequest) => return None,
+            Some(Fault::Status(status)) => Err(Problem::of_status(vendor, status)),
+            None => call.plan(),
+        };
+        Some(planned.unwrap_or_else(|problem| call.refuse(&problem, Behaviour::default())))
+    }
+}
+
+/// A call in the course of being answered.
+struct Call<'a> {
+    server: &'a Server,
+    request: &'a Request,
+    vendor: Vendor,
+    serial: String,
+}
+
+impl Call<'_> {
+    fn plan(&self) -> Result<Plan, Problem> {
+        let request = self.request;
+        match (request.method.as_str(), request.path()) {
+            ("POST", "/v1/chat/completions") => {
+                self.check_key()?;
+                self.converse(request::read_chat(&request.body)?)
+            }
+            ("POST", "/v1/messages") => {
+                self.check_key()?;
+                self.check_version()?;
+                self.converse(request::read_messages(&request.body, false)?)
+            }
+            ("POST", "/v1/messages/count_tokens") => {
+                self.check_key()?;
+                self.check_version()?;
+                self.count_tokens(&request::read_messages(&request.body, true)?)
+            }
+            ("GET", "/v1/models") => {
+                self.check_key()?;
+                Ok(self.json(200, models(self.vendor).to_string(), Behaviour::default()))
+            }
+            (method, _) => Err(Problem::no_such_path(self.vendor, method, &request.target)),
+        }
+    }
+
+    fn converse(&self, turn: request::Turn) -> Result<Plan, Problem> {
+        self.server.stats.count_model(&turn.model);
+        let behaviour = Behaviour::read(&turn.user_text).map_err(|fault| Problem::marker(&fault))?;
+        let asked = behaviour.status.map(|status| Problem::of_marker(self.vendor, status, &behaviour));
+        if let Some(problem) = asked.as_ref().filter(|_| behaviour.error_event.is_none()) {
+            return Ok(self.refuse(problem, behaviour));
+        }
+        let streams = turn.stream;
+        let serial = format!("Sim{}", self.serial);
+        let error = asked.unwrap_or_else(|| match self.vendor {
+            Vendor::Chat => Problem::of_status(self.vendor, 500),
+            Vendor::Messages => Problem::of_status(self.vendor, 529),
+        });
+        let (whole, reply) = match self.vendor {
+            Vendor::Chat => {
+                let created = Timestamp::now().as_second();
+                let reply = chat::Reply::new(turn, behaviour.clone(), serial, created);
+                ((!streams).then(|| reply.whole()), Reply::Chat(reply))
+            }
+            Vendor::Messages => {
+                let reply = messages::Reply::new(turn, behaviour.clone(), format!("01{serial}"));
+                ((!streams).then(|| reply.whole()), Reply::Messages(reply))
+            }
+        };
+        if let Some(whole) = whole {
+            return Ok(self.json(200, whole, behaviour));
+        }
+        let error = error.event(self.vendor, &self.request_id());
+        let body = Body::Stream(Events { reply, error });
+        Ok(Plan { status: 200, head: self.head(), behaviour, body })
+    }
+
+    fn count_tokens(&self, turn: &request::Turn) -> Result<Plan, Problem> {
+        let behaviour = Behaviour::read(&turn.user_text).map_err(|fault| Problem::marker(&fault))?;
+        if let Some(status) = behaviour.status {
+            let problem = Problem::of_marker(self.vendor, status, &behaviour);
+            return Ok(self.refuse(&problem, behaviour));
+        }
+        let count = super::answer::tokens(turn.body_bytes);
+        let count = behaviour.input.unwrap_or(count);
+        Ok(self.json(200, format!(r#"{{"input_tokens":{count}}}"#), behaviour))
+    }
+
+    fn refuse(&self, problem: &Problem, behaviour: Behaviour) -> Plan {
+        let body = match behaviour.error_body {
+            ErrorBody::Html => errors::html(problem.status),
+            ErrorBody::Empty => String::new(),
+            _ => problem.body(self.vendor, &self.request_id()),
+        };
+        let is_html = behaviour.error_body == ErrorBody::Html;
+        let retry_after = behaviour.retry_after;
+        let mut plan = self.json(problem.status, body, behaviour);
+        if let (true, Body::Whole { content_type, .. }) = (is_html, &mut plan.body) {
+            *content_type = "text/html";
+        }
+        if let Some(seconds) = retry_after {
+            plan.head.push_str(&format!("retry-after: {seconds}\r\n"));
+        }
+        if self.vendor == Vendor::Messages {
+            let retry = matches!(problem.status, 408 | 409 | 429 | 500..);
+            plan.head.push_str(&format!("x-should-retry: {retry}\r\n"));
+        }
+        if (300..400).contains(&problem.status) {
+            plan.head.push_str("location: https://redirected.invalid/\r\n");
+        }
+        plan
+    }
+
+    fn json(&self, status: u16, text: String, behaviour: Behaviour) -> Plan {
+        let body = Body::Whole { content_type: "application/json", bytes: text.into_bytes() };
+        Plan { status, head: self.head(), behaviour, body }
+    }
+
+    fn check_key(&self) -> Result<(), Problem> {
+        let key = match self.vendor {
+            Vendor::Chat => self.request.header("authorization").and_then(|value| value.strip_prefix("Bearer ")),
+            Vendor::Messages => self.request.header("x-api-key"),
+        };
+        let key = key.filter(|key| !key.is_empty());
+        let is_accepted = key.is_some_and(|key| match &self.server.options.keys {
+            Keys::AnyVendor => !key.starts_with("gw-"),
+            Keys::Only(keys) => keys.iter().any(|accepted| accepted == key),
+        });
+        if is_accepted { Ok(()) } else { Err(Problem::key(self.vendor, key)) }
+    }
+
+    fn check_version(&self) -> Result<(), Problem> {
+        let version = self.request.header("anthropic-version");
+        match version.or_else(|| self.request.header("compat-version")) {
+            Some(_) => Ok(()),
+            None => Err(Problem::messages_version()),
+        }
+    }
+
+    fn request_id(&self) -> String {
+        match self.vendor {
+            Vendor::Chat => format!("req_{}{:016x}", self.serial, 0x51),
+            Vendor::Messages => format!("req_011Sim{}", self.serial),
+        }
+    }
+
+    /// The header lines that every answer of the vendor has.
+    fn head(&self) -> String {
+        let (id, serial) = (self.request_id(), &self.serial);
+        let now = Timestamp::now();
+        let date = now.strftime("%a, %d %b %Y %H:%M:%S GMT");
+        let shared = format!(
+            "date: {date}\r\nserver: cloudflare\r\ncf-ray: {serial}-SIM\r\ncf-cache-status: DYNAMIC\r\n\
+             set-cookie: __cf_bm=sim{serial}; path=/; HttpOnly; Secure; SameSite=None\r\n\
+             x-robots-tag: none\r\nstrict-transport-security: max-age=31536000; includeSubDomains\r\n"
+        );
+        match self.vendor {
+            Vendor::Chat => format!(
+                "{shared}x-request-id: {id}\r\nopenai-organization: org-simulated\r\n\
+                 openai-project: proj_simulated\r\nopenai-processing-ms: 7\r\nopenai-version: 2020-10-01\r\n\
+                 x-ratelimit-limit-requests: 10000\r\nx-ratelimit-limit-tokens: 2000000\r\n\
+                 x-ratelimit-remaining-requests: 9999\r\nx-ratelimit-remaining-tokens: 1999000\r\n\
+                 x-ratelimit-reset-requests: 6ms\r\nx-ratelimit-reset-tokens: 30ms\r\n\
+                 access-control-expose-headers: X-Request-ID\r\nalt-svc: h3=\":443\"; ma=86400\r\n"
+            ),
+            Vendor::Messages => {
+                let reset = now.strftime("%Y-%m-%dT%H:%M:%SZ");
+                format!(
+                    "{shared}request-id: {id}\r\nanthropic-organization-id: 00000000-51e0-4000-8000-000000000000\r\n\
+                     anthropic-ratelimit-requests-limit: 4000\r\nanthropic-ratelimit-requests-remaining: 3999\r\n\
+                     anthropic-ratelimit-requests-reset: {reset}\r\nvia: 1.1 google\r\n"
+                )
+            }
+        }
+    }
+}
+
+fn vendor_of(request: &Request) -> Vendor {
+    let path = request.path();
+    let is_messages =
+        path.starts_with("/v1/messages") || (!path.starts_with("/v1/chat") && request.header("x-api-key").is_some());
+    if is_messages { Vendor::Messages } else { Vendor::Chat }
+}
+
+fn models(vendor: Vendor) -> Value {
+    match vendor {
+        Vendor::Chat => {
+            let data = MODELS
+                .map(|id| json!({"id": id, "object": "model", "created": MODELS_CREATED_S, "owned_by": "simulator"}));
+            json!({"object": "list", "data": data})
+        }
+        Vendor::Messages => {
+            let data =
+                MODELS.map(|id| json!({"type": "model", "id": id, "display_name": id, "created_at": MODELS_CREATED}));
+            json!({"data": data, "has_more": false, "first_id": MODELS[0], "last_id": MODELS[2]})
+        }
+    }
+}

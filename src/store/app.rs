@@ -1,0 +1,303 @@
+//! `app.db`: accounts and API keys, as rows. Sessions are in `store/app/session.rs`.
+//!
+//! Inserts what it is given: ids, times, hashes and rules come from `account.rs`. Must not see a key, a password or a
+//! session token in the clear.
+
+pub mod session;
+
+use super::{StoreError, sqlite};
+use crate::billing::Trial;
+use crate::money::Micro;
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+const MIGRATIONS: &[&str] = &[include_str!("app/001_accounts.sql")];
+
+/// Connections for reading. A point read takes microseconds: more would not make two cores faster.
+const READERS: usize = 4;
+
+/// The most keys that a listing gives, revoked ones included.
+const KEYS_LISTED: i64 = 500;
+
+/// The database of one process: one connection that writes, a few that read.
+pub struct AppDb {
+    writer: Mutex<Connection>,
+    readers: Vec<Mutex<Connection>>,
+    turn: AtomicUsize,
+}
+
+/// One account as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccountRow {
+    pub id: String,
+    pub email: String,
+    pub admin: bool,
+    pub active: bool,
+    pub created_at_ms: i64,
+    pub trial: Option<(Micro, i64)>,
+    pub granted: bool,
+}
+
+impl AccountRow {
+    pub fn trial(&self) -> Option<Trial> {
+        self.trial.map(|(credits, ends_at_ms)| Trial { credits, ends_at_ms })
+    }
+}
+
+/// What the hot path learns about a key's hash.
+pub struct KeyOwner {
+    pub key: String,
+    pub account: String,
+    pub shown: String,
+    pub status: String,
+    pub account_active: bool,
+}
+
+/// One key as it is stored, without its hash.
+pub struct KeyRow {
+    pub id: String,
+    pub account: String,
+    pub name: String,
+    pub shown: String,
+    pub status: String,
+    pub created_at_ms: i64,
+    pub revoked_at_ms: Option<i64>,
+}
+
+/// What became of an insert that has a limit.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Inserted {
+    Done,
+    NoAccount,
+    LimitReached,
+}
+
+impl AppDb {
+    pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
+        let operation = "open app.db";
+        let path = data_dir.join("app.db");
+        let mut writer = sqlite::open(&path, operation)?;
+        sqlite::migrate(&mut writer, MIGRATIONS, "bring app.db up to date")?;
+        let reader = |_| -> Result<_, StoreError> {
+            let connection = sqlite::open(&path, operation)?;
+            // Only the writer makes checkpoints.
+            connection
+                .execute_batch("PRAGMA wal_autocheckpoint = 0; PRAGMA query_only = ON;")
+                .map_err(|source| StoreError::Sqlite { operation, source })?;
+            Ok(Mutex::new(connection))
+        };
+        let readers = (0..READERS).map(reader).collect::<Result<_, _>>()?;
+        Ok(Self { writer: Mutex::new(writer), readers, turn: AtomicUsize::new(0) })
+    }
+
+    fn read<T>(
+        &self,
+        operation: &'static str,
+        query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        query(&self.reader()).map_err(|source| StoreError::Sqlite { operation, source })
+    }
+
+    /// A free reading connection, or the one whose turn it is.
+    fn reader(&self) -> MutexGuard<'_, Connection> {
+        let first = self.turn.fetch_add(1, Ordering::Relaxed);
+        for step in 0..READERS {
+            if let Ok(connection) = self.readers[first.wrapping_add(step) % READERS].try_lock() {
+                return connection;
+            }
+        }
+        // A poisoned connection has no half-done statement: its guards were dropped on the way out.
+        self.readers[first % READERS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One `BEGIN IMMEDIATE` transaction.
+    fn write<T>(
+        &self,
+        operation: &'static str,
+        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let work = || {
+            let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let value = change(&transaction)?;
+            transaction.commit()?;
+            Ok(value)
+        };
+        work().map_err(|source| StoreError::Sqlite { operation, source })
+    }
+
+    /// False where the e-mail has an account already.
+    pub fn insert_account(&self, row: &AccountRow, password: Option<&str>) -> Result<bool, StoreError> {
+        self.write("insert an account", |transaction| {
+            let (micro, ends) = row.trial.map(|(credits, ends)| (credits.get(), ends)).unzip();
+            let rows = transaction.execute(
+                "INSERT INTO account(id, email, password, admin, status, created_at_ms, trial_micro, trial_ends_at_ms)
+                 VALUES(?1, ?2, ?3, ?4, 'active', ?5, ?6, ?7) ON CONFLICT(email) DO NOTHING",
+                params![row.id, row.email, password, row.admin, row.created_at_ms, micro, ends],
+            )?;
+            Ok(rows == 1)
+        })
+    }
+
+    pub fn account(&self, id: &str) -> Result<Option<AccountRow>, StoreError> {
+        self.read("find an account by id", |connection| {
+            connection
+                .prepare_cached(&format!("SELECT {ACCOUNT} FROM account WHERE id = ?1"))?
+                .query_row([id], account_row)
+                .optional()
+        })
+    }
+
+    /// The account of a normalised e-mail, and its password's hash.
+    pub fn account_by_email(&self, email: &str) -> Result<Option<(AccountRow, Option<String>)>, StoreError> {
+        self.read("find an account by e-mail", |connection| {
+            connection
+                .prepare_cached(&format!("SELECT {ACCOUNT}, password FROM account WHERE email = ?1"))?
+                .query_row([email], |row| Ok((account_row(row)?, row.get("password")?)))
+                .optional()
+        })
+    }
+
+    /// All accounts, the oldest first.
+    pub fn accounts(&self) -> Result<Vec<AccountRow>, StoreError> {
+        self.account_list("list accounts", "created_at_ms IS NOT NULL")
+    }
+
+    /// Accounts that the ledger is not yet known to have.
+    pub fn accounts_without_grant(&self) -> Result<Vec<AccountRow>, StoreError> {
+        self.account_list("list accounts without a grant", "granted_at_ms IS NULL")
+    }
+
+    fn account_list(&self, operation: &'static str, filter: &'static str) -> Result<Vec<AccountRow>, StoreError> {
+        self.read(operation, |connection| {
+            connection
+                .prepare_cached(&format!("SELECT {ACCOUNT} FROM account WHERE {filter} ORDER BY created_at_ms, id"))?
+                .query_map([], account_row)?
+                .collect()
+        })
+    }
+
+    pub fn mark_granted(&self, id: &str, now_ms: i64) -> Result<(), StoreError> {
+        self.write("mark an account as granted", |transaction| {
+            let sql = "UPDATE account SET granted_at_ms = ?2 WHERE id = ?1 AND granted_at_ms IS NULL";
+            transaction.execute(sql, params![id, now_ms]).map(drop)
+        })
+    }
+
+    /// False where there is no such account.
+    pub fn set_active(&self, id: &str, active: bool) -> Result<bool, StoreError> {
+        self.write("set an account's status", |transaction| {
+            let status = if active { "active" } else { "suspended" };
+            Ok(transaction.execute("UPDATE account SET status = ?2 WHERE id = ?1", params![id, status])? == 1)
+        })
+    }
+
+    pub fn set_password(&self, id: &str, password: &str) -> Result<(), StoreError> {
+        self.write("set an account's password", |transaction| {
+            transaction.execute("UPDATE account SET password = ?2 WHERE id = ?1", params![id, password]).map(drop)
+        })
+    }
+
+    /// Inserts a key unless its account has `live_max` live ones.
+    pub fn insert_key(&self, row: &KeyRow, hash: &[u8; 32], live_max: i64) -> Result<Inserted, StoreError> {
+        self.write("insert a key", |transaction| {
+            let known: bool =
+                transaction.query_row("SELECT EXISTS(SELECT 1 FROM account WHERE id = ?1)", [&row.account], first)?;
+            if !known {
+                return Ok(Inserted::NoAccount);
+            }
+            let live: i64 = transaction.query_row(
+                "SELECT count(*) FROM api_key WHERE account = ?1 AND status <> 'revoked'",
+                [&row.account],
+                first,
+            )?;
+            if live >= live_max {
+                return Ok(Inserted::LimitReached);
+            }
+            transaction.execute(
+                "INSERT INTO api_key(id, account, name, hash, shown, status, created_at_ms)
+                 VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                params![row.id, row.account, row.name, hash, row.shown, row.status, row.created_at_ms],
+            )?;
+            Ok(Inserted::Done)
+        })
+    }
+
+    pub fn key_owner(&self, hash: &[u8; 32]) -> Result<Option<KeyOwner>, StoreError> {
+        self.read("look up a key", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT k.id, k.account, k.shown, k.status, a.status = 'active'
+                     FROM api_key k JOIN account a ON a.id = k.account WHERE k.hash = ?1",
+                )?
+                .query_row([hash], |row| {
+                    Ok(KeyOwner {
+                        key: row.get(0)?,
+                        account: row.get(1)?,
+                        shown: row.get(2)?,
+                        status: row.get(3)?,
+                        account_active: row.get(4)?,
+                    })
+                })
+                .optional()
+        })
+    }
+
+    /// An account's keys: the live ones first, then the newest first.
+    pub fn keys(&self, account: &str) -> Result<Vec<KeyRow>, StoreError> {
+        self.read("list an account's keys", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT id, account, name, shown, status, created_at_ms, revoked_at_ms FROM api_key
+                     WHERE account = ?1 ORDER BY status = 'revoked', created_at_ms DESC, id DESC LIMIT ?2",
+                )?
+                .query_map(params![account, KEYS_LISTED], key_row)?
+                .collect()
+        })
+    }
+
+    /// Revokes a key (of `account`, where one is given). False where there is no such live key.
+    pub fn revoke_key(&self, account: Option<&str>, key: &str, now_ms: i64) -> Result<bool, StoreError> {
+        self.write("revoke a key", |transaction| {
+            let rows = transaction.execute(
+                "UPDATE api_key SET status = 'revoked', revoked_at_ms = ?3
+                 WHERE id = ?1 AND account = coalesce(?2, account) AND status <> 'revoked'",
+                params![key, account, now_ms],
+            )?;
+            Ok(rows == 1)
+        })
+    }
+}
+
+const ACCOUNT: &str = "id, email, admin, status, created_at_ms, trial_micro, trial_ends_at_ms, granted_at_ms";
+
+fn account_row(row: &Row<'_>) -> rusqlite::Result<AccountRow> {
+    let trial = row.get::<_, Option<i64>>("trial_micro")?.zip(row.get("trial_ends_at_ms")?);
+    Ok(AccountRow {
+        id: row.get("id")?,
+        email: row.get("email")?,
+        admin: row.get("admin")?,
+        active: row.get::<_, String>("status")? == "active",
+        created_at_ms: row.get("created_at_ms")?,
+        trial: trial.map(|(micro, ends)| (Micro::new(micro), ends)),
+        granted: row.get::<_, Option<i64>>("granted_at_ms")?.is_some(),
+    })
+}
+
+fn key_row(row: &Row<'_>) -> rusqlite::Result<KeyRow> {
+    Ok(KeyRow {
+        id: row.get(0)?,
+        account: row.get(1)?,
+        name: row.get(2)?,
+        shown: row.get(3)?,
+        status: row.get(4)?,
+        created_at_ms: row.get(5)?,
+        revoked_at_ms: row.get(6)?,
+    })
+}
+
+fn first<T: rusqlite::types::FromSql>(row: &Row<'_>) -> rusqlite::Result<T> {
+    row.get(0)
+}

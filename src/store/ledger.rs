@@ -1,0 +1,494 @@
+//! The ledger: balances, and the immutable, hash-chained entries they are the sum of.
+//!
+//! Every change of a balance is an entry in the same transaction. Written by the gateway's settler and, for grants,
+//! by whichever process is asked to. Must not decide what a response costs.
+
+use super::StoreError;
+use super::sqlite::{self, Readers};
+use crate::catalog::Price;
+use crate::money::Micro;
+use crate::protocol::Protocol;
+use crate::usage::Usage;
+use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+const MIGRATIONS: &[&str] = &[include_str!("ledger/001.sql")];
+const READERS: usize = 8;
+
+/// The ledger's database.
+pub struct Ledger {
+    writer: Mutex<Connection>,
+    readers: Readers,
+}
+
+/// An account's row, and how much of what `boot` has settled is already in it: one consistent snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Account {
+    pub paid: Micro,
+    pub trial: Micro,
+    pub trial_ends_at_ms: Option<i64>,
+    /// Sum of all credit ever bought or granted, the trial apart.
+    pub credited: Micro,
+    pub applied_paid: Micro,
+    pub applied_trial: Micro,
+}
+
+/// What a request was for and how it ended: the detail of a `debit` or a `void`, and the journal's record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ending {
+    #[serde(rename = "ref")]
+    pub request_id: String,
+    pub account: String,
+    pub at_ms: i64,
+    /// What the account pays for it, by bucket.
+    pub paid: Micro,
+    pub trial: Micro,
+    /// The part of the cost that the account could not bear.
+    pub writeoff: Micro,
+    pub detail: Detail,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Detail {
+    pub key_id: String,
+    pub key_shown: String,
+    pub model: String,
+    pub surface: Protocol,
+    pub vendor: String,
+    pub outcome: Outcome,
+    pub usage: Usage,
+    pub price_version: String,
+    pub estimated: bool,
+}
+
+/// How a request ended, once it had a hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    Completed,
+    ClientLeft,
+    /// The gateway ended the stream: a time, size or write limit.
+    GatewayEnded,
+    /// A refusal that the vendor documents as free.
+    RefusedFree,
+    VendorError,
+    VendorCut,
+    /// The process died while the request ran.
+    Interrupted,
+}
+
+impl Outcome {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::ClientLeft => "client_left",
+            Self::GatewayEnded => "gateway_ended",
+            Self::RefusedFree => "refused_free",
+            Self::VendorError => "vendor_error",
+            Self::VendorCut => "vendor_cut",
+            Self::Interrupted => "interrupted",
+        }
+    }
+}
+
+impl Ending {
+    pub fn cost(&self) -> Micro {
+        self.paid.plus(self.trial).plus(self.writeoff)
+    }
+
+    /// A response that was delivered, or generated for a client that left, is a debit even where it cost nothing.
+    fn kind(&self) -> &'static str {
+        match self.detail.outcome {
+            Outcome::Completed | Outcome::ClientLeft | Outcome::GatewayEnded | Outcome::RefusedFree => "debit",
+            Outcome::VendorError | Outcome::VendorCut | Outcome::Interrupted => "void",
+        }
+    }
+}
+
+/// A line of the ledger as it is stored.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    pub seq: i64,
+    pub kind: String,
+    pub reference: String,
+    pub account: String,
+    pub at_ms: i64,
+    pub d_paid: Micro,
+    pub d_trial: Micro,
+    pub bal_paid: Micro,
+    pub bal_trial: Micro,
+    pub writeoff: Micro,
+    /// JSON of [`Detail`] on debits and voids, else empty.
+    pub detail: String,
+    pub prev: Vec<u8>,
+    pub hash: Vec<u8>,
+}
+
+/// A change of a balance that no request caused.
+#[derive(Debug, Clone, Copy)]
+pub struct Post<'a> {
+    pub kind: &'static str,
+    pub reference: &'a str,
+    pub account: &'a str,
+    pub d_paid: Micro,
+    pub d_trial: Micro,
+    pub at_ms: i64,
+}
+
+impl Ledger {
+    /// Opens `ledger.db` in `dir`.
+    ///
+    /// # Errors
+    /// The file cannot be opened or migrated.
+    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        let path = dir.join("ledger.db");
+        let mut writer = sqlite::open(&path, "open the ledger")?;
+        sqlite::migrate(&mut writer, MIGRATIONS, "bring the ledger up to date")?;
+        writer.set_prepared_statement_cache_capacity(64);
+        let readers = Readers::open(&path, READERS, "open the ledger for reading")?;
+        Ok(Self { writer: Mutex::new(writer), readers })
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Connection> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens an account with nothing in it; one that is open stays as it is.
+    ///
+    /// # Errors
+    /// The ledger cannot be written.
+    pub fn open_account(&self, account: &str, trial_ends_at_ms: Option<i64>, at_ms: i64) -> Result<(), StoreError> {
+        let sql = "INSERT INTO account (id, paid, trial, trial_ends_at, opened_at) VALUES (?1, 0, 0, ?2, ?3)
+                   ON CONFLICT (id) DO NOTHING";
+        self.writer()
+            .execute(sql, params![account, trial_ends_at_ms, at_ms])
+            .map_err(|source| StoreError::sqlite("open an account", source))?;
+        Ok(())
+    }
+
+    /// Makes a price version durable, before its first use.
+    ///
+    /// # Errors
+    /// The ledger cannot be written.
+    pub fn keep_price(&self, price: &Price, at_ms: i64) -> Result<(), StoreError> {
+        let json = serde_json::to_string(price).map_err(|error| StoreError::Unusable(error.to_string()))?;
+        self.writer()
+            .execute(
+                "INSERT INTO price_version (id, json, first_used_at) VALUES (?1, ?2, ?3) ON CONFLICT (id) DO NOTHING",
+                params![price.version, json, at_ms],
+            )
+            .map_err(|source| StoreError::sqlite("keep a price version", source))?;
+        Ok(())
+    }
+
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn price(&self, version: &str) -> Result<Option<Price>, StoreError> {
+        let json: Option<String> = self.read("read a price version", |connection| {
+            connection
+                .prepare_cached("SELECT json FROM price_version WHERE id = ?1")?
+                .query_row([version], |row| row.get(0))
+                .optional()
+        })?;
+        json.map(|json| serde_json::from_str(&json))
+            .transpose()
+            .map_err(|error| StoreError::Unusable(format!("price version {version}: {error}")))
+    }
+
+    /// The account as one snapshot; `None` where it was never opened. A point read of a few microseconds.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn account(&self, account: &str, boot: &str) -> Result<Option<Account>, StoreError> {
+        self.read("read an account's balance", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT a.paid, a.trial, a.trial_ends_at, a.credited, ifnull(p.paid, 0), ifnull(p.trial, 0)
+                     FROM account a LEFT JOIN applied p ON p.boot = ?2 AND p.account = a.id WHERE a.id = ?1",
+                )?
+                .query_row([account, boot], |row| {
+                    Ok(Account {
+                        paid: row.get(0)?,
+                        trial: row.get(1)?,
+                        trial_ends_at_ms: row.get(2)?,
+                        credited: row.get(3)?,
+                        applied_paid: row.get(4)?,
+                        applied_trial: row.get(5)?,
+                    })
+                })
+                .optional()
+        })
+    }
+
+    /// Posts an entry and moves the balance, once per kind and reference: false where it had been posted before.
+    ///
+    /// # Errors
+    /// The ledger cannot be written, or the account is not open, or a balance would go below zero.
+    pub fn post(&self, post: &Post<'_>) -> Result<bool, StoreError> {
+        let mut writer = self.writer();
+        let sql = |source| StoreError::sqlite("post to the ledger", source);
+        let transaction = sqlite::write(&mut writer).map_err(sql)?;
+        let posted = post_in(&transaction, post).map_err(sql)?;
+        transaction.commit().map_err(sql)?;
+        Ok(posted)
+    }
+
+    /// Enters `endings` in one commit and counts them as applied for `boot`; a request that has ended before is left
+    /// as it was. Returns how many were new.
+    ///
+    /// # Errors
+    /// Nothing was entered.
+    pub fn end_requests(&self, endings: &[&Ending], boot: &str) -> Result<usize, StoreError> {
+        let mut writer = self.writer();
+        let sql = |source| StoreError::sqlite("enter debits", source);
+        let transaction = sqlite::write(&mut writer).map_err(sql)?;
+        let mut new = 0;
+        for ending in endings {
+            new += usize::from(end_request(&transaction, ending).map_err(sql)?);
+            if ending.paid.is_positive() || ending.trial.is_positive() {
+                transaction
+                    .prepare_cached(
+                        "INSERT INTO applied (boot, account, paid, trial) VALUES (?1, ?2, ?3, ?4)
+                         ON CONFLICT (boot, account) DO UPDATE SET paid = paid + excluded.paid, trial = trial + excluded.trial",
+                    )
+                    .and_then(|mut statement| statement.execute(params![boot, ending.account, ending.paid, ending.trial]))
+                    .map_err(sql)?;
+            }
+        }
+        transaction.commit().map_err(sql)?;
+        Ok(new)
+    }
+
+    /// Forgets what boots other than `live` had applied: their processes are gone.
+    ///
+    /// # Errors
+    /// The ledger cannot be written.
+    pub fn forget_boots(&self, live: &[String]) -> Result<(), StoreError> {
+        let live = serde_json::to_string(live).unwrap_or_default();
+        self.writer()
+            .execute("DELETE FROM applied WHERE boot NOT IN (SELECT value FROM json_each(?1))", [live])
+            .map_err(|source| StoreError::sqlite("forget ended processes", source))?;
+        Ok(())
+    }
+
+    /// Accounts whose trial is over and not yet lapsed.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn lapsing(&self, now_ms: i64) -> Result<Vec<(String, Micro)>, StoreError> {
+        self.read("look for lapsed trials", |connection| {
+            connection
+                .prepare_cached("SELECT id, trial FROM account WHERE trial > 0 AND trial_ends_at <= ?1 LIMIT 100")?
+                .query_map([now_ms], |row| Ok((row.get(0)?, row.get(1)?)))?
+                .collect()
+        })
+    }
+
+    /// How the request ended, or `None` where it has not (or is another account's).
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn ending(&self, account: &str, request_id: &str) -> Result<Option<Entry>, StoreError> {
+        self.read("read a receipt", |connection| {
+            connection
+                .prepare_cached(&format!(
+                    "SELECT {COLUMNS} FROM entry WHERE ref = ?1 AND kind IN ('debit', 'void') AND account = ?2"
+                ))?
+                .query_row([request_id, account], entry)
+                .optional()
+        })
+    }
+
+    /// An account's entries, the newest first, below `before`.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn entries(&self, account: &str, before: Option<i64>, limit: u32) -> Result<Vec<Entry>, StoreError> {
+        self.read("read an account's entries", |connection| {
+            connection
+                .prepare_cached(&format!(
+                    "SELECT {COLUMNS} FROM entry WHERE account = ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3"
+                ))?
+                .query_map(params![account, before.unwrap_or(i64::MAX), limit], entry)?
+                .collect()
+        })
+    }
+
+    /// All entries in order, then all accounts (id, paid, trial), as of one moment.
+    ///
+    /// # Errors
+    /// The ledger cannot be read, or `each` fails.
+    pub fn walk(&self, each: &mut dyn FnMut(Entry)) -> Result<Vec<(String, Micro, Micro)>, StoreError> {
+        let mut writer = self.writer();
+        let sql = |source| StoreError::sqlite("read the whole ledger", source);
+        let snapshot = writer.transaction().map_err(sql)?;
+        let mut statement = snapshot.prepare(&format!("SELECT {COLUMNS} FROM entry ORDER BY seq")).map_err(sql)?;
+        for entry in statement.query_map([], entry).map_err(sql)? {
+            each(entry.map_err(sql)?);
+        }
+        let mut statement = snapshot.prepare("SELECT id, paid, trial FROM account").map_err(sql)?;
+        let accounts = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).map_err(sql)?;
+        accounts.collect::<Result<_, _>>().map_err(sql)
+    }
+
+    fn read<T>(
+        &self,
+        operation: &'static str,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        self.readers.with(read).map_err(|source| StoreError::sqlite(operation, source))
+    }
+}
+
+const COLUMNS: &str = "seq, kind, ref, account, at, d_paid, d_trial, bal_paid, bal_trial, writeoff, detail, prev, hash";
+
+fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
+    Ok(Entry {
+        seq: row.get(0)?,
+        kind: row.get(1)?,
+        reference: row.get(2)?,
+        account: row.get(3)?,
+        at_ms: row.get(4)?,
+        d_paid: row.get(5)?,
+        d_trial: row.get(6)?,
+        bal_paid: row.get(7)?,
+        bal_trial: row.get(8)?,
+        writeoff: row.get(9)?,
+        detail: row.get(10)?,
+        prev: row.get(11)?,
+        hash: row.get(12)?,
+    })
+}
+
+/// An entry's hash: of the hash before it and of everything it says.
+pub fn entry_hash(entry: &Entry) -> Vec<u8> {
+    let mut hash = Sha256::new();
+    hash.update(&entry.prev);
+    let numbers = [entry.d_paid, entry.d_trial, entry.bal_paid, entry.bal_trial, entry.writeoff].map(Micro::get);
+    let Entry { seq, kind, reference, account, at_ms, detail, .. } = entry;
+    hash.update(format!("{seq}\x1f{kind}\x1f{reference}\x1f{account}\x1f{at_ms}\x1f{numbers:?}\x1f{detail}"));
+    hash.finalize().to_vec()
+}
+
+fn post_in(transaction: &Transaction<'_>, post: &Post<'_>) -> rusqlite::Result<bool> {
+    let known = transaction
+        .prepare_cached("SELECT 1 FROM entry WHERE kind = ?1 AND ref = ?2")?
+        .exists(params![post.kind, post.reference])?;
+    if known {
+        return Ok(false);
+    }
+    let (paid, trial) = balances(transaction, post.account)?;
+    append(
+        transaction,
+        Entry {
+            seq: 0,
+            kind: post.kind.into(),
+            reference: post.reference.into(),
+            account: post.account.into(),
+            at_ms: post.at_ms,
+            d_paid: post.d_paid,
+            d_trial: post.d_trial,
+            bal_paid: paid.plus(post.d_paid),
+            bal_trial: trial.plus(post.d_trial),
+            writeoff: Micro::ZERO,
+            detail: String::new(),
+            prev: Vec::new(),
+            hash: Vec::new(),
+        },
+    )?;
+    if post.kind == "grant" {
+        transaction
+            .prepare_cached("UPDATE account SET credited = credited + ?2 WHERE id = ?1")?
+            .execute(params![post.account, post.d_paid])?;
+    }
+    Ok(true)
+}
+
+/// Enters one ending; false where the request had ended before. The balance is the last word: what it cannot bear
+/// becomes a write-off, whatever the process that settled believed.
+fn end_request(transaction: &Transaction<'_>, ending: &Ending) -> rusqlite::Result<bool> {
+    let known = transaction
+        .prepare_cached("SELECT 1 FROM entry WHERE ref = ?1 AND kind IN ('debit', 'void')")?
+        .exists([&ending.request_id])?;
+    if known {
+        return Ok(false);
+    }
+    let (paid, trial) = balances(transaction, &ending.account)?;
+    let (take_paid, take_trial) = (ending.paid.min(paid), ending.trial.min(trial));
+    let detail = serde_json::to_string(&ending.detail)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+    append(
+        transaction,
+        Entry {
+            seq: 0,
+            kind: ending.kind().into(),
+            reference: ending.request_id.clone(),
+            account: ending.account.clone(),
+            at_ms: ending.at_ms,
+            d_paid: Micro::ZERO.minus(take_paid),
+            d_trial: Micro::ZERO.minus(take_trial),
+            bal_paid: paid.minus(take_paid),
+            bal_trial: trial.minus(take_trial),
+            writeoff: ending.cost().minus(take_paid).minus(take_trial),
+            detail,
+            prev: Vec::new(),
+            hash: Vec::new(),
+        },
+    )?;
+    Ok(true)
+}
+
+fn balances(transaction: &Transaction<'_>, account: &str) -> rusqlite::Result<(Micro, Micro)> {
+    transaction
+        .prepare_cached("SELECT paid, trial FROM account WHERE id = ?1")?
+        .query_row([account], |row| Ok((row.get(0)?, row.get(1)?)))
+}
+
+/// Chains `entry` to the last one, stores it, and moves the account's balance to what it says.
+fn append(transaction: &Transaction<'_>, mut entry: Entry) -> rusqlite::Result<()> {
+    let last: Option<(i64, Vec<u8>)> = transaction
+        .prepare_cached("SELECT seq, hash FROM entry ORDER BY seq DESC LIMIT 1")?
+        .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    (entry.seq, entry.prev) = last.map_or((1, vec![0; 32]), |(seq, hash)| (seq + 1, hash));
+    entry.hash = entry_hash(&entry);
+    transaction
+        .prepare_cached(&format!("INSERT INTO entry ({COLUMNS}) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13)"))?
+        .execute(params![
+            entry.seq,
+            entry.kind,
+            entry.reference,
+            entry.account,
+            entry.at_ms,
+            entry.d_paid,
+            entry.d_trial,
+            entry.bal_paid,
+            entry.bal_trial,
+            entry.writeoff,
+            entry.detail,
+            entry.prev,
+            entry.hash,
+        ])?;
+    transaction.prepare_cached("UPDATE account SET paid = ?2, trial = ?3 WHERE id = ?1")?.execute(params![
+        entry.account,
+        entry.bal_paid,
+        entry.bal_trial
+    ])?;
+    Ok(())
+}
+
+impl ToSql for Micro {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(self.get().into())
+    }
+}
+
+impl FromSql for Micro {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        value.as_i64().map(Micro::new)
+    }
+}

@@ -1,0 +1,204 @@
+//! One way to open an SQLite file: the settings that every database of this program is held under.
+//!
+//! Several processes use a file at one time (the gateway, the command line, a successor during an upgrade), so
+//! everything here must be safe to do twice at once. Must not know any table.
+//! Next: `store/app.rs` (accounts, keys, sessions).
+
+use super::StoreError;
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
+use std::fs::{DirBuilder, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError, TryLockError};
+use std::time::Duration;
+
+/// 3.51.3: before it, two connections that write and checkpoint could corrupt a WAL file.
+const SQLITE_LEAST: i32 = 3_051_003;
+
+/// How long a statement waits for another process's lock.
+const BUSY_MS: u64 = 5_000;
+
+/// Tries, 50 ms apart, at turning a file to WAL while another process does the same: SQLite answers "busy" there
+/// without waiting.
+const WAL_TRIES: u32 = 100;
+
+/// Opens `path`, which is created (mode 0600, its folder 0700) where it does not exist.
+///
+/// # Errors
+/// The file cannot be opened, or the library is too old to be trusted with it.
+pub fn open(path: &Path, operation: &'static str) -> Result<Connection, StoreError> {
+    if rusqlite::version_number() < SQLITE_LEAST {
+        let message = format!("SQLite {} is too old: 3.51.3 is needed", rusqlite::version());
+        return Err(StoreError::Io { operation, source: io::Error::new(io::ErrorKind::Unsupported, message) });
+    }
+    create_private(path).map_err(|error| {
+        let source = io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        StoreError::Io { operation, source }
+    })?;
+    connect(path).map_err(|source| StoreError::Sqlite { operation, source })
+}
+
+/// Brings a database up to the last of `migrations`. Each is applied once, in order; `PRAGMA user_version` counts them.
+///
+/// # Errors
+/// A migration failed, or the file was written by a newer version of this program.
+pub fn migrate(connection: &mut Connection, migrations: &[&str], operation: &'static str) -> Result<(), StoreError> {
+    let sqlite = |source| StoreError::Sqlite { operation, source };
+    let known = migrations.len();
+    if version(connection).map_err(sqlite)? == known {
+        return Ok(());
+    }
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(sqlite)?;
+    // Read again under the lock: another process may just have done the work.
+    let applied = version(&transaction).map_err(sqlite)?;
+    if applied > known {
+        let message = format!("the file has version {applied}, this program knows {known}: it is older than the file");
+        return Err(StoreError::Io { operation, source: io::Error::new(io::ErrorKind::Unsupported, message) });
+    }
+    for migration in migrations.iter().skip(applied) {
+        transaction.execute_batch(migration).map_err(sqlite)?;
+    }
+    transaction.pragma_update(None, "user_version", i64::try_from(known).unwrap_or(i64::MAX)).map_err(sqlite)?;
+    transaction.commit().map_err(sqlite)
+}
+
+/// Creates a folder (mode 0700) where it does not exist.
+///
+/// # Errors
+/// It cannot be made.
+pub fn create_dir(dir: &Path) -> Result<(), StoreError> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(|source| StoreError::io("create a data folder", source))
+}
+
+/// Gives up the syncing of commits: for what dies with its process anyway.
+///
+/// # Errors
+/// The setting is refused.
+pub fn never_sync(connection: &Connection) -> Result<(), StoreError> {
+    connection
+        .execute_batch("PRAGMA synchronous = OFF")
+        .map_err(|source| StoreError::sqlite("set a database's durability", source))
+}
+
+fn version(connection: &Connection) -> rusqlite::Result<usize> {
+    connection
+        .pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0))
+        .map(|version| usize::try_from(version).unwrap_or(usize::MAX))
+}
+
+/// SQLite gives its `-wal` and `-shm` files the mode of the database, so creating that one privately is enough.
+fn create_private(path: &Path) -> io::Result<()> {
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).map(drop)
+}
+
+fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(Duration::from_millis(BUSY_MS))?;
+    turn_to_wal(&connection)?;
+    connection.execute_batch(
+        "PRAGMA synchronous = FULL;
+         PRAGMA foreign_keys = ON;
+         PRAGMA trusted_schema = OFF;
+         PRAGMA cell_size_check = ON;",
+    )?;
+    Ok(connection)
+}
+
+fn turn_to_wal(connection: &Connection) -> rusqlite::Result<()> {
+    let mut tries = 0;
+    loop {
+        match connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())) {
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && tries < WAL_TRIES => {
+                tries += 1;
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Begins a transaction that may write. Taken at once, so that it never fails half way for want of the lock.
+///
+/// # Errors
+/// Another process has held the lock for longer than the busy time-out.
+pub fn write(connection: &mut Connection) -> rusqlite::Result<Transaction<'_>> {
+    connection.transaction_with_behavior(TransactionBehavior::Immediate)
+}
+
+/// A fixed set of connections for point reads of a few microseconds.
+pub struct Readers {
+    connections: Vec<Mutex<Connection>>,
+    next: AtomicUsize,
+}
+
+impl Readers {
+    /// # Errors
+    /// The file, which must exist, cannot be opened.
+    pub fn open(path: &Path, count: usize, operation: &'static str) -> Result<Self, StoreError> {
+        let reader = || {
+            let connection = open(path, operation)?;
+            // Only the writer's connection carries the log back into the file.
+            connection
+                .execute_batch("PRAGMA query_only = ON; PRAGMA wal_autocheckpoint = 0;")
+                .map_err(|source| StoreError::Sqlite { operation, source })?;
+            Ok(Mutex::new(connection))
+        };
+        Ok(Self { connections: (0..count).map(|_| reader()).collect::<Result<_, _>>()?, next: AtomicUsize::new(0) })
+    }
+
+    /// Runs `read` on a free connection; where all are busy, waits for one.
+    pub fn with<T>(&self, read: impl FnOnce(&Connection) -> T) -> T {
+        let start = self.next.fetch_add(1, Ordering::Relaxed);
+        let count = self.connections.len();
+        for offset in 0..count {
+            let Some(slot) = self.connections.get((start.wrapping_add(offset)) % count) else { continue };
+            match slot.try_lock() {
+                Ok(connection) => return read(&connection),
+                Err(TryLockError::Poisoned(poisoned)) => return read(&poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => {}
+            }
+        }
+        let slot = &self.connections[start % count];
+        read(&slot.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_new_file_and_its_folder_are_private_and_many_may_open_it_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data/x.db");
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let mut connection = open(&path, "open x").unwrap();
+                    migrate(
+                        &mut connection,
+                        &["CREATE TABLE t(a INTEGER) STRICT", "INSERT INTO t VALUES(1)"],
+                        "migrate x",
+                    )
+                    .unwrap();
+                });
+            }
+        });
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&path), 0o600);
+        assert_eq!(mode(path.parent().unwrap()), 0o700);
+        let mut connection = open(&path, "open x").unwrap();
+        let rows: i64 = connection.query_row("SELECT count(*) FROM t", [], |row| row.get(0)).unwrap();
+        assert_eq!(rows, 1, "each migration ran once");
+        let error = migrate(&mut connection, &["CREATE TABLE t(a INTEGER) STRICT"], "migrate x").unwrap_err();
+        assert!(error.to_string().contains("older than the file"), "{error}");
+    }
+}

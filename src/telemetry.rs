@@ -1,0 +1,131 @@
+//! Seeing: the log's set-up, the metric families, and the access record.
+//!
+//! Every label comes from the config or from a closed set in the code, never from what a client sent. Must not hold
+//! secrets, bodies or prompts.
+
+use prometheus::{
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+};
+use std::sync::LazyLock;
+
+/// The one registry.
+pub static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
+
+const SECONDS: &[f64] =
+    &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0];
+const OVERHEAD_SECONDS: &[f64] =
+    &[0.000_025, 0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25];
+
+pub struct Metrics {
+    registry: Registry,
+    pub requests: IntCounterVec,
+    pub request_seconds: HistogramVec,
+    pub time_to_first_byte_seconds: Histogram,
+    pub overhead_seconds: Histogram,
+    pub upstream_requests: IntCounterVec,
+    pub upstream_healthy: IntGaugeVec,
+    pub tokens: IntCounterVec,
+    pub credits_micro: IntCounterVec,
+    pub writeoff_micro: IntCounterVec,
+    pub estimated: IntCounterVec,
+    pub open_holds: IntGauge,
+    pub streams_open: IntGauge,
+    pub journal_pending: IntGauge,
+    pub journal_oldest_seconds: IntGauge,
+    pub interrupted: IntCounterVec,
+    ledger_errors: IntCounterVec,
+    pub rejected: IntCounterVec,
+    pub config_reloads: IntCounterVec,
+}
+
+impl Metrics {
+    fn new() -> Self {
+        let registry = Registry::new();
+        let counter = |name: &str, help: &str, labels: &[&str]| {
+            keep(&registry, IntCounterVec::new(Opts::new(name, help), labels))
+        };
+        let gauge = |name: &str, help: &str| keep(&registry, IntGauge::new(name, help));
+        let histogram = |name: &str, help: &str, buckets: &[f64]| {
+            keep(&registry, Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec())))
+        };
+        Self {
+            requests: counter("gateway_requests_total", "Answers given.", &["surface", "model", "status"]),
+            request_seconds: keep(
+                &registry,
+                HistogramVec::new(
+                    HistogramOpts::new("gateway_request_seconds", "From a request's header to the end of its answer.")
+                        .buckets(SECONDS.to_vec()),
+                    &["surface", "model"],
+                ),
+            ),
+            time_to_first_byte_seconds: histogram(
+                "gateway_time_to_first_byte_seconds",
+                "From a request's header to the answer's first byte.",
+                SECONDS,
+            ),
+            overhead_seconds: histogram(
+                "gateway_overhead_seconds",
+                "The gateway's own time before a request leaves for the vendor: key, checks, hold.",
+                OVERHEAD_SECONDS,
+            ),
+            upstream_requests: counter(
+                "gateway_upstream_requests_total",
+                "Requests to vendors, by status (0: no answer).",
+                &["vendor", "endpoint", "status"],
+            ),
+            upstream_healthy: keep(
+                &registry,
+                IntGaugeVec::new(
+                    Opts::new("gateway_upstream_healthy", "1 where the last request got an answer below 500."),
+                    &["vendor", "endpoint"],
+                ),
+            ),
+            tokens: counter("gateway_tokens_total", "Tokens billed.", &["model", "class"]),
+            credits_micro: counter("gateway_credits_micro_total", "Micro-credits debited.", &["model"]),
+            writeoff_micro: counter("gateway_writeoff_micro_total", "Micro-credits borne by the operator.", &["model"]),
+            estimated: counter("gateway_estimated_total", "Debits whose usage the vendor did not tell.", &["model"]),
+            open_holds: gauge("gateway_open_holds", "Requests that hold credit."),
+            streams_open: gauge("gateway_streams_open", "Streams being answered."),
+            journal_pending: gauge("gateway_journal_pending", "Ended requests that the ledger does not have yet."),
+            journal_oldest_seconds: gauge("gateway_journal_oldest_seconds", "Age of the oldest of them."),
+            interrupted: counter(
+                "gateway_interrupted_total",
+                "Requests cut by the death of a process, found at start.",
+                &[],
+            ),
+            ledger_errors: counter("gateway_ledger_errors_total", "Failures around the ledger.", &["reason"]),
+            rejected: counter("gateway_rejected_total", "Requests refused before a vendor was called.", &["reason"]),
+            config_reloads: counter("gateway_config_reloads_total", "Reloads of the config file.", &["result"]),
+            registry,
+        }
+    }
+
+    pub fn ledger_error(&self, reason: &'static str) {
+        self.ledger_errors.with_label_values(&[reason]).inc();
+    }
+
+    /// All families in Prometheus' text format.
+    pub fn text(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut out) {
+            log::error!("write the metrics: {error}");
+        }
+        out
+    }
+}
+
+/// Registers a family. Names and labels are constants, so a failure is a mistake that the first test meets.
+#[expect(clippy::expect_used, reason = "constants in this file; a wrong one fails every test")]
+fn keep<C: prometheus::core::Collector + Clone + 'static>(registry: &Registry, family: prometheus::Result<C>) -> C {
+    let family = family.expect("a well-formed metric family");
+    registry.register(Box::new(family.clone())).expect("a metric family of its own name");
+    family
+}
+
+/// Logs to stderr; `RUST_LOG` chooses what, warnings and the gateway's own notices by default.
+pub fn start_log() {
+    let default = "warn,model_gateway=info,pingora_core::connectors=off,pingora_proxy=off,pingora_core::server=warn";
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(default))
+        .format_timestamp_millis()
+        .init();
+}
