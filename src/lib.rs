@@ -14,12 +14,16 @@
 
 // In reading order.
 pub mod account;
+pub mod app;
 pub mod billing;
 pub mod catalog;
+pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod edge;
 pub mod money;
 pub mod protocol;
+pub mod sidecar;
 pub mod simulator;
 pub mod store;
 pub mod telemetry;

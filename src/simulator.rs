@@ -42,7 +42,7 @@
 //! | `garbage` | `json` `sse` `chunk` `headers` `length` | broken JSON, an event that is not JSON, an invalid chunk size, a 2 MiB header, a content-length too large by 100 (JSON) or 2^40 (stream) |
 //! | `error_event` | events | then an error event ends the stream |
 //! | `comment` | flag | an SSE comment before every event |
-//! | `unknown` | flag | unknown fields everywhere and one unknown event |
+//! | `unknown` | flag | an unknown field in the answer or in every event, and one unknown event |
 //! | `crlf` | flag | CRLF line ends in the event stream |
 //! | `split` | bytes | the stream is written in pieces of this size, across events |
 //! | `nodone` | flag | no `[DONE]`, no `message_stop`; the body ends cleanly |
@@ -52,16 +52,21 @@ mod answer;
 mod behaviour;
 mod chat;
 mod errors;
+mod events;
 mod http;
 mod json;
 mod marker;
 mod messages;
+mod pages;
 mod play;
 mod request;
+mod sink;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod usage;
 mod vendor;
+mod words;
 
 use std::io;
 use std::sync::Arc;

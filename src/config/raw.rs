@@ -263,6 +263,8 @@ limits! {
     body_read_seconds = 60, 1..=3_600;
     /// Requests of one account that may be open at one time; past it, 429.
     open_requests_per_account = 256, 1..=65_536;
+    /// Sign-ups from one address (IPv6: one /64) in an hour; past it, 429. Loopback is not counted.
+    sign_ups_per_address_per_hour = 3, 1..=1_000_000;
     /// Requests that may be open at one time in this process; past it, 503.
     open_requests = 20_000, 1..=65_536;
     /// TCP and TLS to a vendor.

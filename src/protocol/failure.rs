@@ -79,6 +79,21 @@ pub enum Kind {
     Internal,
 }
 
+impl Kind {
+    /// The vendor's trouble of the moment: another endpoint may do better.
+    pub fn is_passing(self) -> bool {
+        matches!(
+            self,
+            Kind::RateLimited
+                | Kind::Overloaded
+                | Kind::UpstreamUnreachable
+                | Kind::UpstreamTimeout
+                | Kind::UpstreamClosed
+                | Kind::UpstreamFailed
+        )
+    }
+}
+
 /// One failure, before it has a shape.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {

@@ -8,6 +8,9 @@
 
 use std::ops::Range;
 
+/// The most memory an idle stream keeps for its next event.
+const IDLE_BYTES_MAX: usize = 16 * 1024;
+
 /// One event, or a piece of the stream that is none (a comment, a blank line): then `data` is `None`.
 #[derive(Debug)]
 pub struct Event<'a> {
@@ -201,6 +204,9 @@ impl Decoder {
             return;
         }
         self.buffer.drain(..gone.min(self.buffer.len()));
+        if self.buffer.is_empty() && self.buffer.capacity() > IDLE_BYTES_MAX {
+            self.buffer = Vec::new();
+        }
         self.event_start = 0;
         self.line_start = self.line_start.saturating_sub(gone);
         self.looked_at = self.looked_at.saturating_sub(gone);

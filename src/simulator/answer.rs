@@ -4,9 +4,10 @@
 
 use std::ops::Range;
 
-use super::behaviour::{Behaviour, UsageMode};
+use super::behaviour::Behaviour;
 use super::errors::Vendor;
 use super::request::Turn;
+use super::usage::Usage;
 
 const REFUSAL: &str = "I'm sorry, but I can't help with that.";
 const ECHO_CHARACTERS: usize = 200;
@@ -35,51 +36,6 @@ pub struct Call {
     pub name: String,
     /// JSON, unless it was cut at the maximum.
     pub args: String,
-}
-
-/// True token counts; [`Usage::shown`] turns one into what the wire says.
-#[derive(Clone, Copy, Debug)]
-pub struct Usage {
-    pub mode: UsageMode,
-    pub input: u64,
-    pub cache_read: u64,
-    pub write_5m: u64,
-    pub write_1h: u64,
-    pub output: u64,
-    pub reasoning: u64,
-}
-
-impl Usage {
-    pub fn written(&self) -> u64 {
-        self.write_5m.saturating_add(self.write_1h)
-    }
-
-    /// Input with everything that was cached.
-    pub fn prompt(&self) -> u64 {
-        self.input.saturating_add(self.cache_read).saturating_add(self.written())
-    }
-
-    /// The JSON token for a count.
-    pub fn shown(&self, count: u64) -> String {
-        match self.mode {
-            UsageMode::Zero => "0".to_owned(),
-            UsageMode::Negative => format!("-{}", count.max(1)),
-            UsageMode::Huge => "9223372036854775808".to_owned(),
-            UsageMode::Nan => "NaN".to_owned(),
-            _ => count.to_string(),
-        }
-    }
-
-    /// The same with only the first `done` of `all` parts of the output produced.
-    pub fn partial(mut self, done: usize, all: usize) -> Self {
-        let share = |count: u64| {
-            let part = u128::from(count) * done.min(all) as u128 / all.max(1) as u128;
-            u64::try_from(part).unwrap_or(count)
-        };
-        self.output = share(self.output);
-        self.reasoning = share(self.reasoning);
-        self
-    }
 }
 
 impl Answer {

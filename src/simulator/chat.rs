@@ -4,10 +4,11 @@
 
 use std::ops::Range;
 
-use super::answer::{Answer, Usage};
+use super::answer::Answer;
 use super::behaviour::{Behaviour, UsageMode};
 use super::json::{pretty, quote};
 use super::request::Turn;
+use super::usage::Usage;
 
 const FINGERPRINT: &str = "fp_sim0123456";
 const PADDING: &str = "aK3xQ9mZ7tRw2LpV";
@@ -55,7 +56,7 @@ impl Reply {
         let choices: Vec<String> = (0..self.turn.choices).map(|index| self.choice(index)).collect();
         let usage = match self.answer.usage.mode {
             UsageMode::None => String::new(),
-            _ => format!(r#","usage":{}"#, usage_object(&self.answer.usage)),
+            _ => format!(r#","usage":{}"#, self.answer.usage.chat()),
         };
         let compact = format!(
             r#"{{"id":"chatcmpl-{}","object":"chat.completion","created":{},"model":{},"choices":[{}]{usage},"service_tier":"{}","system_fingerprint":"{FINGERPRINT}"{}}}"#,
@@ -104,13 +105,14 @@ impl Reply {
             }
             Step::Finish => "{}".to_owned(),
         };
-        let finish = match step {
-            Step::Finish => quote(self.finish_reason()),
-            _ => "null".to_owned(),
+        let (finish, usage) = match step {
+            Step::Finish => (quote(self.finish_reason()), self.answer.usage),
+            _ => {
+                let so_far = self.answer.usage.partial(index + 1, self.steps.len());
+                ("null".to_owned(), so_far)
+            }
         };
         let choices = format!(r#"[{{"index":{choice},"delta":{delta},"logprobs":null,"finish_reason":{finish}}}]"#);
-        let usage = self.answer.usage.partial(index + 1, self.steps.len());
-        let usage = if matches!(step, Step::Finish) { self.answer.usage } else { usage };
         Some(self.chunk(index, &choices, &usage))
     }
 
@@ -165,7 +167,7 @@ impl Reply {
             _ => is_report,
         };
         let usage = match (shows, self.turn.include_usage) {
-            (true, _) => format!(r#","usage":{}"#, usage_object(usage)),
+            (true, _) => format!(r#","usage":{}"#, usage.chat()),
             (false, true) => r#","usage":null"#.to_owned(),
             (false, false) => String::new(),
         };
@@ -186,14 +188,13 @@ impl Reply {
     fn choice(&self, index: usize) -> String {
         let answer = &self.answer;
         let text = quote(&answer.text);
-        let (content, refusal) = match (answer.refuses, answer.text.is_empty() && !answer.calls.is_empty()) {
-            (true, _) => ("null", text.as_str()),
-            (false, true) => ("null", "null"),
-            (false, false) => (text.as_str(), "null"),
-        };
+        let only_calls = answer.text.is_empty() && !answer.calls.is_empty();
+        let content = if answer.refuses || only_calls { "null" } else { &text };
+        let refusal = if answer.refuses { &text } else { "null" };
         let mut calls = String::new();
         if !answer.calls.is_empty() {
-            let listed: Vec<String> = (0..answer.calls.len()).map(|call| self.call(index, call)).collect();
+            let listed: Vec<String> =
+                (0..answer.calls.len()).map(|call| self.call(index, call, "", &answer.calls[call].args)).collect();
             calls = format!(r#","tool_calls":[{}]"#, listed.join(","));
         }
         let mut reasoning = String::new();
@@ -207,15 +208,15 @@ impl Reply {
         )
     }
 
-    fn call(&self, choice: usize, call: usize) -> String {
-        let (id, name) = (self.call_id(choice, call), quote(&self.answer.calls[call].name));
-        let args = quote(&self.answer.calls[call].args);
-        format!(r#"{{"id":{id},"type":"function","function":{{"name":{name},"arguments":{args}}}}}"#)
+    /// A call; `index` is a field that only streams have.
+    fn call(&self, choice: usize, call: usize, index: &str, args: &str) -> String {
+        let (id, args) = (self.call_id(choice, call), quote(args));
+        let name = quote(&self.answer.calls[call].name);
+        format!(r#"{{{index}"id":{id},"type":"function","function":{{"name":{name},"arguments":{args}}}}}"#)
     }
 
     fn call_start(&self, choice: usize, call: usize) -> String {
-        let (id, name) = (self.call_id(choice, call), quote(&self.answer.calls[call].name));
-        format!(r#"{{"index":{call},"id":{id},"type":"function","function":{{"name":{name},"arguments":""}}}}"#)
+        self.call(choice, call, &format!(r#""index":{call},"#), "")
     }
 
     fn call_id(&self, choice: usize, call: usize) -> String {
@@ -247,20 +248,4 @@ impl Reply {
     fn unknown_field(&self) -> &'static str {
         if self.behaviour.unknown { r#","sim_unknown":{"a":[1,null]}"# } else { "" }
     }
-}
-
-fn usage_object(usage: &Usage) -> String {
-    let total = usage.prompt().saturating_add(usage.output);
-    let written = match usage.written() {
-        0 => String::new(),
-        written => format!(r#","cache_write_tokens":{}"#, usage.shown(written)),
-    };
-    format!(
-        r#"{{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},"prompt_tokens_details":{{"cached_tokens":{},"audio_tokens":0{written}}},"completion_tokens_details":{{"reasoning_tokens":{},"audio_tokens":0,"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}}}}"#,
-        usage.shown(usage.prompt()),
-        usage.shown(usage.output),
-        usage.shown(total),
-        usage.shown(usage.cache_read),
-        usage.shown(usage.reasoning),
-    )
 }

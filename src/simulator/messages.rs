@@ -6,11 +6,12 @@ use std::ops::Range;
 
 use sha2::{Digest as _, Sha256};
 
-use super::answer::{Answer, Usage};
+use super::answer::Answer;
 use super::behaviour::{Behaviour, UsageMode};
 use super::json::quote;
 use super::request::Turn;
 use super::stats::hex;
+use super::usage::Usage;
 
 #[derive(Debug)]
 pub struct Reply {
@@ -64,7 +65,7 @@ impl Reply {
     pub fn whole(&self) -> String {
         let blocks: Vec<String> = self.blocks.iter().map(|block| self.block(*block)).collect();
         let (stop, details) = (quote(self.stop_reason()), self.stop_details());
-        let usage = self.usage_field(&self.full_usage(&self.answer.usage));
+        let usage = self.usage_field(&self.answer.usage.messages_whole());
         format!(
             r#"{{"id":"msg_{}","type":"message","role":"assistant","model":{},"content":[{}],"stop_reason":{stop},"stop_sequence":null{details}{usage}{}}}"#,
             self.serial,
@@ -101,7 +102,7 @@ impl Reply {
             Step::BlockStop(block) => ("content_block_stop", format!(r#","index":{block}"#)),
             Step::Report => {
                 let usage = self.answer.usage.partial(index + 1, self.steps.len());
-                let usage = self.usage_field(&cumulative_usage(&usage));
+                let usage = self.usage_field(&usage.messages_so_far());
                 ("message_delta", format!(r#","delta":{{"stop_reason":null,"stop_sequence":null}}{usage}"#))
             }
             Step::Finish => ("message_delta", self.finish()),
@@ -155,7 +156,7 @@ impl Reply {
     fn start(&self) -> String {
         // The vendor has produced a token or so when it starts; the number is a placeholder.
         let usage = Usage { output: self.answer.usage.output.min(1), reasoning: 0, ..self.answer.usage };
-        let usage = self.usage_field(&self.full_usage(&usage));
+        let usage = self.usage_field(&usage.messages_whole());
         format!(
             r#","message":{{"model":{},"id":"msg_{}","type":"message","role":"assistant","content":[],"stop_reason":null,"stop_sequence":null{usage}}}"#,
             self.model(),
@@ -165,7 +166,7 @@ impl Reply {
 
     fn finish(&self) -> String {
         let (stop, details) = (quote(self.stop_reason()), self.stop_details());
-        let usage = self.usage_field(&cumulative_usage(&self.answer.usage));
+        let usage = self.usage_field(&self.answer.usage.messages_so_far());
         format!(r#","delta":{{"stop_reason":{stop},"stop_sequence":null{details}}}{usage}"#)
     }
 
@@ -239,43 +240,11 @@ impl Reply {
         }
     }
 
-    fn full_usage(&self, usage: &Usage) -> String {
-        format!(
-            r#"{{"input_tokens":{},"cache_creation_input_tokens":{},"cache_read_input_tokens":{},"cache_creation":{{"ephemeral_5m_input_tokens":{},"ephemeral_1h_input_tokens":{}}},"output_tokens":{}{},"service_tier":"standard"{}}}"#,
-            usage.shown(usage.input),
-            usage.shown(usage.written()),
-            usage.shown(usage.cache_read),
-            usage.shown(usage.write_5m),
-            usage.shown(usage.write_1h),
-            usage.shown(usage.output),
-            thinking_tokens(usage),
-            self.unknown_field(),
-        )
-    }
-
     fn model(&self) -> String {
         quote(self.behaviour.model.as_ref().unwrap_or(&self.turn.model))
     }
 
     fn unknown_field(&self) -> &'static str {
         if self.behaviour.unknown { r#","sim_unknown":{"a":[1,null]}"# } else { "" }
-    }
-}
-
-fn cumulative_usage(usage: &Usage) -> String {
-    format!(
-        r#"{{"input_tokens":{},"cache_creation_input_tokens":{},"cache_read_input_tokens":{},"output_tokens":{}{}}}"#,
-        usage.shown(usage.input),
-        usage.shown(usage.written()),
-        usage.shown(usage.cache_read),
-        usage.shown(usage.output),
-        thinking_tokens(usage),
-    )
-}
-
-fn thinking_tokens(usage: &Usage) -> String {
-    match usage.reasoning {
-        0 => String::new(),
-        count => format!(r#","output_tokens_details":{{"thinking_tokens":{}}}"#, usage.shown(count)),
     }
 }

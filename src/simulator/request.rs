@@ -50,10 +50,7 @@ pub fn read_chat(body: &[u8]) -> Result<Turn, Problem> {
         Value::Null => 1,
         n => n.as_u64().filter(|n| (1..=CHOICES_MAX).contains(n)).ok_or_else(Problem::chat_bad_n)?,
     };
-    let tier = match value["service_tier"].as_str() {
-        Some(tier @ ("flex" | "priority")) => tier,
-        _ => "default",
-    };
+    let tier = value["service_tier"].as_str().filter(|tier| matches!(*tier, "flex" | "priority"));
     let last = messages.last().unwrap_or(&Value::Null);
     let is_result = matches!(last["role"].as_str(), Some("tool" | "function"));
     Ok(Turn {
@@ -64,7 +61,7 @@ pub fn read_chat(body: &[u8]) -> Result<Turn, Problem> {
         obfuscation: options["include_obfuscation"] != false,
         choices: usize::try_from(choices).unwrap_or(1),
         max_tokens: value["max_completion_tokens"].as_u64().or(value["max_tokens"].as_u64()),
-        service_tier: tier.to_owned(),
+        service_tier: tier.unwrap_or("default").to_owned(),
         user_text: last_user_text(messages).to_owned(),
         tool_result: is_result.then(|| joined_text(&last["content"])),
         body_bytes: body.len(),

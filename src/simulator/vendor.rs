@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::behaviour::{Behaviour, ErrorBody};
 use super::errors::{self, Problem, Vendor};
+use super::events::{Events, Reply};
 use super::http::Request;
 use super::stats::hex;
 use super::{Fault, Keys, Options, Stats, chat, messages, request};
@@ -38,58 +39,7 @@ pub struct Plan {
 
 pub enum Body {
     Whole { content_type: &'static str, bytes: Vec<u8> },
-    Stream(Events),
-}
-
-pub struct Events {
-    reply: Reply,
-    error: String,
-}
-
-enum Reply {
-    Chat(chat::Reply),
-    Messages(messages::Reply),
-}
-
-impl Events {
-    pub fn len(&self) -> usize {
-        match &self.reply {
-            Reply::Chat(reply) => reply.len(),
-            Reply::Messages(reply) => reply.len(),
-        }
-    }
-
-    /// The event at `index` as it stands in the stream.
-    pub fn event(&self, index: usize, line_end: &str) -> String {
-        match &self.reply {
-            Reply::Chat(reply) => frame(None, &reply.event(index).unwrap_or_default(), line_end),
-            Reply::Messages(reply) => {
-                let (name, data) = reply.event(index).unwrap_or_default();
-                frame(Some(name), &data, line_end)
-            }
-        }
-    }
-
-    /// The vendor's error event.
-    pub fn error(&self, line_end: &str) -> String {
-        frame(self.named("error"), &self.error, line_end)
-    }
-
-    /// An event whose data is not JSON.
-    pub fn garbage(&self, line_end: &str) -> String {
-        frame(self.named("content_block_delta"), "{\"type\":\"content_block_delta\",oops", line_end)
-    }
-
-    fn named(&self, name: &'static str) -> Option<&'static str> {
-        matches!(self.reply, Reply::Messages(_)).then_some(name)
-    }
-}
-
-fn frame(name: Option<&str>, data: &str, line_end: &str) -> String {
-    match name {
-        Some(name) => format!("event: {name}{line_end}data: {data}{line_end}{line_end}"),
-        None => format!("data: {data}{line_end}{line_end}"),
-    }
+    Stream(Box<Events>),
 }
 
 impl Server {
@@ -152,7 +102,7 @@ impl Call<'_> {
         self.server.stats.count_model(&turn.model);
         let behaviour = Behaviour::read(&turn.user_text).map_err(|fault| Problem::marker(&fault))?;
         let asked = behaviour.status.map(|status| Problem::of_marker(self.vendor, status, &behaviour));
-        if let Some(problem) = asked.as_ref().filter(|_| behaviour.error_event.is_none()) {
+        if let Some(problem) = asked.as_ref().filter(|_| behaviour.error_event.is_none() || !turn.stream) {
             return Ok(self.refuse(problem, behaviour));
         }
         let streams = turn.stream;
@@ -176,7 +126,7 @@ impl Call<'_> {
             return Ok(self.json(200, whole, behaviour));
         }
         let error = error.event(self.vendor, &self.request_id());
-        let body = Body::Stream(Events { reply, error });
+        let body = Body::Stream(Box::new(Events { reply, error }));
         Ok(Plan { status: 200, head: self.head(), behaviour, body })
     }
 

@@ -45,26 +45,36 @@ fn push_word(shown: &mut String, word: Option<&str>, upstream_model: &str, publi
     // The last stop of a sentence is not part of its last word.
     let core = word.trim_end_matches(['.', ':', '!', '?']);
     let tail = word.get(core.len()..).unwrap_or_default();
-    if let Some(scheme) = core.find("://") {
-        let before = core.get(..scheme).unwrap_or_default();
-        let scheme_start = before.rfind(|character: char| !character.is_ascii_alphanumeric()).map_or(0, |at| at + 1);
-        shown.push_str(before.get(..scheme_start).unwrap_or_default());
-        shown.push_str("[address]");
-    } else if let Some((before, mark)) = secret(core) {
-        shown.push_str(before);
-        shown.push_str(mark);
-    } else if let Some(at) = model_at(core, upstream_model) {
-        shown.push_str(core.get(..at).unwrap_or_default());
-        // The whole rest of the word: a dated or suffixed id is the vendor's too.
-        shown.push_str(public_model);
-    } else {
-        shown.push_str(core);
+    let hidden = [
+        address_at(core).map(|at| (at, "[address]")),
+        secret_at(core),
+        model_at(core, upstream_model).map(|at| (at, public_model)),
+    ];
+    // From the first thing to hide, the whole rest of the word goes: a dated model id is the vendor's too.
+    match hidden.into_iter().flatten().min_by_key(|(at, _)| *at) {
+        Some((at, mark)) => {
+            shown.push_str(core.get(..at).unwrap_or_default());
+            shown.push_str(mark);
+        }
+        None => shown.push_str(core),
     }
     shown.push_str(tail);
 }
 
-/// What stands before a secret in this word, and the mark that replaces it and all after it.
-fn secret(word: &str) -> Option<(&str, &'static str)> {
+/// Where an address begins: at its scheme.
+fn address_at(word: &str) -> Option<usize> {
+    let scheme = word.get(..word.find("://")?)?;
+    let is_outside = |character: char| !character.is_ascii_alphanumeric();
+    Some(
+        scheme
+            .char_indices()
+            .rfind(|(_, character)| is_outside(*character))
+            .map_or(0, |(at, character)| at + character.len_utf8()),
+    )
+}
+
+/// Where a key, an organisation, a project or a UUID begins, and the mark for it.
+fn secret_at(word: &str) -> Option<(usize, &'static str)> {
     const MARKS: [(&str, &str); 6] = [
         ("sk-", "[key]"),
         ("sk_", "[key]"),
@@ -73,20 +83,23 @@ fn secret(word: &str) -> Option<(&str, &'static str)> {
         ("org_", "[organization]"),
         ("proj_", "[project]"),
     ];
-    for (prefix, mark) in MARKS {
-        for (at, _) in word.match_indices(prefix) {
-            let rest = word.get(at + prefix.len()..).unwrap_or_default();
-            // "org-wide" is a word, "org-Ab12" is an organisation.
-            let is_plain = rest.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
-            let is_secret = rest.len() >= 4 && (!is_plain || prefix.starts_with("sk"));
-            if starts_word(word, at) && is_secret {
-                return Some((word.get(..at).unwrap_or_default(), mark));
-            }
-        }
-    }
-    (0..word.len())
+    let named = MARKS.into_iter().filter_map(|(prefix, mark)| {
+        word.match_indices(prefix)
+            .map(|(at, _)| at)
+            .find(|at| starts_word(word, *at) && is_secret(word, at + prefix.len(), prefix))
+            .map(|at| (at, mark))
+    });
+    let uuid = (0..word.len())
         .find(|at| starts_word(word, *at) && is_uuid(word.get(*at..at + 36).unwrap_or_default()))
-        .map(|at| (word.get(..at).unwrap_or_default(), "[id]"))
+        .map(|at| (at, "[id]"));
+    named.chain(uuid).min_by_key(|(at, _)| *at)
+}
+
+/// What follows a prefix is an id: "org-wide" is a word, "org-Ab12" is an organisation.
+fn is_secret(word: &str, from: usize, prefix: &str) -> bool {
+    let rest = word.get(from..).unwrap_or_default();
+    let is_plain = rest.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
+    rest.len() >= 4 && (!is_plain || prefix.starts_with("sk"))
 }
 
 fn model_at(word: &str, upstream_model: &str) -> Option<usize> {

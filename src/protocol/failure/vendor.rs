@@ -36,10 +36,12 @@ impl VendorError {
             Some(Value::Number(number)) => Some(number.to_string()),
             _ => None,
         };
+        // The messages protocol keeps its finer code one level down.
+        let detail = error.pointer("/details/error_code").and_then(Value::as_str);
         let found = VendorError {
             message: word("message").unwrap_or_default(),
             error_type: word("type"),
-            code: word("code"),
+            code: word("code").or_else(|| detail.map(str::to_owned)),
             param: word("param"),
         };
         let empty = found.message.is_empty() && found.code.is_none();
@@ -92,9 +94,10 @@ impl VendorError {
 }
 
 /// A vendor's answer with an error status → our failure. `retry_after` is the vendor's header, in seconds.
-/// `protocol` is the vendor's. `body` may be HTML, empty or anything.
+/// The protocol is the vendor's: both shapes are read whichever was expected, because what stands between us and a
+/// vendor answers in shapes of its own. `body` may be HTML, empty or anything.
 pub fn from_vendor(
-    protocol: Protocol,
+    _protocol: Protocol,
     status: u16,
     retry_after: Option<&str>,
     body: &[u8],
@@ -104,7 +107,7 @@ pub fn from_vendor(
     let error = VendorError::read(body);
     let kind = judge(status, error.as_ref());
     let error = error.unwrap_or_default();
-    let mut failure = shown(protocol, kind, &error, upstream_model, public_model);
+    let mut failure = shown(kind, &error, upstream_model, public_model);
     if matches!(failure.kind, Kind::RateLimited | Kind::Overloaded) {
         failure.retry_after_seconds = retry_after.and_then(seconds);
     }
@@ -112,9 +115,14 @@ pub fn from_vendor(
 }
 
 /// An error object inside a 200 → our failure: a status before anything was sent, else a frame.
-pub fn from_vendor_error(protocol: Protocol, error: &VendorError, upstream_model: &str, public_model: &str) -> Failure {
+pub fn from_vendor_error(
+    _protocol: Protocol,
+    error: &VendorError,
+    upstream_model: &str,
+    public_model: &str,
+) -> Failure {
     let kind = judge(error.status(), Some(error));
-    shown(protocol, kind, error, upstream_model, public_model)
+    shown(kind, error, upstream_model, public_model)
 }
 
 fn judge(status: u16, error: Option<&VendorError>) -> Kind {
@@ -134,6 +142,7 @@ fn judge(status: u16, error: Option<&VendorError>) -> Kind {
     match status {
         401 | 403 => Kind::VendorRefusedUs,
         402 => Kind::VendorQuota,
+        400 if error.is(&["thread_unsupported_request"]) => Kind::ThreadUnsupported,
         400 | 429 if error.means_quota() => Kind::VendorQuota,
         400 | 413 | 422 if error.means_context() => Kind::ContextTooLong,
         400 | 422 if error.means_content() => Kind::ContentPolicy,
@@ -155,13 +164,14 @@ fn judge(status: u16, error: Option<&VendorError>) -> Kind {
 }
 
 /// The failure with the vendor's words where they are the caller's business.
-fn shown(protocol: Protocol, kind: Kind, error: &VendorError, upstream_model: &str, public_model: &str) -> Failure {
+fn shown(kind: Kind, error: &VendorError, upstream_model: &str, public_model: &str) -> Failure {
     let mut failure = Failure::of(kind);
     let tellable = matches!(
         kind,
         Kind::InvalidRequest
             | Kind::ContextTooLong
             | Kind::ContentPolicy
+            | Kind::ThreadUnsupported
             | Kind::Unprocessable
             | Kind::Conflict
             | Kind::BodyTooLarge
@@ -173,7 +183,7 @@ fn shown(protocol: Protocol, kind: Kind, error: &VendorError, upstream_model: &s
     if tellable && !error.message.trim().is_empty() {
         failure.message = scrub::message(&error.message, upstream_model, public_model);
     }
-    if kind == Kind::InvalidRequest && protocol == Protocol::Chat {
+    if kind == Kind::InvalidRequest {
         let scrubbed = |word: &String| scrub::message(word, upstream_model, public_model);
         failure.param = error.param.as_ref().map(scrubbed);
         failure.code = error.code.as_ref().map(scrubbed);

@@ -71,6 +71,8 @@ struct Block {
     is_image: bool,
     is_document: bool,
     has_text_source: bool,
+    /// Given next to a text source it wins: which of two a vendor reads is not ours to guess.
+    has_other_source: bool,
 }
 
 impl Features {
@@ -82,7 +84,8 @@ impl Features {
                 let mut block = Block::default();
                 scan.object(|scan, key| self.block_member(&mut block, &key.name(), scan))?;
                 self.images = self.images.saturating_add(u32::from(block.is_image));
-                self.documents_or_files |= block.is_document && !block.has_text_source;
+                let is_text = block.has_text_source && !block.has_other_source;
+                self.documents_or_files |= block.is_document && !is_text;
                 Ok(())
             }
             _ => scan.skip().map(drop),
@@ -136,10 +139,10 @@ impl Features {
                 "type" => {
                     let kind = scan.text_or_skip()?;
                     match kind.map(|kind| kind.name()).unwrap_or_default().as_ref() {
+                        "text" | "content" => block.has_text_source = true,
                         "url" => self.url_sources = true,
                         "file" => self.documents_or_files = true,
-                        "text" | "content" => block.has_text_source = true,
-                        _ => {}
+                        _ => block.has_other_source = true,
                     }
                 }
                 "url" => some(scan, &mut self.url_sources)?,
@@ -220,16 +223,19 @@ impl Features {
     }
 
     fn thread(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
-        let mut is_new = false;
+        let (mut is_new, mut is_other) = (false, false);
         let is_object = scan.object_or_skip(|scan, key| {
             match key.name().as_ref() {
-                "type" => is_new = !is_other_than(scan, "create")?,
+                "type" => match is_other_than(scan, "create")? {
+                    true => is_other = true,
+                    false => is_new = true,
+                },
                 "previous_message_id" => some(scan, &mut self.thread_continue)?,
                 _ => drop(scan.skip()?),
             }
             Ok::<(), Broken>(())
         })?;
-        self.thread_continue |= is_object && !is_new;
+        self.thread_continue |= is_object && (is_other || !is_new);
         Ok(())
     }
 

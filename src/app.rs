@@ -1,0 +1,240 @@
+//! Settings → stores → services → servers, and the way down again. The only file that knows both faces.
+//!
+//! Must not handle requests.
+
+use crate::account::{self, Accounts};
+use crate::billing::Billing;
+use crate::clock;
+use crate::config::{self, Settings};
+use crate::edge::Gateway;
+use crate::sidecar;
+use crate::telemetry::METRICS;
+use anyhow::Context as _;
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use axum::http::StatusCode;
+use axum::routing::get;
+use pingora::apps::HttpServerOptions;
+use pingora::listeners::tls::TlsSettings;
+use pingora::server::configuration::{Opt, ServerConf};
+use pingora::server::{RunArgs, Server, ShutdownSignal, ShutdownSignalWatch};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// How often the way down looks whether all is done.
+const DRAIN_LOOK: Duration = Duration::from_millis(10);
+/// Connections to vendors that are kept for reuse.
+const UPSTREAM_POOL: usize = 1_024;
+
+/// What the servers and the way down share.
+#[derive(Clone)]
+struct Life {
+    config_file: PathBuf,
+    settings: Arc<ArcSwap<Settings>>,
+    billing: Billing,
+    /// The edge accepts connections.
+    ready: Arc<AtomicBool>,
+    draining: Arc<AtomicBool>,
+    in_flight: Arc<AtomicUsize>,
+}
+
+/// Runs the whole service until it is told to stop.
+///
+/// # Errors
+/// It cannot start.
+pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
+    let now_ms = clock::now_ms();
+    let accounts = Accounts::open(&settings.data_dir)?;
+    let billing = Billing::serve(&settings.data_dir, &settings.limits, now_ms)?;
+    billing.keep_prices(settings.catalog.models(), now_ms)?;
+    let completed = account::complete_sign_ups(&accounts, &billing, now_ms)?;
+    if completed > 0 {
+        log::warn!("completed {completed} sign-ups that a crash had left without their grant");
+    }
+    let settings = Arc::new(ArcSwap::from_pointee(settings));
+    let gateway = Gateway::new(Arc::clone(&settings), accounts.clone(), billing.clone());
+    let life = Life {
+        config_file: config_file.to_owned(),
+        settings: Arc::clone(&settings),
+        billing: billing.clone(),
+        ready: Arc::default(),
+        draining: Arc::clone(&gateway.draining),
+        in_flight: Arc::clone(&gateway.in_flight),
+    };
+    let server = edge_server(&settings.load(), gateway)?;
+    start_sidecar(sidecar::Sidecar::new(accounts, billing, Arc::clone(&settings)), life.clone())?;
+    start_watch(life.clone())?;
+    // Returns when the grace period is over; the watch ends the process before, once all is settled.
+    server.run(RunArgs { shutdown_signal: Box::new(life.clone()) });
+    finish(&life.billing)
+}
+
+/// The Pingora server with one proxy service on all public addresses.
+fn edge_server(settings: &Settings, gateway: Gateway) -> anyhow::Result<Server> {
+    let upgrade_sock = settings.data_dir.join("upgrade.sock").display().to_string();
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let conf = ServerConf {
+        threads,
+        upgrade_sock,
+        upstream_keepalive_pool_size: UPSTREAM_POOL,
+        grace_period_seconds: Some(settings.limits.drain_seconds),
+        graceful_shutdown_timeout_seconds: Some(1),
+        max_retries: usize::try_from(settings.limits.attempts).unwrap_or(1),
+        ..ServerConf::default()
+    };
+    let mut server = Server::new_with_opt_and_conf(Opt::default(), conf);
+    server.bootstrap();
+    let mut service = pingora::proxy::http_proxy_service(&server.configuration, gateway);
+    if let Some(app) = service.app_logic_mut() {
+        let mut options = HttpServerOptions::default();
+        options.h2c = settings.tls.is_none();
+        options.h2_idle_timeout = Some(Duration::from_secs(settings.limits.keepalive_seconds));
+        app.server_options = Some(options);
+    }
+    for address in &settings.edge {
+        match &settings.tls {
+            None => service.add_tcp(&address.to_string()),
+            Some((cert, key)) => {
+                let path = |path: &Path| path.to_str().map(str::to_owned).context("a TLS file's path is not UTF-8");
+                let mut tls = TlsSettings::intermediate(&path(cert)?, &path(key)?)
+                    .map_err(|error| anyhow::anyhow!("read the TLS certificate: {error}"))?;
+                tls.enable_h2();
+                service.add_tls_with_settings(&address.to_string(), None, tls);
+            }
+        }
+    }
+    server.add_service(service);
+    Ok(server)
+}
+
+/// Serves the sidecar and the admin pages on a thread and runtime of their own, so that a slow page costs no request.
+fn start_sidecar(state: sidecar::Sidecar, life: Life) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let settings = life.settings.load_full();
+    let listeners = runtime.block_on(async {
+        let bind = |what: &'static str, address| async move {
+            TcpListener::bind(address).await.with_context(|| format!("listen on {what} {address}"))
+        };
+        anyhow::Ok((bind("listen.sidecar", settings.sidecar).await?, bind("listen.admin", settings.admin).await?))
+    })?;
+    let (sidecar_listener, admin_listener) = listeners;
+    std::thread::Builder::new().name("sidecar".into()).spawn(move || {
+        runtime.block_on(async {
+            let dashboard = sidecar::serve(sidecar_listener, state, std::future::pending());
+            let admin = async { axum::serve(admin_listener, admin(life)).await };
+            if let Err(error) = tokio::try_join!(dashboard, admin) {
+                log::error!("serve the sidecar: {error}");
+            }
+        });
+    })?;
+    Ok(())
+}
+
+/// `/metrics`, `/healthz` and `/readyz`.
+fn admin(life: Life) -> axum::Router {
+    let readiness = life.clone();
+    let metrics = move || {
+        let billing = life.billing.clone();
+        async move {
+            billing.observe(clock::now_ms());
+            ([("content-type", "text/plain; version=0.0.4")], METRICS.text())
+        }
+    };
+    let ready = move || {
+        let ready = readiness.ready.load(Ordering::Acquire)
+            && !readiness.draining.load(Ordering::Acquire)
+            && readiness.billing.is_healthy();
+        std::future::ready(if ready {
+            (StatusCode::OK, "ready\n")
+        } else {
+            (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
+        })
+    };
+    axum::Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+}
+
+/// A thread that tells when the edge listens, and ends the process once a drain is done: Pingora by itself would sleep
+/// through its whole grace period, and then cut what still runs.
+fn start_watch(life: Life) -> anyhow::Result<()> {
+    std::thread::Builder::new().name("watch".into()).spawn(move || {
+        let settings = life.settings.load_full();
+        while !settings.edge.iter().all(|address| TcpStream::connect(address).is_ok()) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        life.ready.store(true, Ordering::Release);
+        let edge = settings.edge.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        log::info!("listening on {edge} (edge), {} (sidecar), {} (admin)", settings.sidecar, settings.admin);
+        while !life.draining.load(Ordering::Acquire) {
+            std::thread::sleep(DRAIN_LOOK);
+        }
+        let began = Instant::now();
+        let limit = Duration::from_secs(settings.limits.drain_seconds);
+        while life.in_flight.load(Ordering::Acquire) > 0 && began.elapsed() < limit {
+            std::thread::sleep(DRAIN_LOOK);
+        }
+        let cut = life.in_flight.load(Ordering::Acquire);
+        log::info!("drained in {:?}, {cut} requests cut", began.elapsed());
+        finish(&life.billing)
+    })?;
+    Ok(())
+}
+
+/// Settles what is settled, and ends the process.
+#[expect(clippy::disallowed_methods, reason = "the one end: everything that ended is in the ledger by now")]
+fn finish(billing: &Billing) -> ! {
+    billing.finish();
+    std::process::exit(0)
+}
+
+#[async_trait]
+impl ShutdownSignalWatch for Life {
+    /// SIGTERM, SIGINT and SIGQUIT drain; SIGHUP reloads.
+    async fn recv(&self) -> ShutdownSignal {
+        let listen = |kind| signal(kind).inspect_err(|error| log::error!("listen to a signal: {error}"));
+        let (Ok(mut term), Ok(mut int), Ok(mut quit), Ok(mut hup)) = (
+            listen(SignalKind::terminate()),
+            listen(SignalKind::interrupt()),
+            listen(SignalKind::quit()),
+            listen(SignalKind::hangup()),
+        ) else {
+            return ShutdownSignal::FastShutdown;
+        };
+        loop {
+            tokio::select! {
+                _ = term.recv() => break,
+                _ = int.recv() => break,
+                _ = quit.recv() => break,
+                _ = hup.recv() => self.reload(),
+            }
+        }
+        log::info!("draining: no new work is taken");
+        self.draining.store(true, Ordering::Release);
+        ShutdownSignal::GracefulTerminate
+    }
+}
+
+impl Life {
+    /// Takes models, prices, vendors and limits from the file anew; a bad file changes nothing. Running requests keep
+    /// what they were admitted under.
+    fn reload(&self) {
+        let outcome = config::load(&self.config_file).map_err(anyhow::Error::from).and_then(|settings| {
+            self.billing.keep_prices(settings.catalog.models(), clock::now_ms())?;
+            self.settings.store(Arc::new(settings));
+            Ok(())
+        });
+        let result = if outcome.is_ok() { "ok" } else { "refused" };
+        METRICS.config_reloads.with_label_values(&[result]).inc();
+        match outcome {
+            Ok(()) => log::info!("reloaded {}", self.config_file.display()),
+            Err(error) => log::error!("reload refused, the old settings stay: {error}"),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The command line: which command, on which config file.
+//!
+//! Exit codes: 0 done, 1 failed, 2 wrong usage, 64 faults in the config file. Data goes to stdout, everything else to
+//! stderr. Must not do the work itself.
+
+mod account;
+mod ledger;
+
+use crate::account::Accounts;
+use crate::billing::Billing;
+use crate::config::{self, Settings};
+use crate::{app, clock, simulator, telemetry};
+use account::{AccountCommand, KeyCommand};
+use clap::{Parser, Subcommand};
+use ledger::LedgerCommand;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// A gateway for language models: every model through two protocols, metered and billed in credits.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+struct Arguments {
+    /// The config file.
+    #[arg(short, long, global = true, env = "GATEWAY_CONFIG", default_value = "conf/gateway.yaml")]
+    config: PathBuf,
+    /// Print one JSON document on stdout.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the whole service: edge, dashboard and embedded store in one process.
+    Run,
+    /// Simulate the vendors, both protocols on one port.
+    Simulate {
+        #[arg(long, default_value = "127.0.0.1:9100")]
+        listen: String,
+        /// Fail every request: `close` (after reading it) or `status=N`.
+        #[arg(long)]
+        fault: Option<String>,
+    },
+    /// Check the config file and name every fault in it.
+    Check,
+    /// Print the JSON Schema of the config file.
+    Schema,
+    /// Accounts.
+    #[command(subcommand)]
+    Account(AccountCommand),
+    /// Keys.
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// The ledger.
+    #[command(subcommand)]
+    Ledger(LedgerCommand),
+}
+
+/// The exit code for faults in the config file (`EX_USAGE`, as proxies have it).
+const CONFIG_FAULTS: u8 = 64;
+
+/// Runs the command that the process was started with.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    telemetry::start_log();
+    match run(arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "model-gateway: {error:#}");
+            match error.downcast_ref::<config::Faults>() {
+                Some(_) => ExitCode::from(CONFIG_FAULTS),
+                None => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let Arguments { config: file, json, command } = arguments;
+    match command {
+        Command::Run => app::run(&file, config::load(&file)?)?,
+        Command::Simulate { listen, fault } => simulate(&listen, fault.as_deref())?,
+        Command::Check => check(&file, json)?,
+        Command::Schema => writeln!(std::io::stdout(), "{:#}", config::schema())?,
+        Command::Account(command) => {
+            with_store(&config::load(&file)?, json, |context| account::run_account(command, context))?
+        }
+        Command::Key(command) => with_store(&config::load(&file)?, json, |context| account::run_key(command, context))?,
+        Command::Ledger(command) => return ledger::run(command, &config::load(&file)?, json),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn simulate(listen: &str, fault: Option<&str>) -> anyhow::Result<()> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(simulator::run(listen, fault))
+}
+
+fn check(file: &Path, json: bool) -> anyhow::Result<()> {
+    let settings = config::load(file)?;
+    let models: Vec<_> = settings.catalog.models().iter().map(|model| model.id.as_str()).collect();
+    let mut out = std::io::stdout().lock();
+    if json {
+        writeln!(out, "{}", serde_json::json!({"faults": [], "models": models}))?;
+    } else {
+        writeln!(out, "{}: no faults; {} models: {}", file.display(), models.len(), models.join(", "))?;
+    }
+    Ok(())
+}
+
+fn with_store(
+    settings: &Settings,
+    json: bool,
+    run: impl FnOnce(&account::Context<'_>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let accounts = Accounts::open(&settings.data_dir)?;
+    let billing = Billing::open(&settings.data_dir)?;
+    let signup = &settings.signup;
+    run(&account::Context { accounts: &accounts, billing: &billing, signup, json, now_ms: clock::now_ms() })
+}

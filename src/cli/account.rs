@@ -1,0 +1,259 @@
+//! `model-gateway account …` and `model-gateway key …`: accounts and keys from the command line.
+//!
+//! Works while the gateway runs, and before it first ran. Must not know the config file: it is handed what it needs.
+//! A key in the clear is printed once, by `key create`.
+
+use crate::account::{Account, Accounts, Key, NewAccount, Status, sign_up_with};
+use crate::billing::{Balance, Billing};
+use crate::clock::rfc3339;
+use crate::config::Signup;
+use crate::money::Micro;
+use anyhow::{Context as _, bail};
+use clap::Subcommand;
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+
+/// The longest password that is read from stdin, in bytes.
+const PASSWORD_BYTES_MAX: u64 = 4_096;
+
+#[derive(Debug, Subcommand)]
+pub enum AccountCommand {
+    /// Open an account, with the trial that `signup` in the config gives.
+    Create {
+        #[arg(long)]
+        email: String,
+        /// Read a password for the dashboard from stdin (one line). Without it the account has no sign-in.
+        #[arg(long)]
+        password_stdin: bool,
+        /// Make it an administrator's account.
+        #[arg(long)]
+        admin: bool,
+        /// Give no trial credits.
+        #[arg(long)]
+        no_trial: bool,
+    },
+    /// List all accounts.
+    List,
+    /// Show an account and its balance.
+    Show {
+        /// Its id or its e-mail.
+        account: String,
+    },
+    /// Add credits that do not lapse.
+    Grant {
+        /// Its id or its e-mail.
+        account: String,
+        /// A decimal number of credits, as in 25.5.
+        credits: Micro,
+        /// What the credits are for, as in an invoice's number. The same reference never counts twice.
+        #[arg(long = "ref")]
+        reference: String,
+    },
+    /// Refuse an account's keys until it is resumed.
+    Suspend {
+        /// Its id or its e-mail.
+        account: String,
+    },
+    /// Let a suspended account's keys work again.
+    Resume {
+        /// Its id or its e-mail.
+        account: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// Make a key, and print it this once.
+    Create {
+        /// The account's id or e-mail.
+        #[arg(long)]
+        account: String,
+        /// 1 to 64 characters, to tell keys apart.
+        #[arg(long)]
+        name: String,
+    },
+    /// List an account's keys.
+    List {
+        /// The account's id or e-mail.
+        #[arg(long)]
+        account: String,
+    },
+    /// Revoke a key for ever; it is refused from the next request on.
+    Revoke { key_id: String },
+}
+
+/// What the commands work with.
+pub struct Context<'a> {
+    pub accounts: &'a Accounts,
+    pub billing: &'a Billing,
+    pub signup: &'a Signup,
+    /// Print one JSON document instead of text.
+    pub json: bool,
+    pub now_ms: i64,
+}
+
+/// # Errors
+/// What could not be done, and why.
+pub fn run_account(command: AccountCommand, context: &Context<'_>) -> anyhow::Result<()> {
+    match command {
+        AccountCommand::Create { email, password_stdin, admin, no_trial } => {
+            create(context, &email, password_stdin, admin, no_trial)
+        }
+        AccountCommand::List => list(context),
+        AccountCommand::Show { account } => show(context, &find(context, &account)?),
+        AccountCommand::Grant { account, credits, reference } => {
+            grant(context, &find(context, &account)?, credits, &reference)
+        }
+        AccountCommand::Suspend { account } => set_status(context, &account, Status::Suspended),
+        AccountCommand::Resume { account } => set_status(context, &account, Status::Active),
+    }
+}
+
+/// # Errors
+/// What could not be done, and why.
+pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()> {
+    match command {
+        KeyCommand::Create { account, name } => {
+            let account = find(context, &account)?;
+            let new = context.accounts.create_key(&account.id, &name, context.now_ms).context("create a key")?;
+            let text = format!("{}\n", new.key);
+            print(context.json, &json!({"key_id": new.key_id, "key": new.key, "name": new.name}), &text)
+        }
+        KeyCommand::List { account } => {
+            let keys = context.accounts.keys(&find(context, &account)?.id)?;
+            let text = keys.iter().map(key_line).collect::<String>();
+            print(context.json, &Value::Array(keys.iter().map(key_json).collect()), &text)
+        }
+        KeyCommand::Revoke { key_id } => {
+            if !context.accounts.revoke_key(None, &key_id, context.now_ms)? {
+                bail!("revoke a key: no live key has the id {key_id:?} (`key list` shows ids)");
+            }
+            let text = format!("{key_id} is revoked\n");
+            print(context.json, &json!({"key_id": key_id, "status": "revoked"}), &text)
+        }
+    }
+}
+
+fn find(context: &Context<'_>, id_or_email: &str) -> anyhow::Result<Account> {
+    let found = context.accounts.find(id_or_email)?;
+    found.with_context(|| format!("no account has the id or e-mail {id_or_email:?}"))
+}
+
+fn create(context: &Context<'_>, email: &str, password_stdin: bool, admin: bool, no_trial: bool) -> anyhow::Result<()> {
+    let password = if password_stdin { Some(read_password()?) } else { None };
+    let new = NewAccount { email, password: password.as_deref(), admin, trial: None };
+    let new = if no_trial { new } else { new.with_trial(context.signup, context.now_ms) };
+    let account = sign_up_with(context.accounts, context.billing, &new, context.now_ms)
+        .with_context(|| format!("create the account of {email:?}"))?;
+    let balance = context.billing.balance(&account.id, context.now_ms)?.balance;
+    let trial_ends_at = new.trial.map(|trial| rfc3339(trial.ends_at_ms));
+    let text = format!("{} {} balance {balance}\n", account.id, account.email);
+    let value = json!({
+        "account_id": account.id, "email": account.email, "balance": balance, "trial_ends_at": trial_ends_at,
+    });
+    print(context.json, &value, &text)
+}
+
+fn read_password() -> anyhow::Result<String> {
+    let mut text = String::new();
+    std::io::stdin().lock().take(PASSWORD_BYTES_MAX).read_to_string(&mut text).context("read a password from stdin")?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+fn list(context: &Context<'_>) -> anyhow::Result<()> {
+    let accounts = context.accounts.list()?;
+    let text = accounts
+        .iter()
+        .map(|account| {
+            let admin = if account.admin { " admin" } else { "" };
+            let at = rfc3339(account.created_at_ms);
+            format!("{} {at} {} {}{admin}\n", account.id, account.status.name(), account.email)
+        })
+        .collect::<String>();
+    let value = accounts.iter().map(account_json).collect();
+    print(context.json, &Value::Array(value), &text)
+}
+
+fn account_json(account: &Account) -> Value {
+    json!({
+        "account_id": account.id,
+        "email": account.email,
+        "status": account.status.name(),
+        "admin": account.admin,
+        "created_at": rfc3339(account.created_at_ms),
+    })
+}
+
+fn show(context: &Context<'_>, account: &Account) -> anyhow::Result<()> {
+    let Balance { balance, held, available, trial } = context.billing.balance(&account.id, context.now_ms)?;
+    let mut text = format!(
+        "account   {}\ne-mail    {}\nstatus    {}\nbalance   {balance}\nheld      {held}\navailable {available}\n",
+        account.id,
+        account.email,
+        account.status.name(),
+    );
+    if let Some(trial) = &trial {
+        let what = if trial.active { "ends" } else { "ended" };
+        text += &format!("trial     {} left, {what} {}\n", trial.credits_left, rfc3339(trial.ends_at_ms));
+    }
+    let trial = trial.map(|trial| {
+        json!({
+            "ends_at": rfc3339(trial.ends_at_ms), "credits_left": trial.credits_left, "active": trial.active,
+        })
+    });
+    let mut value = account_json(account);
+    value["balance"] = json!(balance);
+    value["held"] = json!(held);
+    value["available"] = json!(available);
+    value["trial"] = json!(trial);
+    print(context.json, &value, &text)
+}
+
+fn grant(context: &Context<'_>, account: &Account, credits: Micro, reference: &str) -> anyhow::Result<()> {
+    if !credits.is_positive() {
+        bail!("grant credits: the amount must be above 0, not {credits}");
+    }
+    if reference.trim().is_empty() {
+        bail!("grant credits: --ref must say what they are for");
+    }
+    let counted = context.billing.grant(&account.id, credits, reference, context.now_ms)?;
+    let balance = context.billing.balance(&account.id, context.now_ms)?.balance;
+    let text = if counted {
+        format!("granted {credits}; the balance of {} is {balance}\n", account.email)
+    } else {
+        format!("reference {reference:?} was counted already: nothing changed; the balance is {balance}\n")
+    };
+    let value = json!({
+        "account_id": account.id, "credits": credits, "ref": reference, "counted": counted, "balance": balance,
+    });
+    print(context.json, &value, &text)
+}
+
+fn set_status(context: &Context<'_>, account: &str, status: Status) -> anyhow::Result<()> {
+    let account = find(context, account)?;
+    context.accounts.set_status(&account.id, status)?;
+    let text = format!("{} is {}\n", account.email, status.name());
+    let value = json!({"account_id": account.id, "email": account.email, "status": status.name()});
+    print(context.json, &value, &text)
+}
+
+fn key_line(key: &Key) -> String {
+    format!("{} {} {} {} {}\n", key.id, rfc3339(key.created_at_ms), key.status.name(), key.shown, key.name)
+}
+
+fn key_json(key: &Key) -> Value {
+    json!({
+        "key_id": key.id,
+        "name": key.name,
+        "shown": key.shown,
+        "status": key.status.name(),
+        "created_at": rfc3339(key.created_at_ms),
+        "revoked_at": key.revoked_at_ms.map(rfc3339),
+    })
+}
+
+/// One JSON document, or the text; nothing else goes to stdout.
+fn print(json: bool, value: &Value, text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    if json { writeln!(out, "{value}") } else { out.write_all(text.as_bytes()) }.context("write to stdout")
+}

@@ -1,0 +1,244 @@
+//! The spine: one request, in the order in which Pingora lives it.
+//!
+//! Each hook is a few lines and names the file that does the work: `edge/admit.rs` → `edge/intake.rs` →
+//! `edge/upstream.rs` → `edge/reply.rs` → `edge/meter.rs`, with `edge/reject.rs` wherever something fails. Must not
+//! decide anything itself.
+
+mod admit;
+mod context;
+mod intake;
+mod meter;
+mod own;
+mod reject;
+mod reply;
+mod upstream;
+
+use crate::account::Accounts;
+use crate::billing::Billing;
+use crate::config::{Limits, Settings};
+use crate::protocol::failure::{Failure, Kind};
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use bytes::Bytes;
+use context::{Call, Context, Stage};
+use intake::BodiesInFlight;
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::proxy::{FailToProxy, ProxyHttp, Session};
+use pingora::upstreams::peer::HttpPeer;
+use pingora::{Error, ErrorSource, ErrorType, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::time::Duration;
+
+/// What every request shares.
+pub struct Gateway {
+    pub settings: Arc<ArcSwap<Settings>>,
+    pub accounts: Accounts,
+    pub billing: Billing,
+    /// No new work is taken.
+    pub draining: Arc<AtomicBool>,
+    /// Requests on their way to or from a vendor.
+    pub in_flight: Arc<AtomicUsize>,
+    bodies: Arc<BodiesInFlight>,
+    names: upstream::Names,
+}
+
+impl Gateway {
+    pub fn new(settings: Arc<ArcSwap<Settings>>, accounts: Accounts, billing: Billing) -> Self {
+        Self {
+            settings,
+            accounts,
+            billing,
+            draining: Arc::default(),
+            in_flight: Arc::default(),
+            bodies: Arc::default(),
+            names: upstream::Names::default(),
+        }
+    }
+}
+
+/// The limits that the body is read under.
+#[derive(Debug, Clone, Copy)]
+pub struct EdgeLimits {
+    pub body_bytes: u64,
+    pub bodies_in_flight_bytes: u64,
+    pub body_read: Duration,
+}
+
+impl EdgeLimits {
+    fn of(limits: &Limits) -> Self {
+        Self {
+            body_bytes: limits.body_bytes,
+            bodies_in_flight_bytes: limits.bodies_in_flight_bytes,
+            body_read: Duration::from_secs(limits.body_read_seconds),
+        }
+    }
+}
+
+#[async_trait]
+impl ProxyHttp for Gateway {
+    type CTX = Context;
+
+    fn new_ctx(&self) -> Context {
+        Context::new()
+    }
+
+    /// 1. The connection's manners.
+    async fn early_request_filter(&self, session: &mut Session, _ctx: &mut Context) -> Result<()> {
+        let settings = self.settings.load();
+        session.set_keepalive(Some(settings.limits.keepalive_seconds));
+        session.set_read_timeout(Some(Duration::from_secs(settings.limits.body_read_seconds)));
+        session.set_write_timeout(Some(Duration::from_secs(settings.limits.client_write_seconds)));
+        if let pingora::protocols::http::ServerSession::H1(h1) = session.downstream_session.as_mut() {
+            // Else the bytes of a second request would abort the answer to the first.
+            h1.set_pipelining_enabled(true);
+        }
+        Ok(())
+    }
+
+    /// 2. Who asks for what, and who pays.
+    async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+        admit::admit(self, session, ctx).await
+    }
+
+    /// 3. Where to, at each attempt.
+    async fn upstream_peer(&self, _session: &mut Session, ctx: &mut Context) -> Result<Box<HttpPeer>> {
+        upstream::peer(self, ctx).await
+    }
+
+    /// 4. With which header.
+    async fn upstream_request_filter(
+        &self,
+        session: &mut Session,
+        header: &mut RequestHeader,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        if let Some(call) = ctx.call() {
+            call.upstream.sent = true;
+            call.failure = None;
+            return upstream::vendor_header(ctx, header);
+        }
+        let client = session.client_addr().and_then(|address| Some(address.as_inet()?.ip().to_string()));
+        upstream::sidecar_header(ctx, client, header)
+    }
+
+    /// 5. The vendor's header.
+    async fn upstream_response_filter(
+        &self,
+        _session: &mut Session,
+        header: &mut ResponseHeader,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        if matches!(ctx.stage, Stage::Sidecar) {
+            ctx.status = header.status.as_u16();
+            header.insert_header("x-request-id", &ctx.request_id)?;
+            return header.insert_header("request-id", &ctx.request_id);
+        }
+        reply::head(ctx, header)
+    }
+
+    /// 6. The vendor's bytes, and the debit before the last of them.
+    fn upstream_response_body_filter(
+        &self,
+        _session: &mut Session,
+        body: &mut Option<Bytes>,
+        end: bool,
+        ctx: &mut Context,
+    ) -> Result<Option<Duration>> {
+        reply::body(&self.billing, ctx, body, end).map(|()| None)
+    }
+
+    /// 7a. Nobody answered the call.
+    fn fail_to_connect(
+        &self,
+        _session: &mut Session,
+        _peer: &HttpPeer,
+        ctx: &mut Context,
+        mut error: Box<Error>,
+    ) -> Box<Error> {
+        if let Some(call) = ctx.call() {
+            upstream::count_attempt(call, 0);
+            let timed_out = matches!(error.etype(), ErrorType::ConnectTimedout | ErrorType::TLSHandshakeTimedout);
+            let kind = if timed_out { Kind::UpstreamTimeout } else { Kind::UpstreamUnreachable };
+            call.failure = Some(Failure::of(kind));
+            error.set_retry(call.may_retry());
+        }
+        error
+    }
+
+    /// 7b. The call broke off.
+    fn error_while_proxy(
+        &self,
+        _peer: &HttpPeer,
+        _session: &mut Session,
+        mut error: Box<Error>,
+        ctx: &mut Context,
+        _client_reused: bool,
+    ) -> Box<Error> {
+        let retry = ctx.call().is_some_and(|call| {
+            if call.failure.is_none() && *error.esource() == ErrorSource::Upstream {
+                upstream::count_attempt(call, 0);
+            }
+            let worth_it = call.failure.as_ref().is_none_or(|failure| failure.kind.is_passing());
+            *error.esource() == ErrorSource::Upstream && worth_it && call.may_retry()
+        });
+        error.set_retry(retry);
+        error
+    }
+
+    /// 8. Nothing is left to try.
+    async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Context) -> FailToProxy {
+        if let Err(error) = tell_failure(session, error, ctx).await {
+            log::debug!("tell a client of a failure: {error}");
+        }
+        FailToProxy { error_code: ctx.status, can_reuse_downstream: false }
+    }
+
+    /// 9. What it came to.
+    async fn logging(&self, session: &mut Session, _error: Option<&Error>, ctx: &mut Context) {
+        meter::end(&self.billing, session, ctx).await;
+    }
+
+    /// Clients leave and vendors fail all day: the metrics and the access record tell, not the error log.
+    fn suppress_error_log(&self, _session: &Session, _ctx: &Context, error: &Error) -> bool {
+        *error.esource() != ErrorSource::Internal
+    }
+}
+
+/// Tells the client what failed: as an answer, or inside the stream that has begun.
+async fn tell_failure(session: &mut Session, error: &Error, ctx: &mut Context) -> Result<()> {
+    let (failure, unsent, began_stream) = match &mut ctx.stage {
+        Stage::Call(call) => {
+            let progress = call.shared.progress();
+            if progress.client_left() || progress.completed {
+                return Ok(());
+            }
+            let failure = call.failure.clone().unwrap_or_else(|| what_failed(call, error));
+            (failure, std::mem::take(&mut call.reply.unsent), call.reply.is_stream())
+        }
+        Stage::Sidecar => {
+            (Failure::new(Kind::UpstreamUnreachable, "The dashboard does not answer."), Vec::new(), false)
+        }
+        Stage::New | Stage::Answered { .. } => (Failure::of(Kind::Internal), Vec::new(), false),
+    };
+    if session.response_written().is_none() {
+        session.set_keepalive(None);
+        return reject::answer(session, ctx, &failure).await;
+    }
+    if began_stream {
+        return reject::end_stream(session, ctx, &failure, &unsent).await;
+    }
+    Ok(())
+}
+
+fn what_failed(call: &Call, error: &Error) -> Failure {
+    let timed_out = call.shared.progress().ended.is_some()
+        || matches!(error.etype(), ErrorType::ReadTimedout | ErrorType::WriteTimedout | ErrorType::ConnectTimedout);
+    Failure::of(if timed_out {
+        Kind::UpstreamTimeout
+    } else if call.shared.progress().first_byte.is_some() {
+        Kind::UpstreamClosed
+    } else {
+        Kind::UpstreamFailed
+    })
+}

@@ -1,0 +1,206 @@
+//! Answers that need no vendor: health, the model list, credits, receipts.
+//!
+//! Must not change anything.
+
+use super::context::Context;
+use super::{Gateway, reject};
+use crate::account::Principal;
+use crate::billing::{Balance, Receipt, pricing};
+use crate::catalog::Model;
+use crate::clock;
+use crate::config::Settings;
+use crate::money;
+use crate::protocol::Protocol;
+use crate::protocol::failure::{Failure, Kind};
+use bytes::Bytes;
+use pingora::http::ResponseHeader;
+use pingora::proxy::Session;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// How long a receipt is waited for, and how often it is looked for meanwhile.
+const RECEIPT_WAIT: Duration = Duration::from_secs(2);
+const RECEIPT_LOOK: Duration = Duration::from_millis(5);
+
+/// What is asked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Question {
+    Models,
+    Model(String),
+    Credits,
+    Receipt(String),
+}
+
+/// The question that a path below `/v1` asks.
+pub fn question(rest: &str) -> Option<Question> {
+    match rest {
+        "/models" => Some(Question::Models),
+        "/credits" => Some(Question::Credits),
+        _ => {
+            let named = |prefix| rest.strip_prefix(prefix).filter(|name: &&str| !name.is_empty()).map(str::to_owned);
+            named("/models/").map(Question::Model).or_else(|| named("/receipts/").map(Question::Receipt))
+        }
+    }
+}
+
+/// 200 without any look at anything.
+pub async fn health(session: &mut Session, ctx: &mut Context) -> pingora::Result<()> {
+    ctx.status = 200;
+    let mut head = ResponseHeader::build(200, Some(4))?;
+    head.insert_header("content-type", "text/plain")?;
+    reject::send(session, ctx, head, Bytes::from_static(b"ok\n")).await
+}
+
+/// # Errors
+/// There is no such thing, or it cannot be looked up.
+pub async fn answer(
+    gateway: &Gateway,
+    settings: &Settings,
+    session: &mut Session,
+    ctx: &mut Context,
+    principal: &Principal,
+    question: Question,
+) -> Result<(), Failure> {
+    let value = match question {
+        Question::Models => models(settings, ctx.surface, session.req_header().uri.query().unwrap_or_default())?,
+        Question::Model(id) => match settings.catalog.find(&id) {
+            Some(model) => describe(model, ctx.surface),
+            None => return Err(Failure::model_not_found(&id)),
+        },
+        Question::Credits => {
+            credits(&gateway.billing.balance(&principal.account_id, clock::now_ms()).map_err(unavailable)?)
+        }
+        Question::Receipt(request_id) => receipt(&awaited(gateway, principal, &request_id).await?),
+    };
+    ctx.status = 200;
+    let sent = async {
+        let mut head = ResponseHeader::build(200, Some(5))?;
+        head.insert_header("content-type", "application/json")?;
+        head.insert_header("cache-control", "no-store")?;
+        reject::send(session, ctx, head, value.to_string().into()).await
+    };
+    sent.await.map_err(|error: Box<pingora::Error>| Failure::new(Kind::Internal, error.to_string()))
+}
+
+fn unavailable(error: crate::store::StoreError) -> Failure {
+    log::error!("answer about an account: {error}");
+    Failure::of(Kind::LedgerUnavailable)
+}
+
+/// The receipt: the client may ask the moment it has the last byte, a few milliseconds before the ledger knows.
+async fn awaited(gateway: &Gateway, principal: &Principal, request_id: &str) -> Result<Receipt, Failure> {
+    let until = tokio::time::Instant::now() + RECEIPT_WAIT;
+    loop {
+        if let Some(receipt) = gateway.billing.receipt(&principal.account_id, request_id).map_err(unavailable)? {
+            return Ok(receipt);
+        }
+        // Only a request that is being answered or settled can still get one.
+        if tokio::time::Instant::now() >= until || !is_request_id(request_id) {
+            let failure = Failure::new(Kind::UnknownPath, "There is no such receipt, or not yet.");
+            return Err(failure.with_retry_after(1));
+        }
+        tokio::time::sleep(RECEIPT_LOOK).await;
+    }
+}
+
+fn is_request_id(text: &str) -> bool {
+    text.strip_prefix("req_").is_some_and(|hex| hex.len() == 32 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+fn credits(balance: &Balance) -> Value {
+    let trial = balance.trial.as_ref().map(|trial| {
+        json!({
+            "ends_at": clock::rfc3339(trial.ends_at_ms),
+            "credits_left": trial.credits_left,
+            "active": trial.active,
+        })
+    });
+    json!({"balance": balance.balance, "held": balance.held, "available": balance.available, "trial": trial})
+}
+
+fn receipt(receipt: &Receipt) -> Value {
+    let detail = &receipt.detail;
+    let lines: Vec<_> = pricing::lines(&detail.usage, &receipt.price)
+        .into_iter()
+        .filter(|(_, tokens, _)| *tokens > 0)
+        .map(|(class, tokens, price)| {
+            json!({"class": class, "tokens": tokens, "price": price, "credits": money::exact_line(tokens, price)})
+        })
+        .collect();
+    let mut value = json!({
+        "request_id": receipt.request_id,
+        "at": clock::rfc3339(receipt.at_ms),
+        "model": detail.model,
+        "surface": detail.surface,
+        "key": detail.key_shown,
+        "outcome": detail.outcome,
+        "usage": detail.usage,
+        "price": receipt.price,
+        "lines": lines,
+        "credits": receipt.credits,
+        "estimated": detail.estimated,
+        "balance_after": receipt.balance_after,
+    });
+    if receipt.writeoff.is_positive() {
+        value["writeoff"] = json!(receipt.writeoff);
+    }
+    value
+}
+
+fn models(settings: &Settings, surface: Protocol, query: &str) -> Result<Value, Failure> {
+    let models = settings.catalog.models();
+    if surface == Protocol::Chat {
+        let data: Vec<_> = models.iter().map(|model| describe(model, surface)).collect();
+        return Ok(json!({"object": "list", "data": data}));
+    }
+    let asked = |name: &str| {
+        query.split('&').find_map(|pair| pair.split_once('=').filter(|(key, _)| *key == name)).map(|(_, value)| value)
+    };
+    let limit = asked("limit").map_or(Some(20), |text| text.parse().ok().filter(|limit| (1..=1_000).contains(limit)));
+    let limit: usize = limit.ok_or_else(|| Failure::invalid(surface, "limit", "must be between 1 and 1000"))?;
+    let position = |id: &str| models.iter().position(|model| model.id == id).unwrap_or(models.len());
+    let (start, end) = match (asked("after_id"), asked("before_id")) {
+        (Some(id), _) => {
+            let start = position(id).saturating_add(1).min(models.len());
+            (start, start.saturating_add(limit).min(models.len()))
+        }
+        (None, Some(id)) => (position(id).saturating_sub(limit), position(id)),
+        (None, None) => (0, limit.min(models.len())),
+    };
+    let page = models.get(start..end).unwrap_or_default();
+    let data: Vec<_> = page.iter().map(|model| describe(model, surface)).collect();
+    let has_more = if asked("before_id").is_some() { start > 0 } else { end < models.len() };
+    Ok(json!({
+        "data": data,
+        "has_more": has_more,
+        "first_id": page.first().map(|model| &model.id),
+        "last_id": page.last().map(|model| &model.id),
+    }))
+}
+
+/// No vendor tells when a model of the catalog was made; a fixed day keeps clients that sort by it steady.
+const CREATED_S: i64 = 1_767_225_600;
+
+fn describe(model: &Model, surface: Protocol) -> Value {
+    match surface {
+        Protocol::Chat => json!({
+            "id": model.id,
+            "object": "model",
+            "created": CREATED_S,
+            "owned_by": model.vendor.name,
+        }),
+        Protocol::Messages => json!({
+            "type": "model",
+            "id": model.id,
+            "display_name": model.id,
+            "created_at": "2026-01-01T00:00:00Z",
+            "max_input_tokens": model.context_tokens,
+            "max_tokens": model.max_output_tokens,
+            "lifecycle": "active",
+            "line": null,
+            "deprecated_at": null,
+            "retires_at": null,
+            "capabilities": null,
+        }),
+    }
+}

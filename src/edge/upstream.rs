@@ -1,0 +1,211 @@
+//! The vendor's side of a request: which endpoint, how it is reached, and the header it gets.
+//!
+//! The header is built anew from an allow-list: nothing of the client's own but the version and the preview flags
+//! passes, and the vendor's key enters here and nowhere else. Must not touch bodies.
+
+use super::Gateway;
+use super::context::{Call, Context};
+use crate::catalog::{Endpoint, Vendor};
+use crate::config::Limits;
+use crate::protocol::Protocol;
+use crate::protocol::failure::{Failure, Kind};
+use crate::telemetry::METRICS;
+use http::{Method, Version, header};
+use pingora::http::RequestHeader;
+use pingora::protocols::ALPN;
+use pingora::upstreams::peer::HttpPeer;
+use pingora::{Error, ErrorType, Result};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Vendors close idle connections after about a minute: ours are given up before that.
+const POOL_IDLE: Duration = Duration::from_secs(45);
+/// How long a resolved name is trusted, and how long a stale one still serves when the resolver fails.
+const NAME_FRESH: Duration = Duration::from_secs(30);
+const NAME_STALE: Duration = Duration::from_secs(3_600);
+const RESOLVE_MOST: Duration = Duration::from_secs(3);
+const H2_STREAMS: usize = 100;
+
+/// Whose turn it is among weighted endpoints.
+static TURN: AtomicU64 = AtomicU64::new(0);
+
+/// The order in which a vendor's endpoints are tried: by weight in turn for the first, the others after it.
+pub fn plan(vendor: &Vendor, attempts: u64) -> Vec<usize> {
+    let total: u64 = vendor.endpoints.iter().map(|endpoint| u64::from(endpoint.weight)).sum();
+    let mut turn = TURN.fetch_add(1, Ordering::Relaxed) % total.max(1);
+    let mut first = 0;
+    for (index, endpoint) in vendor.endpoints.iter().enumerate() {
+        first = index;
+        match turn.checked_sub(endpoint.weight.into()) {
+            Some(rest) => turn = rest,
+            None => break,
+        }
+    }
+    let count = vendor.endpoints.len();
+    let attempts = usize::try_from(attempts).unwrap_or(usize::MAX);
+    (0..count.max(1)).map(|offset| (first + offset) % count.max(1)).cycle().take(attempts).collect()
+}
+
+/// The endpoint for the next attempt.
+pub async fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>> {
+    let Some(call) = ctx.call() else { return sidecar(gateway) };
+    let endpoint = match call.next_endpoint() {
+        Some(endpoint) => endpoint.clone(),
+        None => return Error::e_explain(ErrorType::InternalError, "no endpoint is left to try"),
+    };
+    call.upstream.tries += 1;
+    let address = gateway.names.resolve(&endpoint).await.map_err(|error| {
+        call.failure = Some(Failure::of(Kind::UpstreamUnreachable));
+        Error::because(ErrorType::ConnectNoRoute, format!("resolve {}", endpoint.host), error).into_up()
+    })?;
+    let mut peer = HttpPeer::new(address, endpoint.tls, endpoint.host.clone());
+    set_times(&mut peer, &call.settings.limits);
+    if endpoint.tls {
+        peer.options.alpn = ALPN::H2H1;
+        peer.options.max_h2_streams = H2_STREAMS;
+    }
+    Ok(Box::new(peer))
+}
+
+fn set_times(peer: &mut HttpPeer, limits: &Limits) {
+    let connect = Duration::from_secs(limits.connect_seconds);
+    peer.options.connection_timeout = Some(connect);
+    peer.options.total_connection_timeout = Some(connect);
+    // Between two reads of the body the nearer idle limit is watched by `intake.rs`.
+    peer.options.read_timeout = Some(Duration::from_secs(limits.first_byte_seconds.max(limits.idle_seconds)));
+    peer.options.write_timeout = Some(Duration::from_secs(limits.idle_seconds));
+    peer.options.idle_timeout = Some(POOL_IDLE);
+}
+
+fn sidecar(gateway: &Gateway) -> Result<Box<HttpPeer>> {
+    let settings = gateway.settings.load();
+    let mut peer = HttpPeer::new(settings.sidecar, false, String::new());
+    set_times(&mut peer, &settings.limits);
+    Ok(Box::new(peer))
+}
+
+impl Call {
+    fn next_endpoint(&self) -> Option<&Endpoint> {
+        self.upstream.plan.get(self.upstream.tries).and_then(|index| self.model.vendor.endpoints.get(*index))
+    }
+
+    /// The endpoint of the running attempt.
+    pub fn endpoint(&self) -> Option<&Endpoint> {
+        let begun = self.upstream.tries.checked_sub(1)?;
+        self.upstream.plan.get(begun).and_then(|index| self.model.vendor.endpoints.get(*index))
+    }
+
+    /// The endpoint's name in metrics.
+    pub fn endpoint_label(&self) -> &str {
+        self.endpoint().map_or("", |endpoint| endpoint.authority.as_str())
+    }
+
+    /// Another attempt is allowed, and the client is still there without a byte of an answer.
+    pub fn may_retry(&self) -> bool {
+        let progress = self.shared.progress();
+        self.next_endpoint().is_some()
+            && progress.first_byte.is_none()
+            && progress.ended.is_none()
+            && !progress.client_left()
+    }
+}
+
+/// The header that the vendor gets.
+///
+/// # Errors
+/// A configured value does not fit into a header.
+pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()> {
+    let request_id = ctx.request_id.clone();
+    let Some(call) = ctx.call() else { return Ok(()) };
+    let Some(endpoint) = call.endpoint() else { return Ok(()) };
+    let path = format!("{}{}", endpoint.prefix, call.upstream.path);
+    let mut fresh = RequestHeader::build(Method::POST, path.as_bytes(), Some(12))?;
+    fresh.set_version(Version::HTTP_11);
+    fresh.insert_header(header::HOST, &endpoint.authority)?;
+    fresh.insert_header(header::CONTENT_TYPE, "application/json")?;
+    fresh.insert_header(header::CONTENT_LENGTH, call.sent_bytes)?;
+    fresh.insert_header(header::ACCEPT, if call.stream { "text/event-stream" } else { "application/json" })?;
+    fresh.insert_header(header::ACCEPT_ENCODING, "identity")?;
+    fresh.insert_header(header::USER_AGENT, concat!("model-gateway/", env!("CARGO_PKG_VERSION")))?;
+    let vendor = &call.model.vendor;
+    let key = vendor.api_key.reveal();
+    match vendor.protocol {
+        Protocol::Chat => {
+            fresh.insert_header(header::AUTHORIZATION, format!("Bearer {key}"))?;
+            fresh.insert_header("x-client-request-id", request_id)?;
+        }
+        Protocol::Messages => {
+            fresh.insert_header("x-api-key", key)?;
+            if let Some((name, default)) = &vendor.version_header {
+                let version = call.upstream.version.as_deref().unwrap_or(default);
+                fresh.insert_header(name.clone(), version)?;
+            }
+            if let Some(previews) = &call.upstream.previews {
+                fresh.insert_header("anthropic-beta", previews)?;
+            }
+        }
+    }
+    *header = fresh;
+    Ok(())
+}
+
+/// The header that the sidecar gets: the client's, but for what only we may say.
+///
+/// # Errors
+/// The client's address does not fit into a header.
+pub fn sidecar_header(ctx: &Context, client: Option<String>, header: &mut RequestHeader) -> Result<()> {
+    for name in ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"] {
+        header.remove_header(name);
+    }
+    if let Some(client) = client {
+        header.insert_header("x-forwarded-for", client)?;
+    }
+    header.insert_header("x-request-id", &ctx.request_id)
+}
+
+/// Counts an attempt's outcome; 0 where there was no answer.
+pub fn count_attempt(call: &Call, status: u16) {
+    let labels = [call.model.vendor.name.as_str(), call.endpoint_label()];
+    METRICS.upstream_requests.with_label_values(&[labels[0], labels[1], &status.to_string()]).inc();
+    METRICS.upstream_healthy.with_label_values(&labels).set(i64::from((1..500).contains(&status)));
+}
+
+/// Names of vendors' hosts, resolved without blocking and kept for a while.
+#[derive(Default)]
+pub struct Names(Mutex<HashMap<(String, u16), (Instant, Vec<SocketAddr>)>>);
+
+impl Names {
+    async fn resolve(&self, endpoint: &Endpoint) -> std::io::Result<SocketAddr> {
+        if let Ok(ip) = endpoint.host.parse() {
+            return Ok(SocketAddr::new(ip, endpoint.port));
+        }
+        let key = (endpoint.host.clone(), endpoint.port);
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        if let Some((at, addresses)) = &known
+            && at.elapsed() < NAME_FRESH
+        {
+            return turn(addresses);
+        }
+        let looked_up = tokio::time::timeout(RESOLVE_MOST, tokio::net::lookup_host(key.clone())).await;
+        match (looked_up, known) {
+            (Ok(Ok(found)), _) => {
+                let addresses: Vec<_> = found.collect();
+                let first = turn(&addresses);
+                // Names come from the config alone, so their number is bounded.
+                self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key, (Instant::now(), addresses));
+                first
+            }
+            (_, Some((at, addresses))) if at.elapsed() < NAME_STALE => turn(&addresses),
+            (Ok(Err(error)), _) => Err(error),
+            (Err(_), _) => Err(std::io::ErrorKind::TimedOut.into()),
+        }
+    }
+}
+
+fn turn(addresses: &[SocketAddr]) -> std::io::Result<SocketAddr> {
+    let index = usize::try_from(TURN.load(Ordering::Relaxed)).unwrap_or_default() % addresses.len().max(1);
+    addresses.get(index).copied().ok_or_else(|| std::io::ErrorKind::NotFound.into())
+}

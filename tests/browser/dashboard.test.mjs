@@ -1,0 +1,167 @@
+// The way of an account holder, from sign-up to a revoked key, in a real browser.
+
+import assert from 'node:assert/strict';
+import { randomUUID } from 'node:crypto';
+import { after, before, test } from 'node:test';
+
+import { BASE_URL, MODELS, credits, eventually, prompt } from '../world/client.mjs';
+import { launch, look, person } from './browser.mjs';
+
+let browser;
+before(async () => {
+  browser = await launch();
+});
+after(() => browser?.close());
+
+const pathOf = (page) => new URL(page.url()).pathname.replace(/(.)\/$/, '$1');
+
+/** The number of credits in the balance element, as written. */
+const shownBalance = async (page) => numberIn(await page.getByTestId('balance').innerText());
+
+function numberIn(text) {
+  const found = /\d[\d,]*(?:\.\d+)?/.exec(text);
+  assert.ok(found, `no number in ${JSON.stringify(text)}`);
+  return Number(found[0].replaceAll(',', ''));
+}
+
+async function signUp(page, email, password) {
+  await page.goto('/dashboard/sign-up');
+  await page.getByLabel('Email', { exact: true }).fill(email);
+  await page.getByLabel('Password', { exact: true }).fill(password);
+  await page.getByRole('button', { name: 'Sign up', exact: true }).click();
+  await page.waitForURL((url) => !url.pathname.includes('sign-up'));
+}
+
+async function createKey(page, name) {
+  await page.goto('/dashboard/keys');
+  await page.getByLabel('Key name', { exact: true }).fill(name);
+  await page.getByRole('button', { name: 'Create key', exact: true }).click();
+  const text = await page.getByTestId('new-key').innerText();
+  return /gw-sk-[0-9A-Za-z]{49}/.exec(text)?.[0] ?? assert.fail(`no key in ${text}`);
+}
+
+const askChat = (key) =>
+  fetch(`${BASE_URL}/v1/chat/completions`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
+    body: JSON.stringify(request('beta-5.2')),
+  });
+
+const askMessages = (key) =>
+  fetch(`${BASE_URL}/v1/messages`, {
+    method: 'POST',
+    headers: { 'x-api-key': key, 'content-type': 'application/json' },
+    body: JSON.stringify(request('alpha-opus-4-7')),
+  });
+
+const request = (model) => ({
+  model,
+  max_tokens: 200,
+  messages: [{ role: 'user', content: prompt('input=2000 output=100') }],
+});
+
+/** Sends a request and expects the open page to show the new balance of its own accord. */
+async function balanceFollows(page, key, ask) {
+  const before = await shownBalance(page);
+  const answer = await ask(key);
+  assert.equal(answer.status, 200, await answer.text());
+
+  await page.waitForFunction(
+    (old) => Number(/\d[\d,]*(?:\.\d+)?/.exec(document.querySelector('[data-testid="balance"]').innerText)[0].replaceAll(',', '')) < old,
+    before,
+    { timeout: 5000 },
+  );
+  const { balance } = await credits(key);
+  await eventually('the page shows the balance', async () => (await shownBalance(page)) === Number(balance), 5);
+}
+
+test('an account holder signs up, spends, and revokes', async () => {
+  const { page, faults } = await person(browser);
+  const email = `${randomUUID()}@example.com`;
+  const password = `a long password ${randomUUID()}`;
+
+  await page.goto('/dashboard/sign-up');
+  await look(page, 'sign-up');
+  await signUp(page, email, password);
+  assert.equal(pathOf(page), '/dashboard');
+  assert.equal(await shownBalance(page), 300);
+  await page.getByTestId('trial').waitFor();
+  await look(page, 'overview-new');
+
+  const key = await createKey(page, 'laptop');
+  await look(page, 'keys-new');
+  await page.goto('/dashboard/keys');
+  assert.equal(await page.getByTestId('new-key').count(), 0, 'a key is shown once');
+  assert.ok(!(await page.content()).includes(key), 'a key is shown once');
+
+  await page.goto('/dashboard');
+  await page.evaluate(() => {
+    window.notReloaded = true;
+  });
+  await balanceFollows(page, key, askChat);
+  await balanceFollows(page, key, askMessages);
+  assert.equal(await page.evaluate(() => window.notReloaded), true, 'the page was reloaded');
+  await look(page, 'overview');
+
+  await page.goto('/dashboard/activity');
+  const activity = await page.locator('body').innerText();
+  for (const model of ['beta-5.2', 'alpha-opus-4-7']) assert.ok(activity.includes(model), `${model} in ${activity}`);
+  await look(page, 'activity');
+
+  await page.goto('/dashboard/keys');
+  await page.getByRole('row', { name: /laptop/ }).getByRole('button', { name: 'Revoke' }).click();
+  await page.getByRole('button', { name: 'Revoke key' }).click();
+  await eventually('the key is refused', async () => {
+    const [chat, messages] = [await askChat(key), await askMessages(key)];
+    return chat.status === 401 && messages.status === 401;
+  });
+
+  await page.goto('/dashboard');
+  await page.getByRole('button', { name: 'Sign out' }).click();
+  await page.getByRole('button', { name: 'Sign out' }).waitFor({ state: 'detached' });
+  await page.goto('/dashboard');
+  assert.equal(pathOf(page), '/dashboard/sign-in');
+  await look(page, 'sign-in');
+
+  await page.getByLabel('Email', { exact: true }).fill(email);
+  await page.getByLabel('Password', { exact: true }).fill(password);
+  await page.getByRole('button', { name: 'Sign in', exact: true }).click();
+  await page.getByTestId('balance').waitFor();
+  assert.ok((await shownBalance(page)) < 300);
+  assert.deepEqual(faults, []);
+});
+
+test('another account sees nothing of the first', async () => {
+  const first = await person(browser);
+  await signUp(first.page, `${randomUUID()}@example.com`, `a long password ${randomUUID()}`);
+  const key = await createKey(first.page, 'a name that nobody else uses');
+  const answer = await askChat(key);
+  assert.equal(answer.status, 200);
+  const requestId = answer.headers.get('x-request-id');
+
+  const second = await person(browser);
+  await signUp(second.page, `${randomUUID()}@example.com`, `a long password ${randomUUID()}`);
+  assert.equal(await shownBalance(second.page), 300);
+  for (const path of ['/dashboard', '/dashboard/keys', '/dashboard/activity']) {
+    await second.page.goto(path);
+    const html = await second.page.content();
+    assert.ok(!html.includes('a name that nobody else uses'), path);
+    assert.ok(!html.includes(key.slice(0, 10)), path); // as much of a key as is ever displayed
+    assert.ok(!html.includes(requestId), path);
+  }
+  assert.deepEqual([...first.faults, ...second.faults], []);
+});
+
+for (const javaScriptEnabled of [true, false]) {
+  test(`the catalog names every model ${javaScriptEnabled ? '' : 'without JavaScript'}`, async () => {
+    const { context, page, faults } = await person(browser, { javaScriptEnabled });
+    const answer = await page.goto('/docs#models');
+    assert.equal(answer.status(), 200);
+    assert.ok(answer.headers()['content-security-policy'], 'a content security policy');
+    const text = await page.locator('body').innerText();
+    for (const model of MODELS) assert.ok(text.includes(model), `${model} in ${text}`);
+    if (javaScriptEnabled) await look(page, 'catalog');
+    assert.deepEqual(faults, []);
+    await context.close();
+  });
+}

@@ -1,0 +1,27 @@
+//! Properties of the pure protocol core, and its tables, through its public functions only.
+//!
+//! It must not need a server, a clock or a file. Streams: any cut of the bytes gives the same output. Requests: a
+//! rewrite changes what it was asked to and no other byte. Failures: every kind, on both surfaces.
+//!
+//! Read next: `properties/payloads.rs`, the real payloads they all start from.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "properties/answers.rs"]
+mod answers;
+#[path = "properties/failures.rs"]
+mod failures;
+#[path = "properties/features.rs"]
+mod features;
+#[path = "properties/payloads.rs"]
+mod payloads;
+#[path = "properties/requests.rs"]
+mod requests;
+#[path = "properties/streams.rs"]
+mod streams;
+
+/// Failing seeds are printed, not kept: a failure becomes a test of its own. `PROPTEST_CASES` asks for more.
+fn cases(cases: u32) -> proptest::prelude::ProptestConfig {
+    let usual = proptest::prelude::ProptestConfig::default();
+    proptest::prelude::ProptestConfig { cases: cases.max(usual.cases), failure_persistence: None, ..usual }
+}

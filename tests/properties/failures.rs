@@ -1,0 +1,278 @@
+//! Failures: every kind on both surfaces, and what becomes of a vendor's error.
+//!
+//! Read next: `src/protocol/failure/table.rs`.
+
+use crate::payloads::{PUBLIC, UPSTREAM};
+use model_gateway::protocol::Protocol::{self, Chat, Messages};
+use model_gateway::protocol::failure::{Failure, Kind, from_vendor};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+/// Kind; chat status, type, code; messages status, type; `retry-after`; `x-should-retry: false`; on which surface.
+type Row = (Kind, (u16, &'static str, Option<&'static str>), (u16, &'static str), Option<&'static str>, [bool; 2]);
+
+const INVALID: &str = "invalid_request_error";
+const NEVER: [bool; 2] = [true, true];
+const OPEN: [bool; 2] = [false, false];
+
+#[rustfmt::skip]
+const TABLE: &[Row] = &[
+    (Kind::InvalidRequest, (400, INVALID, None), (400, INVALID), None, OPEN),
+    (Kind::MissingKey, (401, INVALID, Some("invalid_api_key")), (401, "authentication_error"), None, NEVER),
+    (Kind::BadKey, (401, INVALID, Some("invalid_api_key")), (401, "authentication_error"), None, NEVER),
+    (Kind::KeyDisabled, (403, INVALID, Some("key_disabled")), (403, "permission_error"), None, NEVER),
+    (Kind::ModelNotAllowed, (403, INVALID, Some("model_not_allowed")), (403, "permission_error"), None, NEVER),
+    (Kind::ModelNotFound, (404, INVALID, Some("model_not_found")), (404, "not_found_error"), None, NEVER),
+    (Kind::UnknownPath, (404, INVALID, None), (404, "not_found_error"), None, NEVER),
+    (Kind::WrongMethod, (405, INVALID, None), (405, INVALID), None, OPEN),
+    (Kind::InsufficientCredits, (402, "insufficient_quota", Some("insufficient_credits")), (402, "billing_error"), None, NEVER),
+    (Kind::TrialExpired, (402, "insufficient_quota", Some("trial_expired")), (402, "billing_error"), None, NEVER),
+    (Kind::KeySpendLimit, (402, "insufficient_quota", Some("key_spend_limit")), (402, "billing_error"), None, NEVER),
+    (Kind::RateLimited, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
+    (Kind::TooManyOpen, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
+    (Kind::BodyTooLarge, (413, INVALID, Some("request_too_large")), (413, "request_too_large"), None, OPEN),
+    (Kind::BodyTimeout, (408, INVALID, Some("request_timeout")), (408, INVALID), None, OPEN),
+    (Kind::ContextTooLong, (400, INVALID, Some("context_length_exceeded")), (400, INVALID), None, OPEN),
+    (Kind::ContentPolicy, (400, INVALID, Some("content_policy_violation")), (400, INVALID), None, OPEN),
+    (Kind::UnpricedFeature, (400, INVALID, Some("unpriced_feature")), (400, INVALID), None, OPEN),
+    (Kind::ThreadUnsupported, (400, INVALID, Some("thread_unsupported_request")), (400, INVALID), None, OPEN),
+    (Kind::IdempotencyRunning, (409, INVALID, Some("idempotency_running")), (409, "conflict_error"), Some("1"), OPEN),
+    (Kind::IdempotencyConflict, (422, INVALID, Some("idempotency_conflict")), (422, INVALID), None, OPEN),
+    (Kind::IdempotencyResultUnavailable, (409, INVALID, Some("idempotency_result_unavailable")), (409, "conflict_error"), None, NEVER),
+    (Kind::Conflict, (409, INVALID, None), (409, "conflict_error"), None, OPEN),
+    (Kind::Unprocessable, (422, INVALID, None), (400, INVALID), None, OPEN),
+    (Kind::VendorRequestTimeout, (408, INVALID, Some("request_timeout")), (408, INVALID), None, OPEN),
+    (Kind::VendorNotFound, (404, INVALID, None), (404, "not_found_error"), None, NEVER),
+    (Kind::VendorModelMissing, (404, INVALID, Some("model_not_found")), (404, "not_found_error"), None, NEVER),
+    (Kind::VendorRefusedUs, (502, "server_error", Some("upstream_error")), (500, "api_error"), None, NEVER),
+    (Kind::VendorQuota, (503, "server_error", Some("overloaded")), (529, "overloaded_error"), Some("30"), OPEN),
+    (Kind::UpstreamUnreachable, (502, "server_error", Some("upstream_error")), (500, "api_error"), None, OPEN),
+    (Kind::UpstreamTimeout, (504, "server_error", Some("upstream_timeout")), (504, "timeout_error"), None, OPEN),
+    (Kind::UpstreamClosed, (502, "server_error", Some("upstream_error")), (500, "api_error"), None, OPEN),
+    (Kind::UpstreamFailed, (502, "server_error", Some("upstream_error")), (500, "api_error"), None, OPEN),
+    (Kind::UpstreamEventTooLarge, (502, "server_error", Some("upstream_error")), (500, "api_error"), None, OPEN),
+    (Kind::Overloaded, (503, "server_error", Some("overloaded")), (529, "overloaded_error"), Some("5"), OPEN),
+    (Kind::Draining, (503, "server_error", Some("draining")), (529, "overloaded_error"), Some("1"), OPEN),
+    (Kind::LedgerUnavailable, (503, "server_error", Some("ledger_unavailable")), (529, "overloaded_error"), Some("2"), OPEN),
+    (Kind::Internal, (500, "server_error", Some("internal_error")), (500, "api_error"), None, OPEN),
+];
+
+fn header<'a>(headers: &'a [(&'static str, String)], name: &str) -> Option<&'a str> {
+    headers.iter().find(|(found, _)| *found == name).map(|(_, value)| value.as_str())
+}
+
+#[test]
+fn every_kind_has_its_shape_on_both_surfaces() {
+    for (kind, chat, messages, retry_after, never) in TABLE {
+        let failure = Failure::of(*kind);
+        let rendered = failure.render(Chat, "req_1");
+        let body: Value = serde_json::from_slice(&rendered.body).unwrap();
+        assert_eq!(rendered.status, chat.0, "{kind:?}");
+        assert_eq!(body["error"]["type"], chat.1, "{kind:?}");
+        assert_eq!(body["error"]["code"], json!(chat.2), "{kind:?}");
+        assert!(body["error"].as_object().unwrap().contains_key("param"));
+        assert_eq!(header(&rendered.headers, "retry-after"), *retry_after, "{kind:?}");
+        assert_eq!(header(&rendered.headers, "x-should-retry").is_some(), never[0], "{kind:?}");
+
+        let rendered = failure.render(Messages, "req_1");
+        let body: Value = serde_json::from_slice(&rendered.body).unwrap();
+        assert_eq!(rendered.status, messages.0, "{kind:?}");
+        assert_eq!(body["type"], "error");
+        assert_eq!(body["request_id"], "req_1");
+        assert_eq!(body["error"]["type"], messages.1, "{kind:?}");
+        assert_eq!(body["error"]["details"]["error_code"], json!(chat.2), "{kind:?}");
+        assert!(!body["error"]["message"].as_str().unwrap().is_empty());
+        assert_eq!(header(&rendered.headers, "retry-after"), *retry_after, "{kind:?}");
+        assert_eq!(header(&rendered.headers, "x-should-retry").is_some(), never[1], "{kind:?}");
+        assert_eq!(header(&rendered.headers, "content-type"), Some("application/json"));
+    }
+}
+
+/// Does not compile when a kind is added: then the table above wants a row too.
+fn is_known(kind: Kind) -> bool {
+    match kind {
+        Kind::InvalidRequest
+        | Kind::MissingKey
+        | Kind::BadKey
+        | Kind::KeyDisabled
+        | Kind::ModelNotAllowed
+        | Kind::ModelNotFound
+        | Kind::UnknownPath
+        | Kind::WrongMethod
+        | Kind::InsufficientCredits
+        | Kind::TrialExpired
+        | Kind::KeySpendLimit
+        | Kind::RateLimited
+        | Kind::TooManyOpen
+        | Kind::BodyTooLarge
+        | Kind::BodyTimeout
+        | Kind::ContextTooLong
+        | Kind::ContentPolicy
+        | Kind::UnpricedFeature
+        | Kind::ThreadUnsupported
+        | Kind::IdempotencyRunning
+        | Kind::IdempotencyConflict
+        | Kind::IdempotencyResultUnavailable
+        | Kind::Conflict
+        | Kind::Unprocessable
+        | Kind::VendorRequestTimeout
+        | Kind::VendorNotFound
+        | Kind::VendorModelMissing
+        | Kind::VendorRefusedUs
+        | Kind::VendorQuota
+        | Kind::UpstreamUnreachable
+        | Kind::UpstreamTimeout
+        | Kind::UpstreamClosed
+        | Kind::UpstreamFailed
+        | Kind::UpstreamEventTooLarge
+        | Kind::Overloaded
+        | Kind::Draining
+        | Kind::LedgerUnavailable
+        | Kind::Internal => true,
+    }
+}
+
+#[test]
+fn the_table_names_each_kind_and_reason_once() {
+    assert_eq!(TABLE.len(), 38);
+    assert!(TABLE.iter().all(|row| is_known(row.0)));
+    let mut reasons: Vec<&str> = TABLE.iter().map(|row| Failure::of(row.0).reason()).collect();
+    reasons.sort_unstable();
+    let all = reasons.len();
+    reasons.dedup();
+    assert_eq!(reasons.len(), all);
+}
+
+#[test]
+fn frames_end_a_stream_in_its_own_shape() {
+    let frame = |kind, surface| String::from_utf8(Failure::new(kind, "a\nb").frame(surface, "req_1")).unwrap();
+    assert_eq!(
+        frame(Kind::UpstreamClosed, Chat),
+        "data: {\"error\":{\"message\":\"a\\nb\",\"type\":\"server_error\",\"param\":null,\"code\":\"upstream_closed\"}}\n\ndata: [DONE]\n\n"
+    );
+    assert_eq!(
+        frame(Kind::UpstreamTimeout, Messages),
+        "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"timeout_error\",\"message\":\"a\\nb\"},\"request_id\":\"req_1\"}\n\n"
+    );
+    for (kind, code, error_type) in [
+        (Kind::Overloaded, "overloaded", "overloaded_error"),
+        (Kind::RateLimited, "rate_limit_exceeded", "rate_limit_error"),
+        (Kind::Internal, "upstream_error", "api_error"),
+    ] {
+        assert!(frame(kind, Chat).contains(&format!("\"code\":\"{code}\"")));
+        assert!(frame(kind, Messages).contains(&format!("\"type\":\"{error_type}\"")));
+    }
+}
+
+#[test]
+fn words_that_clients_look_for_are_there() {
+    let message = |failure: &Failure, surface| {
+        let body: Value = serde_json::from_slice(&failure.render(surface, "r").body).unwrap();
+        body["error"]["message"].as_str().unwrap().to_owned()
+    };
+    let missing = Failure::model_not_found("x/y");
+    assert_eq!(message(&missing, Chat), "The model `x/y` does not exist or you do not have access to it.");
+    assert_eq!(message(&missing, Messages), "model: x/y");
+    let other = Failure::other_surface("x");
+    assert_eq!(message(&other, Messages), "The model `x` is not available through this surface yet.");
+    let body: Value = serde_json::from_slice(&other.render(Chat, "r").body).unwrap();
+    assert_eq!((&body["error"]["param"], &body["error"]["code"]), (&json!("model"), &json!("unsupported_value")));
+    let long = Failure::context_too_long(300, 200);
+    assert_eq!(message(&long, Messages), "prompt is too long: 300 tokens > 200 maximum");
+    assert_eq!(
+        message(&long, Chat),
+        "This model's maximum context length is 200 tokens. However, your messages resulted in 300 tokens."
+    );
+    let path = message(&Failure::responses_path(), Chat);
+    assert!(path.contains("/v1/chat/completions") && path.contains("/v1/messages"));
+    let thread = Failure::of(Kind::ThreadUnsupported).render(Messages, "r");
+    let body: Value = serde_json::from_slice(&thread.body).unwrap();
+    assert_eq!(body["error"]["details"], json!({"error_code": "thread_unsupported_request", "unsupported": ["model"]}));
+    assert_eq!(
+        header(&Failure::of(Kind::RateLimited).with_retry_after(900).render(Chat, "r").headers, "retry-after"),
+        Some("60")
+    );
+}
+
+fn vendor(protocol: Protocol, status: u16, body: &str) -> Failure {
+    from_vendor(protocol, status, Some("7.5"), body.as_bytes(), UPSTREAM, PUBLIC)
+}
+
+#[test]
+fn a_vendor_error_is_judged_by_status_and_words() {
+    let chat = |kind: &str, code: &str, message: &str| {
+        json!({"error": {"message": message, "type": kind, "param": null, "code": code}}).to_string()
+    };
+    let rows = [
+        (400, chat(INVALID, "unsupported_value", "m"), Kind::InvalidRequest),
+        (400, chat(INVALID, "context_length_exceeded", "m"), Kind::ContextTooLong),
+        (400, chat(INVALID, "", "prompt is too long: 3 tokens > 2 maximum"), Kind::ContextTooLong),
+        (400, chat(INVALID, "content_filter", "m"), Kind::ContentPolicy),
+        (400, chat(INVALID, "", "Your credit balance is too low"), Kind::VendorQuota),
+        (400, "<html>".to_owned(), Kind::UpstreamFailed),
+        (401, chat(INVALID, "invalid_api_key", "m"), Kind::VendorRefusedUs),
+        (403, String::new(), Kind::VendorRefusedUs),
+        (402, String::new(), Kind::VendorQuota),
+        (404, chat(INVALID, "model_not_found", "m"), Kind::VendorModelMissing),
+        (404, chat("not_found_error", "", "model: x"), Kind::VendorModelMissing),
+        (404, chat("not_found_error", "", "File not found"), Kind::VendorNotFound),
+        (404, json!({"detail": "Not Found"}).to_string(), Kind::UpstreamFailed),
+        (405, chat(INVALID, "", "m"), Kind::UpstreamFailed),
+        (408, String::new(), Kind::VendorRequestTimeout),
+        (409, chat("conflict_error", "", "m"), Kind::Conflict),
+        (413, String::new(), Kind::BodyTooLarge),
+        (422, chat(INVALID, "", "m"), Kind::Unprocessable),
+        (429, chat("rate_limit_error", "", "m"), Kind::RateLimited),
+        (429, chat("insufficient_quota", "insufficient_quota", "m"), Kind::VendorQuota),
+        (500, chat("server_error", "", "m"), Kind::UpstreamFailed),
+        (503, String::new(), Kind::Overloaded),
+        (529, "<html>".to_owned(), Kind::Overloaded),
+        (524, String::new(), Kind::UpstreamTimeout),
+        (302, String::new(), Kind::UpstreamFailed),
+        (200, "{}".to_owned(), Kind::UpstreamFailed),
+    ];
+    for (status, body, kind) in rows {
+        assert_eq!(vendor(Chat, status, &body).kind, kind, "{status} {body}");
+    }
+    assert_eq!(vendor(Chat, 429, "").retry_after_seconds, Some(8));
+    let late = from_vendor(Chat, 503, Some("86400"), b"", UPSTREAM, PUBLIC);
+    assert_eq!(late.retry_after_seconds, Some(60));
+    assert_eq!(from_vendor(Chat, 503, Some("soon"), b"", UPSTREAM, PUBLIC).retry_after_seconds, None);
+}
+
+#[test]
+fn a_vendor_error_keeps_its_words_but_not_its_secrets() {
+    let body = format!(
+        r#"{{"error":{{"message":"Model {UPSTREAM}: bad temperature, see https://vendor.example/x","param":"temperature","code":"unsupported_value"}}}}"#
+    );
+    let failure = vendor(Chat, 400, &body);
+    assert_eq!(failure.message, format!("Model {PUBLIC}: bad temperature, see [address]"));
+    assert_eq!(failure.param.as_deref(), Some("temperature"));
+    let key = r#"{"error":{"message":"Incorrect API key provided: sk-abc123","type":"authentication_error"}}"#;
+    assert!(!vendor(Messages, 401, key).message.contains("sk-"));
+    let limit = r#"{"error":{"message":"rate limit for org-Ab12Cd34 is 50","type":"rate_limit_error"}}"#;
+    assert!(!vendor(Messages, 429, limit).message.contains("org-"));
+}
+
+proptest! {
+    #![proptest_config(crate::cases(1000))]
+
+    #[test]
+    fn no_vendor_answer_panics_or_shows_a_secret(
+        status: u16,
+        before in "\\PC{0,20}",
+        after in "[ .,:'\"]\\PC{0,20}",
+        raw in prop::collection::vec(any::<u8>(), 0..200),
+    ) {
+        let message = format!("{before} {UPSTREAM}-v2 sk-Ab12Cd34Ef56{after}");
+        let body = json!({"error": {"message": message, "type": "invalid_request_error", "param": UPSTREAM}});
+        for failure in [vendor(Chat, status, &body.to_string()), vendor(Chat, 400, &body.to_string())] {
+            for surface in [Chat, Messages] {
+                let shown = [failure.render(surface, "r").body, failure.frame(surface, "r")].concat();
+                let shown = String::from_utf8(shown).unwrap();
+                prop_assert!(!shown.contains(UPSTREAM) && !shown.contains("Ab12Cd34"), "{}", shown);
+            }
+        }
+        from_vendor(Messages, status, Some(&before), &raw, &after, PUBLIC).render(Messages, &before);
+    }
+}

@@ -1,0 +1,133 @@
+//! Features: found where they stand, and nowhere else.
+//!
+//! Read next: `properties/failures.rs`.
+
+use model_gateway::protocol::Protocol;
+use model_gateway::protocol::request::{Features, read};
+
+fn features(protocol: Protocol, members: &str) -> Features {
+    let body = format!(r#"{{"model":"m",{members}}}"#);
+    read(protocol, body.as_bytes()).expect(members).features
+}
+
+fn user(part: &str) -> String {
+    format!(r#""messages":[{{"role":"user","content":[{part}]}}]"#)
+}
+
+fn check(protocol: Protocol, members: &str, expected: Features) {
+    assert_eq!(features(protocol, members), expected, "{members}");
+}
+
+#[test]
+#[allow(clippy::too_many_lines)] // A table.
+fn what_costs_more_than_its_bytes_is_found() {
+    use Protocol::{Chat, Messages};
+    let none = Features::default;
+    let image = || Features { images: 1, ..none() };
+    let far_image = || Features { url_sources: true, ..image() };
+    let file = || Features { documents_or_files: true, ..none() };
+    let audio = || Features { audio: true, ..none() };
+    let parts = [
+        (Messages, r#"{"type":"image","source":{"type":"base64","media_type":"image/png","data":"AAAA"}}"#, image()),
+        (Messages, r#"{"source":{"type":"url","url":"https://x"},"type":"image"}"#, far_image()),
+        (Messages, r#"{"type":"image","source":{"type":"file","file_id":"f"}}"#, Features { images: 1, ..file() }),
+        (Messages, r#"{"type":"document","source":{"type":"base64","data":"JVBE"}}"#, file()),
+        (Messages, r#"{"type":"document","source":{"type":"text","data":"plain"}}"#, none()),
+        (Messages, r#"{"type":"document","source":{"type":"content","content":[{"type":"image"}]}}"#, image()),
+        (
+            Messages,
+            r#"{"type":"tool_result","content":[{"type":"image","source":{}},{"type":"image","source":{}}]}"#,
+            Features { images: 2, ..none() },
+        ),
+        (Messages, r#"{"type":"container_upload","file_id":"f"}"#, file()),
+        (Messages, r#"{"type":"tool_use","input":{"type":"image","file":{}}}"#, none()),
+        (Messages, r#"{"type":"text","text":"{\"type\":\"image\"}"}"#, none()),
+        (Chat, r#"{"type":"image_url","image_url":{"url":"data:image/png;base64,AA"}}"#, image()),
+        (Chat, r#"{"type":"image_url","image_url":{"url":"https://x/y.png"}}"#, far_image()),
+        (Chat, r#"{"image_url":"https://x/y.png"}"#, far_image()),
+        (Chat, r#"{"type":"input_audio","input_audio":{"data":"AA","format":"wav"}}"#, audio()),
+        (Chat, r#"{"type":"file","file":{"file_id":"file-1"}}"#, file()),
+        (Chat, r#"{"type":"video_url","video_url":{"url":"data:video/mp4,"}}"#, file()),
+    ];
+    for (protocol, part, expected) in parts {
+        check(protocol, &user(part), expected);
+    }
+    check(Chat, r#""messages":[{"role":"assistant","audio":{"id":"a"}}]"#, audio());
+    check(Chat, r#""messages":[{"role":"assistant","audio":null,"content":null}]"#, none());
+    check(Chat, r#""modalities":["text","audio"]"#, audio());
+    check(Chat, r#""modalities":["text"],"audio":null"#, none());
+    check(
+        Chat,
+        r#""response_format":{"json_schema":{"schema":{"properties":{"image_url":{"type":"image"}}}}}"#,
+        none(),
+    );
+}
+
+#[test]
+fn tools_that_run_at_the_vendor_are_found() {
+    let tool = |protocol, kind: &str| {
+        features(
+            protocol,
+            &format!(r#""tools":[{{"name":"f","input_schema":{{"type":"image"}}}},{{"type":"{kind}"}}]"#),
+        )
+        .server_tools
+    };
+    for kind in [
+        "web_search_20250305",
+        "web_fetch_20250910",
+        "code_execution_20250825",
+        "mcp_toolset",
+        "bash_2025",
+        "memory_20250818x",
+    ] {
+        assert!(tool(Protocol::Messages, kind), "{kind}");
+    }
+    for kind in ["custom", "function", "bash_20250124", "text_editor_20250728", "computer_20251124", "memory_20250818"]
+    {
+        assert!(!tool(Protocol::Messages, kind), "{kind}");
+    }
+    assert!(tool(Protocol::Chat, "web_search") && !tool(Protocol::Chat, "function"));
+    assert!(features(Protocol::Chat, r#""web_search_options":{}"#).server_tools);
+    assert!(!features(Protocol::Chat, r#""web_search_options":null"#).server_tools);
+    assert!(features(Protocol::Messages, r#""mcp_servers":[{}]"#).server_tools);
+    assert!(!features(Protocol::Messages, r#""mcp_servers":[]"#).server_tools);
+}
+
+#[test]
+fn tiers_speeds_threads_and_fallbacks_are_found() {
+    let tier = |protocol, tier: &str| features(protocol, &format!(r#""service_tier":{tier}"#)).service_tier;
+    for usual in ["null", "\"auto\"", "\"default\""] {
+        assert_eq!(tier(Protocol::Chat, usual), None);
+    }
+    assert_eq!(tier(Protocol::Chat, "\"flex\"").as_deref(), Some("flex"));
+    assert_eq!(tier(Protocol::Messages, "\"standard_only\""), None);
+    assert_eq!(tier(Protocol::Messages, "\"priority\"").as_deref(), Some("priority"));
+    let messages = |members: &str| features(Protocol::Messages, members);
+    assert!(messages(r#""speed":"fast""#).speed && messages(r#""speed":{}"#).speed);
+    assert!(!messages(r#""speed":"standard""#).speed && !messages(r#""speed":null"#).speed);
+    assert!(messages(r#""thread":{"type":"continue","previous_message_id":"m"}"#).thread_continue);
+    assert!(messages(r#""thread":{"previous_message_id":"m"}"#).thread_continue);
+    assert!(!messages(r#""thread":{"type":"create"}"#).thread_continue);
+    assert!(messages(r#""thread":{"type":"continue","type":"create"}"#).thread_continue);
+    let twice = r#"{"type":"document","source":{"type":"text","type":"base64","data":""}}"#;
+    check(Protocol::Messages, &user(twice), Features { documents_or_files: true, ..Features::default() });
+    assert!(messages(r#""fallbacks":[{"model":"x"}]"#).fallback_models);
+    assert!(!messages(r#""fallbacks":[]"#).fallback_models);
+    assert!(messages(r#""context_management":{"edits":[{"type":"compact_20260112"}]}"#).compaction);
+    assert!(!messages(r#""context_management":{"edits":[{"type":"clear_tool_uses_20250919"}]}"#).compaction);
+}
+
+#[test]
+fn cache_markers_are_found_where_they_count() {
+    let marks = |members: &str| {
+        let features = features(Protocol::Messages, members);
+        (features.cache_markers, features.cache_markers_1h)
+    };
+    let hour = r#"{"type":"text","text":"","cache_control":{"type":"ephemeral","ttl":"1h"}}"#;
+    assert_eq!(marks(&user(hour)), (true, true));
+    assert_eq!(marks(&format!(r#""system":[{hour}]"#)), (true, true));
+    assert_eq!(marks(r#""cache_control":{"type":"ephemeral","ttl":"5m"}"#), (true, false));
+    assert_eq!(marks(r#""cache_control":null"#), (false, false));
+    assert_eq!(marks(r#""tools":[{"name":"f","cache_control":{"type":"ephemeral"}}]"#), (true, false));
+    assert_eq!(marks(r#""tools":[{"input_schema":{"properties":{"cache_control":{"ttl":"1h"}}}}]"#), (false, false));
+}

@@ -1,0 +1,304 @@
+//! Streams: byte identity but for the edits, indifference to cuts, and what is seen of them.
+//!
+//! Read next: `properties/answers.rs`.
+
+use crate::payloads::*;
+use model_gateway::protocol::Protocol;
+use model_gateway::protocol::same::{StreamFault, StreamPass};
+use model_gateway::usage::Usage;
+use proptest::prelude::*;
+
+const EVENT_BYTES_MAX: usize = 1 << 20;
+
+/// All that can be known of a stream that was passed on.
+#[derive(PartialEq, Debug)]
+struct Passed {
+    out: String,
+    pushed: Result<(), StreamFault>,
+    /// Before `finish`.
+    completed: bool,
+    finished: Result<(), StreamFault>,
+    usage: Option<Usage>,
+    generated_bytes: u64,
+    refused_free: bool,
+    started: bool,
+    input_learned: Option<Usage>,
+}
+
+fn pass_bounded(protocol: Protocol, hide_usage: bool, pieces: &[&[u8]], event_bytes_max: usize) -> Passed {
+    let mut pass = StreamPass::new(protocol, PUBLIC, hide_usage, event_bytes_max);
+    let mut out = Vec::new();
+    let mut pushed = Ok(());
+    for piece in pieces {
+        let outcome = pass.push(piece, &mut out);
+        if pushed.is_ok() {
+            pushed = outcome;
+        }
+    }
+    let completed = pass.completed();
+    let finished = pass.finish(&mut out);
+    Passed {
+        out: String::from_utf8_lossy(&out).into_owned(),
+        pushed,
+        completed,
+        finished,
+        usage: pass.usage(),
+        generated_bytes: pass.generated_bytes(),
+        refused_free: pass.refused_free(),
+        started: pass.started(),
+        input_learned: pass.input_learned(),
+    }
+}
+
+fn pass(protocol: Protocol, hide_usage: bool, stream: &str) -> Passed {
+    pass_bounded(protocol, hide_usage, &[stream.as_bytes()], EVENT_BYTES_MAX)
+}
+
+fn chat(stream: &str) -> Passed {
+    pass(Protocol::Chat, false, stream)
+}
+
+fn messages(stream: &str) -> Passed {
+    pass(Protocol::Messages, false, stream)
+}
+
+#[test]
+fn a_chat_stream_is_the_same_but_for_the_model() {
+    let passed = chat(CHAT_TEXT);
+    assert_eq!(passed.out, renamed(CHAT_TEXT));
+    assert!(passed.completed && passed.finished.is_ok());
+    let usage = passed.usage.unwrap();
+    assert_eq!((usage.input, usage.cache_read, usage.output, usage.reasoning), (200, 1000, 340, 300));
+    assert_eq!(passed.generated_bytes, ("Héllo \"you\"\n 世界 😀").len() as u64);
+}
+
+#[test]
+fn usage_that_was_not_asked_for_is_hidden_and_still_known() {
+    let passed = pass(Protocol::Chat, true, CHAT_TEXT);
+    assert!(!passed.out.contains("usage"), "{}", passed.out);
+    assert_eq!(passed.usage.unwrap().output, 340);
+    assert!(passed.out.ends_with("\"finish_reason\":\"stop\"}] }\n\ndata: [DONE]\n\n"));
+    assert!(passed.out.contains(r#"}],"obfuscation":"x1"}"#));
+    for line in passed.out.lines().filter_map(|line| line.strip_prefix("data: {")) {
+        serde_json::from_str::<serde_json::Value>(&format!("{{{line}")).unwrap();
+    }
+}
+
+#[test]
+fn an_alone_null_usage_leaves_an_empty_object() {
+    let passed = pass(Protocol::Chat, true, "data: {\"usage\" : null}\n\ndata: [DONE]\n\n");
+    assert_eq!(passed.out, "data: {}\n\ndata: [DONE]\n\n");
+}
+
+#[test]
+fn tool_arguments_and_reasoning_are_counted() {
+    let passed = chat(CHAT_TOOLS);
+    assert_eq!(passed.out, renamed(CHAT_TOOLS));
+    let expected = "Let me see".len() + r#"{"path":"/tmp/x"}"#.len() + "{}".len();
+    assert_eq!(passed.generated_bytes, expected as u64);
+}
+
+#[test]
+fn a_messages_stream_is_the_same_but_for_the_model() {
+    let passed = messages(MESSAGES_THINKING);
+    assert_eq!(passed.out, renamed(MESSAGES_THINKING));
+    assert!(passed.completed && !passed.refused_free);
+    let expected =
+        Usage { input: 26, cache_read: 2000, cache_write_5m: 0, cache_write_1h: 120, output: 89, reasoning: 40 };
+    assert_eq!(passed.usage, Some(expected));
+    let generated = "The model is \"up-model\"…".len() + "Sure.\n".len() + "{\"a\": 1}".len();
+    assert_eq!(passed.generated_bytes, generated as u64);
+}
+
+#[test]
+fn a_refusal_before_any_output_is_free() {
+    assert!(messages(MESSAGES_REFUSAL).refused_free);
+    let text = "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"I\"}}\n\nevent: message_delta";
+    assert!(!messages(&MESSAGES_REFUSAL.replacen("event: message_delta", text, 1)).refused_free);
+}
+
+#[test]
+fn the_input_is_known_before_the_end() {
+    let cut = MESSAGES_THINKING.find("event: message_delta").unwrap();
+    let passed = messages(&MESSAGES_THINKING[..cut]);
+    assert_eq!(passed.usage, None);
+    assert_eq!(passed.finished, Err(StreamFault::Cut));
+    assert_eq!(passed.input_learned.unwrap().input_total(), 2125);
+}
+
+#[test]
+fn a_chat_stream_without_its_end_mark_is_complete_once_finished() {
+    for cut in [CHAT_TEXT.find("data: [DONE]").unwrap(), CHAT_TEXT.rfind("data: {").unwrap() + 9] {
+        let passed = chat(&CHAT_TEXT[..cut]);
+        assert!(!passed.completed && passed.finished.is_ok());
+        assert!(passed.out.ends_with("\n\ndata: [DONE]\n\n"), "{}", passed.out);
+    }
+    let unfinished = CHAT_TEXT.find("data: {\"id\":\"c-1\",\"object\":\"chat.completion.chunk\",\"model\"");
+    let passed = chat(&CHAT_TEXT[..unfinished.unwrap()]);
+    assert_eq!(passed.finished, Err(StreamFault::Cut));
+    assert!(!passed.out.contains("[DONE]"));
+    assert_eq!(chat("data: [DONE]\n\n").pushed, Err(StreamFault::Cut));
+    assert_eq!(chat("").finished, Err(StreamFault::Cut));
+}
+
+#[test]
+fn one_of_two_choices_finished_is_a_cut() {
+    let stream = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}},{\"index\":1,\"delta\":{}}]}\n\ndata: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+    assert_eq!(chat(stream).finished, Err(StreamFault::Cut));
+}
+
+#[test]
+fn an_end_without_its_blank_line_is_an_end() {
+    assert!(chat(CHAT_TEXT.trim_end()).finished.is_ok());
+    assert!(messages(MESSAGES_THINKING.trim_end()).finished.is_ok());
+    let cut = MESSAGES_THINKING.trim_end().len() - 1;
+    assert_eq!(messages(&MESSAGES_THINKING[..cut]).finished, Err(StreamFault::Cut));
+}
+
+#[test]
+fn nothing_follows_the_end() {
+    let passed = chat(&format!("{CHAT_TEXT}data: {{\"error\":{{}}}}\n\n"));
+    assert_eq!((passed.out, passed.pushed), (renamed(CHAT_TEXT), Ok(())));
+    let passed = messages(&format!("{MESSAGES_REFUSAL}data: [DONE]\n\n"));
+    assert_eq!((passed.out, passed.pushed), (renamed(MESSAGES_REFUSAL), Ok(())));
+}
+
+#[test]
+fn all_line_ends_pass_and_end_at_once() {
+    for line_end in ["\r\n", "\r"] {
+        let stream = format!("\u{feff}{}", MESSAGES_THINKING.replace('\n', line_end));
+        let passed = messages(&stream);
+        assert_eq!(passed.out, renamed(&stream));
+        assert!(passed.completed, "{line_end:?}");
+        let stream = CHAT_TEXT.replace('\n', line_end);
+        assert!(chat(&stream).completed);
+    }
+}
+
+#[test]
+fn a_vendor_error_stops_the_stream_and_is_not_shown() {
+    let error = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n";
+    let start = MESSAGES_THINKING.split_inclusive("\n\n").next().unwrap();
+    let passed = messages(&format!("{start}{error}"));
+    assert_eq!(passed.out, renamed(start));
+    let fault = passed.pushed.unwrap_err();
+    assert_eq!(fault.failure(Protocol::Messages, UPSTREAM, PUBLIC).status(Protocol::Messages), 529);
+    assert!(!messages(error).started);
+
+    let chat_error = "data: {\"error\":{\"message\":\"busy\",\"code\":429}}\n\n";
+    let fault = chat(chat_error).pushed.unwrap_err();
+    assert_eq!(fault.failure(Protocol::Chat, UPSTREAM, PUBLIC).reason(), "rate_limited");
+    let named = "event: error\ndata: it broke\n\n";
+    assert!(matches!(chat(named).pushed, Err(StreamFault::VendorError(_))));
+}
+
+#[test]
+fn what_must_be_json_and_is_not_stops_the_stream() {
+    for stream in ["data: {\"a\":1\n\n", "data: 12\n\n", "data: <html>\n\n", "data: {\"a\":\"\u{1}\"}\n\n"] {
+        assert_eq!(chat(stream).pushed, Err(StreamFault::NotJson), "{stream}");
+        assert_eq!(messages(stream).pushed, Err(StreamFault::NotJson), "{stream}");
+    }
+    let named = "event: news\ndata: not json\n\n";
+    assert_eq!(messages(named).out, named);
+    let wrapped = "data: : keep-alive\n\n";
+    assert_eq!((chat(wrapped).out.as_str(), chat(wrapped).pushed), ("", Ok(())));
+}
+
+#[test]
+fn data_in_several_lines_is_joined_when_it_must_be_edited() {
+    let stream = format!("data: {{\"model\":\ndata:\"{UPSTREAM}\",\ndata: \"choices\":[]}}\n\n");
+    let expected = format!("data: {{\"model\": {}, \"choices\":[]}}\n\n", public_json());
+    assert_eq!(chat(&stream).out, expected);
+}
+
+#[test]
+fn zeros_beside_text_are_no_usage_and_garbage_is_absent() {
+    let with = |usage: &str| {
+        let from = CHAT_TOOLS.find("{\"prompt_tokens\"").unwrap();
+        let to = CHAT_TOOLS.find("}\n\ndata: [DONE]").unwrap();
+        chat(&format!("{}{usage}{}", &CHAT_TOOLS[..from], &CHAT_TOOLS[to..])).usage
+    };
+    assert_eq!(with(r#"{"prompt_tokens":0,"completion_tokens":0}"#), None);
+    for garbage in ["-1", "1.5", "1e3", "\"7\"", "null", "9007199254740993", "[]", "99999999999999999999999"] {
+        let usage = format!(r#"{{"prompt_tokens":5,"completion_tokens":{garbage}}}"#);
+        assert_eq!(with(&usage), None, "{garbage}");
+        let usage = format!(
+            r#"{{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{{"cached_tokens":{garbage}}}}}"#
+        );
+        assert_eq!(with(&usage).unwrap().input, 5, "{garbage}");
+    }
+    assert_eq!(with("\"NaN\""), None);
+    let most = r#"{"prompt_tokens":9007199254740992,"completion_tokens":9007199254740992}"#;
+    assert_eq!(with(most).unwrap().output, 1 << 53);
+}
+
+#[test]
+fn an_event_over_the_limit_stops_the_stream_however_it_is_cut() {
+    let stream = CHAT_TEXT.as_bytes();
+    let whole = pass_bounded(Protocol::Chat, false, &[stream], 280);
+    assert_eq!(whole.pushed, Err(StreamFault::TooLarge { limit: 280 }));
+    let bytes: Vec<&[u8]> = stream.chunks(1).collect();
+    assert_eq!(pass_bounded(Protocol::Chat, false, &bytes, 280), whole);
+}
+
+fn streams() -> impl Strategy<Value = (Protocol, bool, Vec<u8>)> {
+    let stream = prop_oneof![
+        Just((Protocol::Chat, CHAT_TEXT)),
+        Just((Protocol::Chat, CHAT_TOOLS)),
+        Just((Protocol::Messages, MESSAGES_THINKING)),
+        Just((Protocol::Messages, MESSAGES_REFUSAL)),
+    ];
+    let line_end = prop_oneof![Just("\n"), Just("\r\n"), Just("\r")];
+    let byte = prop_oneof![any::<u8>(), prop::sample::select(b"\n\r:{}[],\"\\ \xef".to_vec()),];
+    let change = (any::<prop::sample::Index>(), byte, 0..3_u8);
+    (stream, line_end, any::<bool>(), prop::collection::vec(change, 0..4)).prop_map(
+        |((protocol, stream), line_end, hide_usage, changes)| {
+            let mut bytes = stream.replace('\n', line_end).into_bytes();
+            for (index, byte, how) in changes {
+                let at = index.index(bytes.len());
+                match how {
+                    0 => bytes[at] = byte,
+                    1 => bytes.insert(at, byte),
+                    _ => drop(bytes.remove(at)),
+                }
+            }
+            (protocol, hide_usage, bytes)
+        },
+    )
+}
+
+fn cut<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
+    let mut places: Vec<usize> = cuts.iter().map(|index| index.index(bytes.len() + 1)).collect();
+    places.extend([0, bytes.len()]);
+    places.sort_unstable();
+    places.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect()
+}
+
+proptest! {
+    #![proptest_config(crate::cases(2000))]
+
+    #[test]
+    fn any_cut_gives_the_same(
+        (protocol, hide_usage, bytes) in streams(),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+        event_bytes_max in prop_oneof![4 => Just(EVENT_BYTES_MAX), 1 => 1..700_usize],
+    ) {
+        let whole = pass_bounded(protocol, hide_usage, &[&bytes], event_bytes_max);
+        let pieces = pass_bounded(protocol, hide_usage, &cut(&bytes, &cuts), event_bytes_max);
+        prop_assert_eq!(&whole, &pieces);
+        let single: Vec<&[u8]> = bytes.chunks(1).collect();
+        prop_assert_eq!(&whole, &pass_bounded(protocol, hide_usage, &single, event_bytes_max));
+        if let Some(usage) = whole.usage {
+            prop_assert!(usage.reasoning <= usage.output);
+            prop_assert!(usage.input_total() <= 4 << 53);
+        }
+    }
+
+    #[test]
+    fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), hide_usage: bool) {
+        for protocol in [Protocol::Chat, Protocol::Messages] {
+            let data = [b"data: ".as_slice(), &bytes, b"\n\n"].concat();
+            pass_bounded(protocol, hide_usage, &[&bytes, &data], 200);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+// Official clients that point at the world of tests/world/run.mjs and count what they send.
+
+import Anthropic from '@anthropic-ai/sdk';
+import OpenAI from 'openai';
+
+import { BASE_URL } from '../../world/client.mjs';
+
+export * from '../../world/client.mjs';
+
+export const ALPHA = 'alpha-haiku-4-5-20251001'; // its vendor speaks the messages protocol
+export const BETA = 'beta-5.2'; // its vendor speaks chat completions
+export const REQUEST_ID = /^req_[0-9a-f]{32}$/;
+
+/** How a client hands over its key. */
+export const CHAT_AUTH = {
+  bearer: (key) => ({ apiKey: key }),
+  'x-api-key': (key) => ({ apiKey: 'unused', defaultHeaders: { Authorization: null, 'x-api-key': key } }),
+  both: (key) => ({ apiKey: 'not-a-gateway-key', defaultHeaders: { 'x-api-key': key } }),
+};
+
+export const MESSAGES_AUTH = {
+  apiKey: (key) => ({ apiKey: key }),
+  authToken: (key) => ({ authToken: key }),
+  'x-api-key': (key) => ({ authToken: null, defaultHeaders: { 'X-Api-Key': key } }),
+};
+
+/** `client` and `sent`: the requests it made, its own retries included. */
+export function chatClient(key, { auth = 'bearer', ...options } = {}) {
+  const sent = [];
+  const client = new OpenAI({
+    baseURL: `${BASE_URL}/v1`,
+    fetch: remembering(sent),
+    ...CHAT_AUTH[auth](key),
+    ...options,
+  });
+  return { client, sent };
+}
+
+export function messagesClient(key, { auth = 'apiKey', ...options } = {}) {
+  const sent = [];
+  const client = new Anthropic({
+    baseURL: BASE_URL,
+    fetch: remembering(sent),
+    ...MESSAGES_AUTH[auth](key),
+    ...options,
+  });
+  return { client, sent };
+}
+
+function remembering(sent) {
+  return (url, init) => {
+    sent.push({ url: String(url), headers: new Headers(init?.headers), body: init?.body });
+    return fetch(url, init);
+  };
+}

@@ -1,0 +1,157 @@
+"""What the tests see of the world that tests/world/run.mjs started: the gateway's address, accounts
+and keys made by the program's own commands, official clients, and the simulated vendor's memory."""
+
+import hashlib
+import json
+import os
+import subprocess
+import time
+import uuid
+from dataclasses import dataclass
+from decimal import Decimal
+
+import anthropic
+import httpx2
+import openai
+
+
+def _setting(name: str) -> str:
+    value = os.environ.get(name)
+    if not value:
+        raise RuntimeError(f"{name} is not set: start the suite by tests/world/run.mjs")
+    return value
+
+
+BASE_URL = _setting("GATEWAY_BASE_URL")
+SIMULATOR_URL = _setting("GATEWAY_SIMULATOR_URL")
+BINARY = _setting("MODEL_GATEWAY_BIN")
+
+ALPHA = "alpha-haiku-4-5-20251001"  # its vendor speaks the messages protocol
+BETA = "beta-5.2"  # its vendor speaks chat completions
+MODELS = ["alpha-haiku-4-5-20251001", "alpha-opus-4-7", "alpha-sonnet-4-6", "beta-5.2", "beta-5.5"]
+
+REQUEST_ID = r"req_[0-9a-f]{32}"
+
+
+@dataclass(frozen=True)
+class Account:
+    account_id: str
+    email: str
+    key: str
+
+
+def command(*args: str) -> dict:
+    """Runs one of the program's commands (its config comes from GATEWAY_CONFIG)."""
+    done = subprocess.run([BINARY, *args, "--json"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, f"{args} ended with {done.returncode}: {done.stderr}"
+    return json.loads(done.stdout)
+
+
+def create_account(*, trial: bool = True) -> Account:
+    email = f"{uuid.uuid4()}@example.com"
+    account = command("account", "create", "--email", email, *([] if trial else ["--no-trial"]))
+    key = command("key", "create", "--account", email, "--name", "tests")
+    return Account(account["account_id"], email, key["key"])
+
+
+def prompt(marker: str = "") -> str:
+    """A text that the simulated vendor obeys and that no other request contains."""
+    return f"{uuid.uuid4()} [[sim {marker}]]" if marker else str(uuid.uuid4())
+
+
+class Wire(httpx2.Client):
+    """An HTTP client that remembers each attempt, so that a test can count what an SDK sent."""
+
+    def __init__(self, *, without: str | None = None) -> None:
+        super().__init__(timeout=60, trust_env=False, event_hooks={"request": [self._remember]})
+        self.sent: list[httpx2.Request] = []
+        self._without = without
+
+    def _remember(self, request: httpx2.Request) -> None:
+        if self._without:
+            request.headers.pop(self._without, None)
+        self.sent.append(request)
+
+    @property
+    def body(self) -> bytes:
+        return self.sent[-1].read()
+
+
+# How a client hands over its key. "both" is what a user gets who sets the gateway's header while
+# the SDK still sends a vendor's own key.
+CHAT_AUTH = ["bearer", "x-api-key", "both"]
+MESSAGES_AUTH = ["api_key", "auth_token", "x-api-key"]
+
+
+def chat_client(key: str, auth: str = "bearer", **options) -> openai.OpenAI:
+    # This SDK insists on an Authorization header: for "x-api-key" it is taken off on the way.
+    wire = Wire(without="authorization" if auth == "x-api-key" else None)
+    options = {"base_url": f"{BASE_URL}/v1", "http_client": wire, **options}
+    if auth == "bearer":
+        return openai.OpenAI(api_key=key, **options)
+    return openai.OpenAI(api_key="not-a-gateway-key", default_headers={"x-api-key": key}, **options)
+
+
+def messages_client(key: str, auth: str = "api_key", **options) -> anthropic.Anthropic:
+    options = {"base_url": BASE_URL, "http_client": Wire(), **options}
+    if auth == "x-api-key":
+        return anthropic.Anthropic(auth_token=None, default_headers={"X-Api-Key": key}, **options)
+    return anthropic.Anthropic(**{auth: key}, **options)
+
+
+def attempts(client) -> int:
+    """How many requests the SDK has sent, its own retries included."""
+    return len(client._client.sent)
+
+
+def get(path: str, key: str) -> httpx2.Response:
+    return httpx2.get(BASE_URL + path, headers={"Authorization": f"Bearer {key}"}, trust_env=False)
+
+
+def credits(key: str) -> dict:
+    answer = get("/v1/credits", key)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def settled_credits(key: str) -> dict:
+    """The account's credits once no request of it is open any more."""
+
+    def nothing_held():
+        now = credits(key)
+        return now if Decimal(now["held"]) == 0 else None
+
+    return eventually("every hold resolved", nothing_held)
+
+
+def vendor_requests(text: str) -> list[dict]:
+    """The requests, oldest first, in whose body the simulated vendor saw this prompt. Bodies are kept up to 64 KiB."""
+    nonce = text.split(" ")[0]
+    found = []
+    for request in last_vendor_requests(64):
+        if nonce in (request["body"] or ""):
+            found.append({**request, "body": json.loads(request["body"])})
+    return found
+
+
+def last_vendor_requests(count: int) -> list[dict]:
+    return httpx2.get(f"{SIMULATOR_URL}/_sim/requests?last={count}", trust_env=False).json()
+
+
+def passed_on(client, seen: dict) -> bool:
+    """Whether the vendor got the very bytes that the SDK sent last, but for the model's upstream name."""
+    sent = client._client.body
+    public = json.loads(sent)["model"]
+    expected = sent.replace(f'"model":"{public}"'.encode(), f'"model":"{seen["body"]["model"]}"'.encode())
+    return seen["body_sha256"] == hashlib.sha256(expected).hexdigest()
+
+
+def eventually(what: str, condition, seconds: float = 10):
+    """Asks until the condition returns something true, and returns that."""
+    deadline = time.monotonic() + seconds
+    while True:
+        result = condition()
+        if result:
+            return result
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.05)

@@ -1,0 +1,72 @@
+// What a test suite sees of the world that run.mjs started for it: the addresses, accounts and
+// keys made by the program's own commands, and the simulated vendor's memory of what it was sent.
+
+import { execFile } from 'node:child_process';
+import { createHash, randomUUID } from 'node:crypto';
+import { promisify } from 'node:util';
+
+const run = promisify(execFile);
+
+function setting(name) {
+  const value = process.env[name];
+  if (!value) throw new Error(`${name} is not set: start the suite by tests/world/run.mjs`);
+  return value;
+}
+
+export const BASE_URL = setting('GATEWAY_BASE_URL');
+export const SIMULATOR_URL = setting('GATEWAY_SIMULATOR_URL');
+const BINARY = setting('MODEL_GATEWAY_BIN');
+
+export const MODELS = ['alpha-haiku-4-5-20251001', 'alpha-opus-4-7', 'alpha-sonnet-4-6', 'beta-5.2', 'beta-5.5'];
+
+/** Runs one of the program's commands and returns the JSON document that it prints. */
+export async function command(...args) {
+  const { stdout } = await run(BINARY, [...args, '--json']); // the config comes from GATEWAY_CONFIG
+  return JSON.parse(stdout);
+}
+
+/** A new account with one key. `trial: false` leaves it without a credit. */
+export async function createAccount({ trial = true } = {}) {
+  const email = `${randomUUID()}@example.com`;
+  const { account_id: accountId } = await command('account', 'create', '--email', email, ...(trial ? [] : ['--no-trial']));
+  const { key } = await command('key', 'create', '--account', email, '--name', 'tests');
+  return { accountId, email, key };
+}
+
+export async function credits(key) {
+  const answer = await fetch(`${BASE_URL}/v1/credits`, { headers: { authorization: `Bearer ${key}` } });
+  if (answer.status !== 200) throw new Error(`GET /v1/credits answered ${answer.status}: ${await answer.text()}`);
+  return answer.json();
+}
+
+/** A text that the simulated vendor obeys and that no other request contains. */
+export function prompt(marker = '') {
+  return `${randomUUID()} ${marker && `[[sim ${marker}]]`}`.trim();
+}
+
+/** The requests, oldest first, in whose body (up to 64 KiB are kept) the simulated vendor saw `text`. */
+export async function vendorRequests(text) {
+  const nonce = text.split(' ')[0];
+  const requests = await (await fetch(`${SIMULATOR_URL}/_sim/requests?last=64`)).json();
+  return requests
+    .filter((request) => request.body?.includes(nonce))
+    .map((request) => ({ ...request, body: JSON.parse(request.body) }));
+}
+
+/** Whether the vendor got the very bytes that an SDK sent, but for the model's upstream name. */
+export function passedOn(body, seen) {
+  const publicId = JSON.parse(body).model;
+  const expected = String(body).replace(`"model":"${publicId}"`, `"model":"${seen.body.model}"`);
+  return seen.body_sha256 === createHash('sha256').update(expected).digest('hex');
+}
+
+/** Asks until `condition` returns something true, and returns that. */
+export async function eventually(what, condition, seconds = 10) {
+  const deadline = Date.now() + seconds * 1000;
+  for (;;) {
+    const result = await condition();
+    if (result) return result;
+    if (Date.now() > deadline) throw new Error(`not within ${seconds} s: ${what}`);
+    await new Promise((done) => setTimeout(done, 50));
+  }
+}

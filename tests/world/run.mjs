@@ -1,0 +1,201 @@
+// Starts one whole world for a test suite, runs the suite inside it, and takes it down again.
+//
+//   node tests/world/run.mjs COMMAND ARGS...
+//
+// A world is a simulated vendor and a gateway, on ports that the system chose, with data in a
+// temporary directory of their own. The command finds them by the environment variables that
+// `environment()` sets. When the command has ended, the world must end well too: both processes
+// leave with status 0 on SIGTERM, the ledger verifies without a finding, and no file of the
+// gateway holds a key in the clear. Otherwise this program fails, even if every test passed.
+//
+// The binary is $MODEL_GATEWAY_BIN, else the one in the dev profile's target directory.
+
+import { spawn, spawnSync } from 'node:child_process';
+import { existsSync, readFileSync } from 'node:fs';
+import { mkdtemp, open, readFile, readdir, rm, writeFile } from 'node:fs/promises';
+import { createServer } from 'node:net';
+import { homedir, tmpdir } from 'node:os';
+import { dirname, join, resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const REPOSITORY = resolve(dirname(fileURLToPath(import.meta.url)), '../..');
+const START_SECONDS = 30;
+const STOP_SECONDS = 30;
+
+/** The addresses of conf/local.yaml, each of which a world replaces by one of its own. */
+const SHIPPED_PORTS = { edge: 8080, sidecar: 8081, admin: 9090, simulator: 9100 };
+
+async function main(command) {
+  if (command.length === 0) throw new Error('usage: run.mjs COMMAND ARGS...');
+  const binary = findBinary();
+  const dir = await mkdtemp(join(tmpdir(), 'model-gateway-world-'));
+  const processes = [];
+  const faults = [];
+  const interruption = new AbortController();
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) {
+    process.on(signal, () => interruption.abort(new Error(`interrupted by ${signal}`)));
+  }
+  try {
+    const ports = await freePorts(Object.keys(SHIPPED_PORTS));
+    const config = join(dir, 'gateway.yaml');
+    await writeFile(config, worldConfig(ports, join(dir, 'data')));
+
+    const simulator = ['simulate', '--listen', `127.0.0.1:${ports.simulator}`];
+    processes.push(await start('simulator', binary, simulator, dir));
+    await answers(`http://127.0.0.1:${ports.simulator}/_sim/stats`, processes.at(-1), interruption.signal);
+    processes.push(await start('gateway', binary, ['run', '-c', config], dir));
+    await answers(`http://127.0.0.1:${ports.admin}/readyz`, processes.at(-1), interruption.signal);
+
+    const status = await runSuite(command, environment({ binary, config, ports, dir }), interruption.signal);
+    if (status !== 0) faults.push(`the suite ended with ${status}`);
+    faults.push(...(await stop(processes)), ...ledgerFaults(binary, config), ...(await clearKeys(dir)));
+  } catch (error) {
+    faults.push(error.message);
+  } finally {
+    await stop(processes);
+  }
+  if (faults.length > 0) await showLogs(dir);
+  for (const fault of faults) console.error(`world: ${fault}`);
+  await rm(dir, { recursive: true, force: true });
+  return faults.length === 0 ? 0 : 1;
+}
+
+function findBinary() {
+  const cache = process.env.XDG_CACHE_HOME || join(homedir(), '.cache');
+  const target = process.env.CARGO_TARGET_DIR || join(cache, 'model-gateway/target');
+  const binary = process.env.MODEL_GATEWAY_BIN || join(target, 'debug/model-gateway');
+  if (!existsSync(binary)) throw new Error(`no binary at ${binary}: build it, or set MODEL_GATEWAY_BIN`);
+  return binary;
+}
+
+/** Asks the system for free ports, all held at once so that no two are the same. */
+async function freePorts(names) {
+  const servers = await Promise.all(
+    names.map(
+      () =>
+        new Promise((done, failed) => {
+          const server = createServer().once('error', failed);
+          server.listen(0, '127.0.0.1', () => done(server));
+        }),
+    ),
+  );
+  const ports = Object.fromEntries(names.map((name, i) => [name, servers[i].address().port]));
+  await Promise.all(servers.map((server) => new Promise((done) => server.close(done))));
+  return ports;
+}
+
+/** conf/local.yaml with its addresses and its data directory replaced. */
+function worldConfig(ports, dataDir) {
+  let text = readFileSync(join(REPOSITORY, 'conf/local.yaml'), 'utf8');
+  for (const [name, shipped] of Object.entries(SHIPPED_PORTS)) {
+    const pattern = new RegExp(`(127\\.0\\.0\\.1|localhost):${shipped}\\b`, 'g');
+    if (!pattern.test(text)) throw new Error(`conf/local.yaml no longer names port ${shipped} (${name})`);
+    text = text.replace(pattern, `127.0.0.1:${ports[name]}`);
+  }
+  if (!/^data_dir:.*$/m.test(text)) throw new Error('conf/local.yaml has no data_dir');
+  return text.replace(/^data_dir:.*$/m, `data_dir: ${JSON.stringify(dataDir)}`);
+}
+
+function environment({ binary, config, ports, dir }) {
+  const inherited = Object.fromEntries(
+    // A proxy or a key of the person who runs the tests must not reach the SDKs.
+    Object.entries(process.env).filter(
+      ([name]) => !/^(https?|all|no)_proxy$|^(OPENAI|ANTHROPIC|ALPHA|BETA)_/i.test(name),
+    ),
+  );
+  return {
+    ...inherited,
+    MODEL_GATEWAY_BIN: binary,
+    GATEWAY_CONFIG: config,
+    GATEWAY_DATA_DIR: join(dir, 'data'),
+    GATEWAY_BASE_URL: `http://127.0.0.1:${ports.edge}`,
+    GATEWAY_ADMIN_URL: `http://127.0.0.1:${ports.admin}`,
+    GATEWAY_SIMULATOR_URL: `http://127.0.0.1:${ports.simulator}`,
+  };
+}
+
+async function start(name, binary, args, dir) {
+  const log = await open(join(dir, `${name}.log`), 'w');
+  // A group of its own: Ctrl-C reaches this program, which then ends the process in order.
+  const child = spawn(binary, args, { cwd: dir, stdio: ['ignore', log.fd, log.fd], detached: true });
+  const exited = new Promise((done) => {
+    child.once('exit', (code, signal) => done(code ?? signal));
+    child.once('error', (error) => done(error.message));
+  }).finally(() => log.close());
+  return { name, child, exited };
+}
+
+/** Waits until `url` answers 200; fails at once if the process behind it ends. */
+async function answers(url, { name, exited }, interruption) {
+  let ended;
+  exited.then((status) => (ended = status));
+  const deadline = Date.now() + START_SECONDS * 1000;
+  for (;;) {
+    const answer = await fetch(url).catch(() => null);
+    await answer?.arrayBuffer();
+    if (answer?.status === 200) return;
+    interruption.throwIfAborted();
+    if (ended !== undefined) throw new Error(`the ${name} ended with ${ended} before it was ready`);
+    if (Date.now() > deadline) throw new Error(`the ${name} was not ready after ${START_SECONDS} s`);
+    await new Promise((done) => setTimeout(done, 50));
+  }
+}
+
+/** Runs the suite to its end and returns its status. */
+function runSuite([program, ...args], env, interruption) {
+  interruption.throwIfAborted();
+  return new Promise((done, failed) => {
+    const child = spawn(program, args, { stdio: ['ignore', 'inherit', 'inherit'], env });
+    interruption.addEventListener('abort', () => child.kill('SIGTERM'));
+    child.once('error', failed);
+    child.once('exit', (code) => done(code ?? 1));
+  });
+}
+
+/** Ends what was started, the last one first. Returns what went wrong; safe to call twice. */
+async function stop(processes) {
+  const faults = [];
+  for (const { name, child, exited } of processes.splice(0).reverse()) {
+    child.kill('SIGTERM');
+    const late = setTimeout(() => child.kill('SIGKILL'), STOP_SECONDS * 1000);
+    const status = await exited;
+    clearTimeout(late);
+    if (status !== 0) faults.push(`the ${name} left with ${status} instead of 0 after SIGTERM`);
+  }
+  return faults;
+}
+
+/** Every suite leaves a ledger in which each debit recomputes and each invariant holds. */
+function ledgerFaults(binary, config) {
+  const run = spawnSync(binary, ['ledger', 'verify', '-c', config, '--json'], { encoding: 'utf8' });
+  if (run.status !== 0) return [`ledger verify ended with ${run.status}: ${run.stdout}${run.stderr}`];
+  const { findings } = JSON.parse(run.stdout);
+  return findings.map((finding) => `ledger verify found ${JSON.stringify(finding)}`);
+}
+
+/** No file may hold a whole key: neither one of the gateway's own nor a vendor's. */
+async function clearKeys(dir) {
+  const faults = [];
+  for (const entry of await readdir(dir, { recursive: true, withFileTypes: true })) {
+    if (!entry.isFile() || entry.name === 'gateway.yaml') continue;
+    const text = await readFile(join(entry.parentPath ?? entry.path, entry.name), 'latin1');
+    if (/gw-sk-[0-9A-Za-z]{49}|sim-(alpha|beta)-key/.test(text)) faults.push(`${entry.name} holds a key in the clear`);
+  }
+  return faults;
+}
+
+async function showLogs(dir) {
+  for (const name of ['simulator', 'gateway']) {
+    const text = await readFile(join(dir, `${name}.log`), 'utf8').catch(() => '');
+    console.error(`--- the last lines of the ${name}'s log`);
+    console.error(text.split('\n').slice(-60).join('\n'));
+  }
+}
+
+main(process.argv.slice(2)).then(
+  (status) => process.exit(status),
+  (error) => {
+    console.error(`world: ${error.message}`);
+    process.exit(1);
+  },
+);
