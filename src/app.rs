@@ -50,7 +50,7 @@ struct Life {
 pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     let now_ms = clock::now_ms();
     let accounts = Accounts::open(&settings.data_dir)?;
-    let billing = Billing::serve(&settings.data_dir, &settings.limits, now_ms)?;
+    let billing = Billing::serve(&settings.data_dir, &settings.limits)?;
     billing.keep_prices(settings.catalog.models(), now_ms)?;
     let completed = account::complete_sign_ups(&accounts, &billing, now_ms)?;
     if completed > 0 {

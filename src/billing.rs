@@ -142,7 +142,7 @@ impl Billing {
     ///
     /// # Errors
     /// The ledger or the journal cannot be opened, or a replay cannot be entered.
-    pub fn serve(data_dir: &Path, limits: &Limits, now_ms: i64) -> Result<Self, StoreError> {
+    pub fn serve(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
         let ledger = Arc::new(Ledger::open(data_dir)?);
         replay_left_behind(&ledger, data_dir)?;
         let journal = Arc::new(Journal::begin(data_dir, limits.journal_segment_bytes)?);
@@ -155,7 +155,7 @@ impl Billing {
         // Every open request ends once: with admission stopped at `journal_pending`, this can never be full.
         let capacity = count(limits.open_requests.saturating_add(limits.journal_pending));
         let settler = Settler::start(Arc::clone(&ledger), Arc::clone(&holds), Arc::clone(&journal), mirror, capacity)?;
-        log::info!("ledger open in {} at {now_ms}", data_dir.display());
+        log::info!("ledger open in {}", data_dir.display());
         let serving = Serving {
             holds,
             journal,

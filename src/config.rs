@@ -195,7 +195,7 @@ impl Judge {
         let trial_credits = self.amount("signup.trial_credits", &signup.trial_credits);
         // Six decimals of a day are finer than a tenth of a second: the amounts' own reader serves.
         let days = self.amount("signup.trial_days", &signup.trial_days)?;
-        let trial_ms = days.get().saturating_mul(864) / 10_000;
+        let trial_ms = days.get().saturating_mul(864) / 10;
         Some(Signup { mode: signup.mode, trial_credits: trial_credits?, trial_ms })
     }
 
