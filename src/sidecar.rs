@@ -1,21 +1,129 @@
-//! stub, replaced soon
-use crate::{account::Accounts, billing::Billing, config::Settings};
+//! The sidecar: sign-up, dashboard and catalog, as pages that work without JavaScript.
+//!
+//! This file is the list of routes and of what stands in front of them. It listens on a private address, and the edge
+//! forwards everything to it that is not `/v1`. Must not know Pingora, SQL or argon2.
+//! Next: `sidecar/session.rs` (who is asking), `sidecar/guard.rs` (what every request and answer goes through),
+//! `sidecar/page.rs` (what every page has), then a file per page.
+
+mod account;
+mod activity;
+mod catalog;
+mod guard;
+mod keys;
+mod live;
+mod overview;
+mod page;
+mod problem;
+mod session;
+#[cfg(test)]
+mod tests;
+mod throttle;
+
+use crate::account::Accounts;
+use crate::billing::Billing;
+use crate::config::Settings;
 use arc_swap::ArcSwap;
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, post};
+use axum::serve::ListenerExt;
+use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use tokio::sync::watch;
+
+/// A form's body.
+const FORM_BYTES_MAX: usize = 65_536;
+
+/// What the sidecar works with.
+#[derive(Clone)]
 pub struct Sidecar {
     pub accounts: Accounts,
     pub billing: Billing,
     pub settings: Arc<ArcSwap<Settings>>,
 }
+
+/// The same, with what the pages share while the sidecar runs.
+struct App {
+    accounts: Accounts,
+    billing: Billing,
+    settings: Arc<ArcSwap<Settings>>,
+    throttle: throttle::Throttle,
+    hashing: account::Hashing,
+    streams: Arc<live::Streams>,
+    /// True once the sidecar shuts down: streams end then.
+    closing: watch::Receiver<bool>,
+}
+
 impl Sidecar {
     pub fn new(accounts: Accounts, billing: Billing, settings: Arc<ArcSwap<Settings>>) -> Self {
         Self { accounts, billing, settings }
     }
 }
+
+/// All pages, for a server of the caller's.
+pub fn router(state: Sidecar) -> Router {
+    // Without its sender, a receiver keeps its last value: such a router is never told that it closes.
+    let (_, closing) = watch::channel(false);
+    routes(state, closing)
+}
+
+fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
+    let app = Arc::new(App {
+        accounts: state.accounts,
+        billing: state.billing,
+        settings: state.settings,
+        throttle: throttle::Throttle::default(),
+        hashing: account::Hashing::default(),
+        streams: Arc::default(),
+        closing,
+    });
+    Router::new()
+        // Public.
+        .route("/", get(page::front_door))
+        .route("/docs", get(catalog::docs))
+        .route("/docs/models.json", get(catalog::models_json))
+        .route("/dashboard/static/{file}", get(page::asset))
+        .route("/dashboard/sign-up", get(account::sign_up_page).post(account::sign_up))
+        .route("/dashboard/sign-in", get(account::sign_in_page).post(account::sign_in))
+        // With a session: each handler takes a `Visitor` or, for what changes something, a `SignedForm`.
+        .route("/dashboard/sign-out", post(account::sign_out))
+        .route("/dashboard", get(overview::overview))
+        .route("/dashboard/live", get(live::live))
+        .route("/dashboard/keys", get(keys::list).post(keys::create))
+        .route("/dashboard/keys/{id}/revoke", get(keys::confirm_revoke).post(keys::revoke))
+        .route("/dashboard/activity", get(activity::list))
+        .route("/dashboard/activity/{request_id}", get(activity::receipt))
+        .fallback(problem::not_found)
+        .method_not_allowed_fallback(problem::method_not_allowed)
+        // In front of them, the last one outermost.
+        .layer(DefaultBodyLimit::max(FORM_BYTES_MAX))
+        .layer(from_fn_with_state(Arc::clone(&app), guard::same_origin_only))
+        .layer(from_fn_with_state(Arc::clone(&app), guard::hardened))
+        .with_state(app)
+}
+
+/// Serves the pages until `shutdown`, then ends the live streams and finishes what is under way.
+///
+/// # Errors
+/// The listener failed.
 pub async fn serve(
     listener: tokio::net::TcpListener,
-    _state: Sidecar,
-    _shutdown: impl Future<Output = ()> + Send + 'static,
+    state: Sidecar,
+    shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    axum::serve(listener, axum::Router::new()).await
+    let (close, closing) = watch::channel(false);
+    let service = routes(state, closing).into_make_service_with_connect_info::<SocketAddr>();
+    let listener = listener.tap_io(|stream| {
+        if let Err(error) = stream.set_nodelay(true) {
+            log::debug!("sidecar: set TCP_NODELAY: {error}");
+        }
+    });
+    axum::serve(listener, service)
+        .with_graceful_shutdown(async move {
+            shutdown.await;
+            close.send_replace(true);
+        })
+        .await
 }

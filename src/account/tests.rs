@@ -81,8 +81,8 @@ fn an_e_mail_has_one_account_however_it_is_written() {
 
 #[test]
 fn a_sign_up_that_was_cut_in_two_is_finished_once() {
-    let (_folder, accounts) = world();
-    let billing = Billing::default();
+    let (folder, accounts) = world();
+    let billing = Billing::open(folder.path()).unwrap();
     let trial = Some(Trial { credits: Micro::new(300), ends_at_ms: NOW + HOUR });
     let account = accounts.create_account(&NewAccount { trial, ..new("a@example.com") }, NOW).unwrap();
     let missing = accounts.accounts_without_grant().unwrap();

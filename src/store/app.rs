@@ -5,13 +5,13 @@
 
 pub mod session;
 
-use super::{StoreError, sqlite};
+use super::StoreError;
+use super::sqlite::{self, Readers};
 use crate::billing::Trial;
 use crate::money::Micro;
-use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 const MIGRATIONS: &[&str] = &[include_str!("app/001_accounts.sql")];
 
@@ -24,8 +24,7 @@ const KEYS_LISTED: i64 = 500;
 /// The database of one process: one connection that writes, a few that read.
 pub struct AppDb {
     writer: Mutex<Connection>,
-    readers: Vec<Mutex<Connection>>,
-    turn: AtomicUsize,
+    readers: Readers,
 }
 
 /// One account as it is stored.
@@ -80,16 +79,8 @@ impl AppDb {
         let path = data_dir.join("app.db");
         let mut writer = sqlite::open(&path, operation)?;
         sqlite::migrate(&mut writer, MIGRATIONS, "bring app.db up to date")?;
-        let reader = |_| -> Result<_, StoreError> {
-            let connection = sqlite::open(&path, operation)?;
-            // Only the writer makes checkpoints.
-            connection
-                .execute_batch("PRAGMA wal_autocheckpoint = 0; PRAGMA query_only = ON;")
-                .map_err(|source| StoreError::Sqlite { operation, source })?;
-            Ok(Mutex::new(connection))
-        };
-        let readers = (0..READERS).map(reader).collect::<Result<_, _>>()?;
-        Ok(Self { writer: Mutex::new(writer), readers, turn: AtomicUsize::new(0) })
+        let readers = Readers::open(&path, READERS, operation)?;
+        Ok(Self { writer: Mutex::new(writer), readers })
     }
 
     fn read<T>(
@@ -97,19 +88,7 @@ impl AppDb {
         operation: &'static str,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
-        query(&self.reader()).map_err(|source| StoreError::Sqlite { operation, source })
-    }
-
-    /// A free reading connection, or the one whose turn it is.
-    fn reader(&self) -> MutexGuard<'_, Connection> {
-        let first = self.turn.fetch_add(1, Ordering::Relaxed);
-        for step in 0..READERS {
-            if let Ok(connection) = self.readers[first.wrapping_add(step) % READERS].try_lock() {
-                return connection;
-            }
-        }
-        // A poisoned connection has no half-done statement: its guards were dropped on the way out.
-        self.readers[first % READERS].lock().unwrap_or_else(PoisonError::into_inner)
+        self.readers.with(query).map_err(|source| StoreError::sqlite(operation, source))
     }
 
     /// One `BEGIN IMMEDIATE` transaction.
@@ -120,7 +99,7 @@ impl AppDb {
     ) -> Result<T, StoreError> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let work = || {
-            let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let transaction = sqlite::write(&mut writer)?;
             let value = change(&transaction)?;
             transaction.commit()?;
             Ok(value)

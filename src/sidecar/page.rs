@@ -1,0 +1,110 @@
+//! What every page has: its frame, the files it refers to, and how times are written.
+
+use super::problem::Problem;
+use super::session::Visitor;
+use crate::account::Status;
+use crate::clock::rfc3339;
+use askama::Template;
+use axum::extract::Path;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use sha2::{Digest, Sha256};
+use std::sync::LazyLock;
+
+/// A file that pages refer to, under a name that changes with what it says, so that it can be kept for ever.
+struct Asset {
+    name: String,
+    etag: String,
+    content_type: &'static str,
+    bytes: &'static [u8],
+}
+
+impl Asset {
+    fn new(stem: &str, extension: &str, content_type: &'static str, bytes: &'static [u8]) -> Self {
+        let digest = Sha256::digest(bytes);
+        let hash = digest.iter().take(8).fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+        Self { name: format!("{stem}-{hash}.{extension}"), etag: format!("\"{hash}\""), content_type, bytes }
+    }
+}
+
+/// Constants, but for their hashes.
+static STYLE: LazyLock<Asset> = LazyLock::new(|| {
+    Asset::new("style", "css", "text/css; charset=utf-8", include_bytes!("../../dashboard/static/style.css"))
+});
+static SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
+    Asset::new("app", "js", "text/javascript; charset=utf-8", include_bytes!("../../dashboard/static/app.js"))
+});
+
+/// What the templates' frame shows.
+pub struct Frame {
+    pub title: &'static str,
+    pub style: &'static str,
+    pub script: &'static str,
+    pub viewer: Option<Viewer>,
+    /// Passwords and keys cross a network in the clear.
+    pub insecure: bool,
+}
+
+/// Who is signed in, as the frame shows it.
+pub struct Viewer {
+    pub email: String,
+    pub csrf: String,
+    pub suspended: bool,
+}
+
+impl Frame {
+    pub fn public(title: &'static str) -> Self {
+        Self { title, style: &STYLE.name, script: &SCRIPT.name, viewer: None, insecure: false }
+    }
+
+    pub fn of(title: &'static str, visitor: &Visitor) -> Self {
+        let viewer = Viewer {
+            email: visitor.account.email.clone(),
+            csrf: visitor.csrf.clone(),
+            suspended: visitor.account.status == Status::Suspended,
+        };
+        Self { viewer: Some(viewer), insecure: visitor.insecure, ..Self::public(title) }
+    }
+
+    /// True for the part of the dashboard that is being shown.
+    pub fn here(&self, title: &str) -> bool {
+        self.title == title
+    }
+}
+
+/// A rendered page.
+pub fn html(status: StatusCode, page: &impl Template) -> Response {
+    match page.render() {
+        Ok(text) => (status, Html(text)).into_response(),
+        Err(error) => {
+            // Not a `Problem`: that is a page too.
+            log::error!("sidecar: render a page: {error}");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}
+
+/// `2026-11-21 12:00:00 UTC`.
+pub fn when(ms: i64) -> String {
+    let text = rfc3339(ms);
+    text.get(..19).map_or_else(|| text.clone(), |start| format!("{} UTC", start.replace('T', " ")))
+}
+
+pub async fn front_door() -> Redirect {
+    Redirect::to("/dashboard")
+}
+
+pub async fn asset(Path(file): Path<String>, headers: HeaderMap) -> Result<Response, Problem> {
+    let asset = [&STYLE, &SCRIPT].into_iter().find(|asset| asset.name == file).ok_or(Problem::NotFound)?;
+    let known = headers.get(header::IF_NONE_MATCH).is_some_and(|etag| etag.as_bytes() == asset.etag.as_bytes());
+    let mut response = if known {
+        StatusCode::NOT_MODIFIED.into_response()
+    } else {
+        ([(header::CONTENT_TYPE, asset.content_type)], asset.bytes).into_response()
+    };
+    let etag = HeaderValue::from_str(&asset.etag).map_err(|error| Problem::Inside(error.to_string()))?;
+    response.headers_mut().insert(header::ETAG, etag);
+    let forever = HeaderValue::from_static("public, max-age=31536000, immutable");
+    response.headers_mut().insert(header::CACHE_CONTROL, forever);
+    Ok(response)
+}

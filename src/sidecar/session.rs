@@ -1,0 +1,152 @@
+//! Who is asking: the session cookie, and the two things a handler can ask for, a [`Visitor`] or a [`SignedForm`].
+//!
+//! A handler that changes something takes a `SignedForm`: it does not exist without a live session and the form's own
+//! token. Must not know what sessions are kept in.
+
+use super::App;
+use super::problem::Problem;
+use crate::account::{Account, csrf_token};
+use crate::clock::now_ms;
+use axum::extract::{ConnectInfo, Form, FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, header};
+use cookie::{Cookie, SameSite};
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use subtle::ConstantTimeEq;
+
+/// The account holder who is signed in.
+pub struct Visitor {
+    pub account: Account,
+    pub token: String,
+    /// What this session's forms carry.
+    pub csrf: String,
+    /// Plain HTTP to an address that is not this machine's.
+    pub insecure: bool,
+}
+
+/// A form that a signed-in visitor sent from one of our pages.
+pub struct SignedForm {
+    pub visitor: Visitor,
+    fields: HashMap<String, String>,
+}
+
+impl SignedForm {
+    pub fn field(&self, name: &str) -> &str {
+        self.fields.get(name).map_or("", String::as_str)
+    }
+}
+
+/// Where a request comes from: what the edge says (it strips what the client says), else the connection.
+pub struct CallerAddress(pub IpAddr);
+
+impl FromRequestParts<Arc<App>> for Visitor {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let base_url = app.settings.load().base_url.clone();
+        let token = session_token(&parts.headers, &base_url).ok_or(Problem::SignIn)?;
+        let now_ms = now_ms();
+        let session = app.accounts.find_session(&token, now_ms)?.ok_or(Problem::SignIn)?;
+        if session.touch_due(now_ms) {
+            let (accounts, token) = (app.accounts.clone(), token.clone());
+            blocking(move || accounts.touch_session(&token, now_ms)).await??;
+        }
+        let csrf = csrf_token(&token);
+        Ok(Self { account: session.account, token, csrf, insecure: insecure(&base_url) })
+    }
+}
+
+impl FromRequest<Arc<App>> for SignedForm {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
+        let (mut parts, body) = request.into_parts();
+        let visitor = Visitor::from_request_parts(&mut parts, app).await?;
+        let Form(fields) = Form::<HashMap<String, String>>::from_request(Request::from_parts(parts, body), app).await?;
+        let sent = fields.get("csrf").map_or("", String::as_str);
+        if !bool::from(sent.as_bytes().ct_eq(visitor.csrf.as_bytes())) {
+            return Err(Problem::StaleForm);
+        }
+        Ok(Self { visitor, fields })
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for CallerAddress {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        let told = parts.headers.get("x-forwarded-for").and_then(|value| value.to_str().ok());
+        let told = told.and_then(|list| list.rsplit(',').next()?.trim().parse().ok());
+        let seen = || parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+        Ok(Self(told.or_else(seen).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))))
+    }
+}
+
+/// Runs what may wait for the disk or for another process's lock, away from the threads that serve.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| Problem::Inside(error.to_string()))
+}
+
+/// The session token that a request carries.
+pub fn session_token(headers: &HeaderMap, base_url: &str) -> Option<String> {
+    let name = cookie_name(base_url);
+    headers
+        .get_all(header::COOKIE)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(Cookie::split_parse)
+        .filter_map(Result::ok)
+        .find(|cookie| cookie.name() == name)
+        .map(|cookie| cookie.value().to_owned())
+}
+
+/// The cookie of a new session; with an empty token, the one that ends it.
+pub fn session_cookie(token: &str, base_url: &str) -> Result<HeaderValue, Problem> {
+    let cookie = Cookie::build((cookie_name(base_url), token.to_owned()))
+        .http_only(true)
+        .same_site(SameSite::Lax)
+        .path("/")
+        .secure(base_url.starts_with("https://"));
+    // Without an age of its own it ends with the browser, or here after 7 days.
+    let cookie = if token.is_empty() { cookie.max_age(cookie::time::Duration::ZERO) } else { cookie };
+    HeaderValue::from_str(&cookie.build().to_string()).map_err(|error| Problem::Inside(error.to_string()))
+}
+
+/// The prefix binds the cookie to this host and to https; plain HTTP cannot have it.
+fn cookie_name(base_url: &str) -> &'static str {
+    if base_url.starts_with("https://") { "__Host-gw" } else { "gw-session" }
+}
+
+/// Plain HTTP to an address that is not this machine's: what is typed can be read on the way.
+pub fn insecure(base_url: &str) -> bool {
+    let Some(authority) = base_url.strip_prefix("http://") else { return false };
+    let uri = authority.parse::<axum::http::Uri>().ok();
+    let host = uri.as_ref().and_then(|uri| uri.host()).unwrap_or(authority).trim_matches(['[', ']']);
+    host != "localhost" && !host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cookie_is_bound_to_https_where_there_is_https() {
+        let cookie = session_cookie("abc", "https://gw.example").unwrap();
+        assert_eq!(cookie, "__Host-gw=abc; HttpOnly; SameSite=Lax; Secure; Path=/");
+        let cookie = session_cookie("abc", "http://127.0.0.1:8080").unwrap();
+        assert_eq!(cookie, "gw-session=abc; HttpOnly; SameSite=Lax; Path=/");
+    }
+
+    #[test]
+    fn plain_http_is_insecure_but_on_this_machine() {
+        for fine in ["https://gw.example", "http://127.0.0.1:8080", "http://[::1]:8080", "http://localhost:8080"] {
+            assert!(!insecure(fine), "{fine}");
+        }
+        for bad in ["http://gw.example", "http://10.0.0.1:8080", "http://localhost.evil.example"] {
+            assert!(insecure(bad), "{bad}");
+        }
+    }
+}

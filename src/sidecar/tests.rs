@@ -1,0 +1,347 @@
+//! The sidecar over real connections: what a browser sees, and what another site's page must not get.
+
+use super::*;
+use crate::account::{NewAccount, sign_up_with};
+use crate::config;
+use std::collections::HashMap;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+
+const PASSWORD: &str = "a long password";
+
+struct World {
+    _folder: TempDir,
+    address: SocketAddr,
+    accounts: Accounts,
+    billing: Billing,
+    close: Option<oneshot::Sender<()>>,
+    served: tokio::task::JoinHandle<std::io::Result<()>>,
+}
+
+struct Answer {
+    status: u16,
+    headers: HashMap<String, String>,
+    body: String,
+}
+
+impl Answer {
+    /// The value of the form token on the page.
+    fn csrf(&self) -> String {
+        let start = self.body.find("name=\"csrf\" value=\"").expect("a form token") + 19;
+        self.body[start..start + 64].to_owned()
+    }
+
+    fn cookie(&self) -> String {
+        self.headers["set-cookie"].split(';').next().unwrap().to_owned()
+    }
+
+    fn inside(&self, test_id: &str) -> &str {
+        let start = self.body.find(&format!("data-testid=\"{test_id}\"")).expect(test_id);
+        let text = self.body[start..].split_once('>').unwrap().1;
+        text.split_once('<').unwrap().0
+    }
+}
+
+async fn world(change: &[(&str, &str)]) -> World {
+    let folder = tempfile::tempdir().unwrap();
+    let mut text = include_str!("../../conf/local.yaml").to_owned();
+    for (from, to) in change {
+        assert!(text.contains(from));
+        text = text.replace(from, to);
+    }
+    let settings = config::parse(&text, &|_| None).unwrap();
+    let accounts = Accounts::open(folder.path()).unwrap();
+    let billing = Billing::open(folder.path()).unwrap();
+    let state = Sidecar::new(accounts.clone(), billing.clone(), Arc::new(ArcSwap::from_pointee(settings)));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (close, closed) = oneshot::channel::<()>();
+    let served = tokio::spawn(serve(listener, state, async {
+        let _ = closed.await;
+    }));
+    World { _folder: folder, address, accounts, billing, close: Some(close), served }
+}
+
+impl World {
+    async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        let mut request = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", self.address);
+        for (name, value) in headers {
+            request += &format!("{name}: {value}\r\n");
+        }
+        if method == "POST" {
+            let kind = "application/x-www-form-urlencoded";
+            request += &format!("Content-Type: {kind}\r\nContent-Length: {}\r\n", body.len());
+        }
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream.write_all(format!("{request}\r\n{body}").as_bytes()).await.unwrap();
+        let mut text = Vec::new();
+        // A server that refuses a body may reset the connection after its answer.
+        let _ = stream.read_to_end(&mut text).await;
+        let text = String::from_utf8(text).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let mut lines = head.lines();
+        let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+        let headers = lines.filter_map(|line| line.split_once(": ")).map(|(name, value)| (name.into(), value.into()));
+        Answer { status, headers: headers.collect(), body: body.to_owned() }
+    }
+
+    async fn get(&self, path: &str, cookie: &str) -> Answer {
+        self.ask("GET", path, &[("cookie", cookie)], "").await
+    }
+
+    async fn post(&self, path: &str, cookie: &str, body: &str) -> Answer {
+        let origin = format!("http://{}", self.address);
+        self.ask("POST", path, &[("cookie", cookie), ("origin", &origin)], body).await
+    }
+
+    /// Signs a new account up; gives its cookie.
+    async fn visitor(&self, email: &str) -> String {
+        let answer = self.post("/dashboard/sign-up", "", &format!("email={email}&password={PASSWORD}")).await;
+        assert_eq!(answer.status, 303, "{}", answer.body);
+        answer.cookie()
+    }
+}
+
+#[tokio::test]
+async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
+    let world = world(&[]).await;
+    let cookie = world.visitor("a@example.com").await;
+    let overview = world.get("/dashboard", &cookie).await;
+    assert_eq!(overview.status, 200);
+    assert_eq!(overview.inside("balance"), "300");
+    assert!(overview.inside("trial").starts_with("Trial: 300 credits left"));
+
+    let csrf = world.get("/dashboard/keys", &cookie).await.csrf();
+    let name = "%3Cscript%3Ealert(1)%3C%2Fscript%3E";
+    let made = world.post("/dashboard/keys", &cookie, &format!("name={name}&csrf={csrf}")).await;
+    assert_eq!(made.status, 201);
+    assert!(!made.body.contains("<script>alert"), "a key's name was not escaped");
+    let key = made.inside("new-key").to_owned();
+    assert_eq!(made.body.matches(&key).count(), 7, "the key and its set-up");
+    let paste = format!("curl http://127.0.0.1:8080/v1/messages \\\n  -H &#34;x-api-key: {key}&#34; \\\n");
+    assert!(made.body.replace('"', "&#34;").contains(&paste), "{}", made.body);
+    assert!(world.accounts.authenticate(&key).is_ok());
+    let listed = world.get("/dashboard/keys", &cookie).await;
+    assert!(!listed.body.contains(&key) && !listed.body.contains("new-key"), "shown a second time");
+
+    let id = listed.body.split_once("/dashboard/keys/key_").unwrap().1.split_once('/').unwrap().0;
+    let path = format!("/dashboard/keys/key_{id}/revoke");
+    let question = world.get(&path, &cookie).await;
+    assert_eq!(question.status, 200);
+    assert!(world.accounts.authenticate(&key).is_ok(), "asking does not revoke");
+
+    let stranger = world.visitor("b@example.com").await;
+    let own = world.get("/dashboard/keys", &stranger).await.csrf();
+    assert_eq!(world.get(&path, &stranger).await.status, 404);
+    assert_eq!(world.post(&path, &stranger, &format!("csrf={own}")).await.status, 404);
+    assert!(world.accounts.authenticate(&key).is_ok(), "a stranger revoked a key");
+
+    assert_eq!(world.post(&path, &cookie, &format!("csrf={csrf}")).await.status, 303);
+    assert!(world.accounts.authenticate(&key).is_err());
+}
+
+#[tokio::test]
+async fn a_change_needs_our_own_page_a_session_and_its_token() {
+    let world = world(&[]).await;
+    let cookie = world.visitor("a@example.com").await;
+    let csrf = world.get("/dashboard/keys", &cookie).await.csrf();
+    let body = format!("name=k&csrf={csrf}");
+    for (name, value) in [("origin", "https://evil.example"), ("origin", "null"), ("sec-fetch-site", "cross-site")] {
+        let answer = world.ask("POST", "/dashboard/keys", &[("cookie", &cookie), (name, value)], &body).await;
+        assert_eq!(answer.status, 403, "{name}: {value}");
+    }
+    for bad in ["name=k", "name=k&csrf=", &format!("name=k&csrf={}", "0".repeat(64))] {
+        assert_eq!(world.post("/dashboard/keys", &cookie, bad).await.status, 403, "{bad}");
+    }
+    let unsigned = world.post("/dashboard/keys", "", &body).await;
+    assert_eq!((unsigned.status, unsigned.headers["location"].as_str()), (303, "/dashboard/sign-in"));
+    for page in ["/dashboard", "/dashboard/keys", "/dashboard/activity", "/dashboard/activity/x", "/dashboard/live"] {
+        assert_eq!(world.get(page, "gw-session=0").await.status, 303, "{page}");
+    }
+    assert_eq!(world.post("/dashboard/sign-out", &cookie, &format!("csrf={csrf}")).await.status, 303);
+    assert_eq!(world.get("/dashboard", &cookie).await.status, 303, "signed out");
+}
+
+#[tokio::test]
+async fn a_sign_in_gives_a_new_session_and_a_wrong_one_tells_nothing() {
+    let world = world(&[]).await;
+    let old = world.visitor("a@example.com").await;
+    let good = format!("email=A@example.com&password={PASSWORD}");
+    let new = world.post("/dashboard/sign-in", &old, &good).await;
+    assert_eq!((new.status, new.headers["location"].as_str()), (303, "/dashboard"));
+    assert_ne!(new.cookie(), old);
+    assert_eq!(world.get("/dashboard", &old).await.status, 303, "the old session lives on");
+    assert_eq!(world.get("/dashboard", &new.cookie()).await.status, 200);
+    let attributes = new.headers["set-cookie"].split_once("; ").unwrap().1;
+    assert_eq!(attributes, "HttpOnly; SameSite=Lax; Path=/");
+
+    let wrong = world.post("/dashboard/sign-in", "", "email=a@example.com&password=wrong-password").await;
+    let unknown = world.post("/dashboard/sign-in", "", "email=x@example.com&password=wrong-password").await;
+    assert_eq!((wrong.status, unknown.status), (401, 401));
+    assert_eq!(wrong.body.replace("a@example.com", "x@example.com"), unknown.body);
+    for _ in 0..4 {
+        assert_eq!(world.post("/dashboard/sign-in", "", "email=x@example.com&password=wrong").await.status, 401);
+    }
+    let slowed = world.post("/dashboard/sign-in", "", "email=x@example.com&password=wrong").await;
+    assert_eq!(slowed.status, 429);
+    assert_eq!(slowed.headers["retry-after"], "12");
+    assert_eq!(world.post("/dashboard/sign-in", "", &good).await.status, 303, "another e-mail is not slowed");
+}
+
+#[tokio::test]
+async fn sign_up_says_what_is_wrong_and_is_counted_by_address() {
+    let world = world(&[]).await;
+    assert!(world.get("/dashboard/sign-up", "").await.body.contains("300 free credits for 7 days"));
+    world.visitor("a@example.com").await;
+    for (body, status) in [
+        (format!("email=A@example.com&password={PASSWORD}"), 409),
+        (format!("email=nonsense&password={PASSWORD}"), 422),
+        ("email=b@example.com&password=short".to_owned(), 422),
+        ("email=b@example.com".to_owned(), 400),
+        (format!("email=b@example.com&password={}", "x".repeat(70_000)), 413),
+    ] {
+        assert_eq!(world.post("/dashboard/sign-up", "", &body).await.status, status, "{:.60}", body);
+    }
+    let from = |address: &'static str, index: usize| {
+        let body = format!("email=c{index}-{}@example.com&password={PASSWORD}", address.len());
+        let world = &world;
+        async move { world.ask("POST", "/dashboard/sign-up", &[("x-forwarded-for", address)], &body).await.status }
+    };
+    for index in 0..3 {
+        assert_eq!(from("192.0.2.1", index).await, 303);
+    }
+    assert_eq!(from("192.0.2.1", 3).await, 429);
+    assert_eq!(from("2001:db8::1", 0).await, 303);
+}
+
+#[tokio::test]
+async fn closed_sign_up_is_said_and_held() {
+    let world = world(&[("mode: open", "mode: closed")]).await;
+    let page = world.get("/dashboard/sign-up", "").await;
+    assert_eq!(page.status, 200);
+    assert!(page.body.contains("Sign-up is closed") && !page.body.contains("<form"));
+    let body = format!("email=a@example.com&password={PASSWORD}");
+    assert_eq!(world.post("/dashboard/sign-up", "", &body).await.status, 403);
+    assert!(world.accounts.list().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn every_answer_is_hardened_and_unknown_paths_are_pages() {
+    let world = world(&[]).await;
+    for (path, status) in [("/", 303), ("/docs", 200), ("/nothing", 404), ("/dashboard/sign-out", 405)] {
+        let answer = world.get(path, "").await;
+        assert_eq!(answer.status, status, "{path}");
+        let csp = &answer.headers["content-security-policy"];
+        assert!(csp.starts_with("default-src 'none'; script-src 'self';") && !csp.contains("unsafe"), "{csp}");
+        for (name, value) in [
+            ("x-content-type-options", "nosniff"),
+            ("referrer-policy", "no-referrer"),
+            ("cross-origin-opener-policy", "same-origin"),
+            ("cross-origin-resource-policy", "same-origin"),
+        ] {
+            assert_eq!(answer.headers[name], value, "{path}");
+        }
+        assert!(!answer.headers.contains_key("strict-transport-security"), "plain HTTP");
+        assert!(status == 303 || answer.body.starts_with("<!doctype html>"), "{path}");
+        assert!(!answer.body.contains("style=") && !answer.body.contains("onclick"), "{path}: inline");
+    }
+    let cookie = world.visitor("a@example.com").await;
+    assert_eq!(world.get("/dashboard", &cookie).await.headers["cache-control"], "no-store");
+}
+
+#[tokio::test]
+async fn the_catalog_is_public_and_its_files_are_kept() {
+    let world = world(&[]).await;
+    let docs = world.get("/docs", "").await;
+    assert!(docs.body.contains("id=\"models\""));
+    for id in ["alpha-opus-4-7", "alpha-sonnet-4-6", "alpha-haiku-4-5-20251001", "beta-5.2", "beta-5.5"] {
+        assert!(docs.body.contains(&format!("<code>{id}</code>")), "{id}");
+    }
+    let twin = world.get("/docs/models.json", "").await;
+    let twin: serde_json::Value = serde_json::from_str(&twin.body).unwrap();
+    assert_eq!(twin["models"][0]["price"]["cache_write_1h"], "1000");
+    assert_eq!(twin["models"][3]["surfaces"][0], "chat");
+
+    let start = docs.body.find("/dashboard/static/style-").unwrap();
+    let path = docs.body[start..].split_once('"').unwrap().0;
+    let style = world.get(path, "").await;
+    assert_eq!(style.headers["content-type"], "text/css; charset=utf-8");
+    assert_eq!(style.headers["cache-control"], "public, max-age=31536000, immutable");
+    let again = world.ask("GET", path, &[("if-none-match", &style.headers["etag"])], "").await;
+    assert_eq!(again.status, 304);
+    assert_eq!(world.get("/dashboard/static/style-0.css", "").await.status, 404);
+}
+
+#[tokio::test]
+async fn https_binds_the_cookie_to_the_host() {
+    let world = world(&[("base_url: \"http://127.0.0.1:8080\"", "base_url: \"https://gw.example\"")]).await;
+    let cookie = world.visitor("a@example.com").await;
+    assert!(cookie.starts_with("__Host-gw="));
+    let overview = world.get("/dashboard", &cookie).await;
+    assert_eq!(overview.headers["strict-transport-security"], "max-age=31536000");
+    assert_eq!(world.get("/dashboard", &cookie.replace("__Host-gw", "gw-session")).await.status, 303);
+}
+
+#[tokio::test]
+async fn the_live_stream_says_each_balance_and_ends_with_its_session_and_with_the_sidecar() {
+    let mut world = world(&[]).await;
+    let now_ms = crate::clock::now_ms();
+    let new = NewAccount { email: "a@example.com", password: None, admin: false, trial: None };
+    let account = sign_up_with(&world.accounts, &world.billing, &new, now_ms).unwrap();
+    let mut streams = Vec::new();
+    for _ in 0..2 {
+        let token = world.accounts.create_session(&account.id, now_ms).unwrap().token;
+        let mut stream = TcpStream::connect(world.address).await.unwrap();
+        let head = "GET /dashboard/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n";
+        let request = format!("{head}Cookie: gw-session={token}\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut lines = BufReader::new(stream).lines();
+        assert_eq!(next_balance(&mut lines).await, "0");
+        streams.push((token, lines));
+    }
+    world.billing.grant(&account.id, "12.5".parse().unwrap(), "invoice 1", now_ms).unwrap();
+    for (_, lines) in &mut streams {
+        assert_eq!(next_balance(lines).await, "12.5");
+    }
+    let (first, second) = (streams.remove(0), streams.remove(0));
+    world.accounts.end_session(&first.0).unwrap();
+    ends(first.1).await;
+    world.close.take().unwrap().send(()).unwrap();
+    ends(second.1).await;
+    tokio::time::timeout(Duration::from_secs(10), world.served).await.expect("the sidecar ends").unwrap().unwrap();
+}
+
+type Lines = tokio::io::Lines<BufReader<TcpStream>>;
+
+async fn next_balance(lines: &mut Lines) -> String {
+    let event = async {
+        loop {
+            let line = lines.next_line().await.unwrap().expect("an event before the end");
+            if let Some(data) = line.strip_prefix("data: ") {
+                return serde_json::from_str::<serde_json::Value>(data).unwrap()["balance"]
+                    .as_str()
+                    .unwrap()
+                    .to_owned();
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), event).await.expect("an event")
+}
+
+async fn ends(mut lines: Lines) {
+    let end = async { while let Ok(Some(_)) = lines.next_line().await {} };
+    tokio::time::timeout(Duration::from_secs(10), end).await.expect("the stream ends");
+}
+
+#[tokio::test]
+async fn a_sign_up_that_was_cut_in_two_is_finished_at_sign_in() {
+    let world = world(&[]).await;
+    let new = NewAccount { email: "a@example.com", password: Some(PASSWORD), admin: false, trial: None };
+    world.accounts.create_account(&new, crate::clock::now_ms()).unwrap();
+    let body = format!("email=a@example.com&password={PASSWORD}");
+    let cookie = world.post("/dashboard/sign-in", "", &body).await.cookie();
+    assert_eq!(world.get("/dashboard", &cookie).await.inside("balance"), "0");
+}

@@ -1,0 +1,122 @@
+//! How often one e-mail and one address may try: a bounded table of "not before" times.
+//!
+//! Each entry is one number, the time at which its credit is whole again (GCRA): with 5 a minute, five tries may come
+//! at once and one more every 12 s. Must not know what is being tried.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Mutex, PoisonError};
+
+/// Entries of the table. When it is full, the one nearest to being whole again goes.
+const ENTRIES_MAX: usize = 10_000;
+
+/// Who tries what.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Who {
+    EmailSigningIn(String),
+    AddressSigningIn(IpAddr),
+    AddressSigningUp(IpAddr),
+}
+
+/// `count` tries in `window_ms`.
+#[derive(Debug, Clone, Copy)]
+pub struct Rate {
+    pub count: i64,
+    pub window_ms: i64,
+}
+
+impl Rate {
+    fn step_ms(self) -> i64 {
+        (self.window_ms / self.count.max(1)).max(1)
+    }
+}
+
+#[derive(Default)]
+pub struct Throttle {
+    whole_at_ms: Mutex<HashMap<Who, i64>>,
+}
+
+impl Throttle {
+    /// Counts a try. Where it is one too many, says in how many seconds to come again.
+    pub fn take(&self, who: &Who, rate: Rate, now_ms: i64) -> Result<(), i64> {
+        let mut table = self.whole_at_ms.lock().unwrap_or_else(PoisonError::into_inner);
+        let step = rate.step_ms();
+        let whole_at = table.get(who).copied().unwrap_or(now_ms).max(now_ms) + step;
+        let wait_ms = whole_at - now_ms - step.saturating_mul(rate.count.max(1));
+        if wait_ms > 0 {
+            return Err((wait_ms + 999) / 1_000);
+        }
+        if table.len() >= ENTRIES_MAX && !table.contains_key(who) {
+            make_room(&mut table, now_ms);
+        }
+        table.insert(who.clone(), whole_at);
+        Ok(())
+    }
+
+    /// Takes a counted try back: it was a good one.
+    pub fn give_back(&self, who: &Who, rate: Rate) {
+        let mut table = self.whole_at_ms.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(whole_at) = table.get_mut(who) {
+            *whole_at -= rate.step_ms();
+        }
+    }
+}
+
+fn make_room(table: &mut HashMap<Who, i64>, now_ms: i64) {
+    table.retain(|_, whole_at| *whole_at > now_ms);
+    if table.len() >= ENTRIES_MAX
+        && let Some(first) = table.iter().min_by_key(|(_, whole_at)| **whole_at).map(|(who, _)| who.clone())
+    {
+        table.remove(&first);
+    }
+}
+
+/// What counts as one address: an IPv4 address, or the /64 that one IPv6 customer has.
+pub fn one_address(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: Rate = Rate { count: 5, window_ms: 60_000 };
+
+    #[test]
+    fn five_tries_at_once_then_one_every_twelve_seconds() {
+        let throttle = Throttle::default();
+        let who = Who::EmailSigningIn("a@example.com".into());
+        for _ in 0..5 {
+            assert_eq!(throttle.take(&who, RATE, 1_000), Ok(()));
+        }
+        assert_eq!(throttle.take(&who, RATE, 1_000), Err(12));
+        assert_eq!(throttle.take(&who, RATE, 13_000), Ok(()));
+        assert_eq!(throttle.take(&who, RATE, 13_000), Err(12));
+        throttle.give_back(&who, RATE);
+        assert_eq!(throttle.take(&who, RATE, 13_000), Ok(()), "a good try does not count");
+        assert_eq!(throttle.take(&Who::EmailSigningIn("b@example.com".into()), RATE, 13_000), Ok(()));
+    }
+
+    #[test]
+    fn the_table_has_a_ceiling() {
+        let throttle = Throttle::default();
+        for index in 0..ENTRIES_MAX + 500 {
+            throttle.take(&Who::EmailSigningIn(index.to_string()), RATE, 1_000).unwrap();
+        }
+        assert_eq!(throttle.whole_at_ms.lock().unwrap().len(), ENTRIES_MAX);
+    }
+
+    #[test]
+    fn one_customer_is_one_address() {
+        let one = |text: &str| one_address(text.parse().unwrap());
+        assert_eq!(one("2001:db8:1:2:3:4:5:6"), one("2001:db8:1:2::9"));
+        assert_ne!(one("2001:db8:1:2::9"), one("2001:db8:1:3::9"));
+        assert_eq!(one("::ffff:192.0.2.1"), one("192.0.2.1"));
+    }
+}
