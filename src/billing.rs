@@ -22,6 +22,7 @@ use crate::store::holds::HeldMirror;
 use crate::store::ledger::{Detail, Ending, Entry, Ledger, Outcome, Post};
 use crate::telemetry::METRICS;
 use crate::usage::Usage;
+pub use holds::Refused;
 use holds::{Holds, Parts, Standing};
 use journal::{Journal, Record, Segment};
 use pricing::Quote;
@@ -71,23 +72,6 @@ pub struct Hold {
     opened_in: Option<Arc<Segment>>,
     ended: bool,
     billing: Billing,
-}
-
-/// Why no credit was set aside.
-#[derive(Debug)]
-pub enum Refused {
-    Insufficient {
-        available: Micro,
-        needed: Micro,
-    },
-    TrialExpired,
-    TooManyOpen {
-        limit: u64,
-    },
-    /// The process holds all it may.
-    Busy,
-    /// The ledger cannot be read or written, or lags too far behind.
-    Unavailable(String),
 }
 
 /// What an account has, at one moment.
@@ -194,12 +178,7 @@ impl Billing {
             return Err(Refused::Busy);
         }
         let decide = |standing: &Standing| decide(standing, quote, exact, serving.most_open_per_account, now_ms);
-        let reserved = serving
-            .holds
-            .reserve(&self.0.ledger, &opening.account, now_ms, decide)
-            .map_err(|error| Refused::Unavailable(error.to_string()))?
-            .ok_or_else(|| Refused::Unavailable(format!("account {} is not in the ledger", opening.account)))?;
-        let (parts, limit) = reserved?;
+        let (parts, limit) = serving.holds.reserve(&self.0.ledger, &opening.account, now_ms, decide)?;
         serving.open.fetch_add(1, Ordering::Relaxed);
         METRICS.open_holds.inc();
         let mut hold = Hold { opening, parts, opened_in: None, ended: false, billing: self.clone() };

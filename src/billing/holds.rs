@@ -58,6 +58,23 @@ impl Parts {
     }
 }
 
+/// Why no credit was set aside.
+#[derive(Debug)]
+pub enum Refused {
+    Insufficient {
+        available: Micro,
+        needed: Micro,
+    },
+    TrialExpired,
+    TooManyOpen {
+        limit: u64,
+    },
+    /// The process holds all it may.
+    Busy,
+    /// The ledger cannot be read or written, or lags too far behind.
+    Unavailable(String),
+}
+
 /// An account at one moment.
 #[derive(Debug, Clone, Copy)]
 pub struct Standing {
@@ -103,30 +120,29 @@ impl Holds {
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Judges the account's standing and sets aside what `decide` asks for, as one step.
-    ///
-    /// `None` where the account is not open; else what `decide` said.
+    /// Judges the account's standing and sets aside what `decide` asks for, as one step. Returns the parts that are
+    /// held, and the output limit that `decide` gave with them.
     ///
     /// # Errors
-    /// The ledger cannot be read.
-    pub fn reserve<T, R>(
+    /// `decide` refused, or the ledger does not have the account.
+    pub fn reserve(
         &self,
         ledger: &Ledger,
         account: &Arc<str>,
         now_ms: i64,
-        decide: impl FnOnce(&Standing) -> Result<(Micro, T), R>,
-    ) -> Result<Option<Result<(Parts, T), R>>, StoreError> {
+        decide: impl FnOnce(&Standing) -> Result<(Micro, u64), Refused>,
+    ) -> Result<(Parts, u64), Refused> {
         let mut shard = self.shard(account);
-        let Some(row) = ledger.account(account, &self.boot)? else { return Ok(None) };
+        let row = ledger.account(account, &self.boot).map_err(|error| Refused::Unavailable(error.to_string()))?;
+        let row = row.ok_or_else(|| Refused::Unavailable(format!("account {account} is not in the ledger")))?;
         let open = shard.entry(Arc::clone(account)).or_default();
         let standing = Standing::of(row, open.held, open.settled, open.requests, now_ms);
-        Ok(Some(decide(&standing).map(|(amount, value)| {
-            let parts = standing.available.take(amount);
-            open.held = open.held.plus(parts);
-            open.requests = open.requests.saturating_add(1);
-            open.unmirrored = true;
-            (parts, value)
-        })))
+        let (amount, output_limit) = decide(&standing)?;
+        let parts = standing.available.take(amount);
+        open.held = open.held.plus(parts);
+        open.requests = open.requests.saturating_add(1);
+        open.unmirrored = true;
+        Ok((parts, output_limit))
     }
 
     /// Resolves a hold of `held` with a cost: what the account bears of it, and what it cannot (the write-off). The

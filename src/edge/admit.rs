@@ -208,17 +208,17 @@ async fn call(
     let outline = request::read(surface, &body)?;
     let model = model(settings, surface, &outline)?;
     let strict = session.req_header().headers.get("x-gateway-strict").is_some_and(|value| value.as_bytes() == b"true");
-    let (hold, mut warnings, limit) = if asked.free {
-        (None, Vec::new(), None)
+    let Held { hold, mut warnings, lowered } = if asked.free {
+        Held { hold: None, warnings: Vec::new(), lowered: None }
     } else {
         let asking = Asking { principal, model: &model, outline: &outline, body_bytes: body.len() as u64, strict };
         hold(gateway, settings, ctx, surface, asking)?
     };
-    let budget = limit.and_then(|limit| thinking_budget(settings, &outline, limit));
+    let budget = lowered.and_then(|limit| thinking_budget(settings, &outline, limit));
     warnings.extend(budget.map(|_| "clamped:thinking.budget_tokens".to_owned()));
     let edits = Edits {
         model: &model.upstream_model,
-        output_limit: limit,
+        output_limit: lowered,
         output_limit_field: model.output_limit_field,
         thinking_budget: budget,
         include_usage: surface == Protocol::Chat && outline.stream,
@@ -276,14 +276,22 @@ struct Asking<'a> {
     strict: bool,
 }
 
-/// Sets the worst case aside: the hold, the warnings, and the lowered output limit if there is one.
+/// What was set aside, and what that changed.
+struct Held {
+    hold: Option<Hold>,
+    warnings: Vec<String>,
+    /// The output limit, where it was lowered to what the account can pay.
+    lowered: Option<u64>,
+}
+
+/// Sets the worst case aside.
 fn hold(
     gateway: &Gateway,
     settings: &Settings,
     ctx: &Context,
     surface: Protocol,
     asking: Asking<'_>,
-) -> Result<(Option<Hold>, Vec<String>, Option<u64>), Failure> {
+) -> Result<Held, Failure> {
     let Asking { principal, model, outline, body_bytes, strict } = asking;
     let quote = rules::quote(model, surface, outline, body_bytes, settings.limits.min_output_tokens)?;
     let opening = Opening {
@@ -297,10 +305,10 @@ fn hold(
     let (hold, limit) =
         gateway.billing.reserve(opening, &quote, strict, clock::now_ms()).map_err(|refused| refusal(&refused))?;
     if limit == quote.output_limit {
-        return Ok((Some(hold), Vec::new(), None));
+        return Ok(Held { hold: Some(hold), warnings: Vec::new(), lowered: None });
     }
     let field = outline.output_limit.map_or(model.output_limit_field, |limit| limit.field);
-    Ok((Some(hold), vec![format!("clamped:{field}")], Some(limit)))
+    Ok(Held { hold: Some(hold), warnings: vec![format!("clamped:{field}")], lowered: Some(limit) })
 }
 
 /// A thinking budget must stay below the output limit: lowered with it.

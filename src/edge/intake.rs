@@ -184,9 +184,14 @@ pub enum Ended {
 }
 
 impl Progress {
-    /// The client is gone, or stopped reading and thereby brought about what followed.
+    /// The client is gone.
     pub fn client_left(&self) -> bool {
-        self.client_left.is_some() || self.blocked_until.is_some_and(|until| Instant::now() < until)
+        self.client_left.is_some()
+    }
+
+    /// The client is gone, or stopped reading and may thereby have brought about a vendor's failure.
+    pub fn client_is_the_cause(&self) -> bool {
+        self.client_left() || self.blocked_until.is_some_and(|until| Instant::now() < until)
     }
 }
 

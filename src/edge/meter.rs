@@ -19,7 +19,7 @@ pub async fn end(billing: &Billing, session: &mut Session, ctx: &mut Context) {
         intake::restore(session, &call.shared).await;
         resolve(billing, call);
     }
-    record(session, ctx);
+    record(ctx);
 }
 
 /// Ends a hold that the answer did not: the vendor failed, or the client or the time ran out.
@@ -30,7 +30,7 @@ fn resolve(billing: &Billing, call: &mut Call) {
     let now_ms = clock::now_ms();
     let outcome = match progress.ended {
         // A client that left pays for what was generated, whatever became of the vendor afterwards.
-        _ if progress.client_left() => Outcome::ClientLeft,
+        _ if progress.client_is_the_cause() => Outcome::ClientLeft,
         Some(Ended::Total) if generated > 0 => Outcome::GatewayEnded,
         _ if progress.first_byte.is_some() => Outcome::VendorCut,
         _ => Outcome::VendorError,
@@ -51,7 +51,7 @@ fn resolve(billing: &Billing, call: &mut Call) {
     }
 }
 
-fn record(session: &Session, ctx: &Context) {
+fn record(ctx: &Context) {
     let took = ctx.arrived.elapsed();
     let surface = ctx.surface.as_str();
     let (model, what) = match &ctx.stage {
@@ -67,15 +67,10 @@ fn record(session: &Session, ctx: &Context) {
     METRICS.requests.with_label_values(&[surface, model, &status]).inc();
     log::debug!(
         target: "model_gateway::access",
-        request_id = ctx.request_id.as_str(),
-        what,
-        surface,
-        model,
-        status = status.as_str(),
-        reason = ctx.reason.unwrap_or(""),
-        client = session.client_addr().map(ToString::to_string).unwrap_or_default().as_str(),
-        ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        "request"
+        "{} {what} {surface} {model} {status} {} {} ms",
+        ctx.request_id,
+        ctx.reason.unwrap_or("-"),
+        took.as_millis(),
     );
 }
 

@@ -175,7 +175,12 @@ pub fn count_attempt(call: &Call, status: u16) {
 
 /// Names of vendors' hosts, resolved without blocking and kept for a while.
 #[derive(Default)]
-pub struct Names(Mutex<HashMap<(String, u16), (Instant, Vec<SocketAddr>)>>);
+pub struct Names(Mutex<HashMap<HostPort, Resolved>>);
+
+type HostPort = (String, u16);
+
+/// When, and to what.
+type Resolved = (Instant, Vec<SocketAddr>);
 
 impl Names {
     async fn resolve(&self, endpoint: &Endpoint) -> std::io::Result<SocketAddr> {

@@ -9,7 +9,13 @@ def account() -> gateway.Account:
     return gateway.create_account()
 
 
-@pytest.fixture(params=[gateway.ALPHA, gateway.BETA])
-def model(request) -> str:
-    """One model of each vendor: passed through on one surface, translated on the other."""
+@pytest.fixture(params=[model for surface, model in gateway.TYPICAL_PAIRS if surface == "chat"])
+def chat_model(request) -> str:
+    """One model of each vendor that the chat surface reaches."""
+    return request.param
+
+
+@pytest.fixture(params=[model for surface, model in gateway.TYPICAL_PAIRS if surface == "messages"])
+def messages_model(request) -> str:
+    """One model of each vendor that the messages surface reaches."""
     return request.param

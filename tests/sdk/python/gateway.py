@@ -9,6 +9,7 @@ import time
 import uuid
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 
 import anthropic
 import httpx2
@@ -28,7 +29,16 @@ BINARY = _setting("MODEL_GATEWAY_BIN")
 
 ALPHA = "alpha-haiku-4-5-20251001"  # its vendor speaks the messages protocol
 BETA = "beta-5.2"  # its vendor speaks chat completions
-MODELS = ["alpha-haiku-4-5-20251001", "alpha-opus-4-7", "alpha-sonnet-4-6", "beta-5.2", "beta-5.5"]
+
+# The catalog, and which of its models each surface reaches today: the rest is refused there, until
+# requests are translated. Every suite reads the same file; to open a crossing, add the model there.
+_MODELS = json.loads((Path(__file__).parents[2] / "world/models.json").read_text())
+MODELS: list[str] = _MODELS["catalog"]
+REACHABLE: dict[str, list[str]] = _MODELS["reachable"]
+PAIRS = [(surface, model) for surface, models in REACHABLE.items() for model in models]
+CROSSINGS = [(surface, model) for surface in REACHABLE for model in MODELS if model not in REACHABLE[surface]]
+# One model of each vendor is enough where the vendor's protocol is what matters.
+TYPICAL_PAIRS = [(surface, model) for surface, model in PAIRS if model in (ALPHA, BETA)]
 
 REQUEST_ID = r"req_[0-9a-f]{32}"
 

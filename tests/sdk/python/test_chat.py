@@ -25,18 +25,18 @@ def ask(text: str, model: str, **more) -> dict:
 
 
 @pytest.mark.parametrize("auth", CHAT_AUTH)
-def test_a_streamed_answer_equals_the_whole_one(account, model, auth):
+def test_a_streamed_answer_equals_the_whole_one(account, chat_model, auth):
     client = chat_client(account.key, auth)
     text = prompt('text="Grüße, two words and 漢字 🎈" events=7 input=50 output=20')
 
-    whole = client.chat.completions.create(**ask(text, model))
-    with client.chat.completions.stream(**ask(text, model, stream_options={"include_usage": True})) as stream:
+    whole = client.chat.completions.create(**ask(text, chat_model))
+    with client.chat.completions.stream(**ask(text, chat_model, stream_options={"include_usage": True})) as stream:
         streamed = stream.get_final_completion()
 
     assert whole.choices[0].message.content == "Grüße, two words and 漢字 🎈"
     assert whole.choices[0].finish_reason == "stop"
     for answer in (whole, streamed):
-        assert answer.model == model
+        assert answer.model == chat_model
         assert answer.choices[0].message.role == "assistant"
     assert streamed.choices[0].message.content == whole.choices[0].message.content
     assert streamed.choices[0].finish_reason == whole.choices[0].finish_reason
@@ -45,22 +45,22 @@ def test_a_streamed_answer_equals_the_whole_one(account, model, auth):
     assert attempts(client) == 2
 
 
-def test_one_key_serves_both_surfaces(account, model):
+def test_one_key_serves_both_surfaces(account, chat_model):
     text = prompt('text="same"')
-    chat = chat_client(account.key).chat.completions.create(**ask(text, model))
-    messages = messages_client(account.key).messages.create(**ask(text, model))
+    chat = chat_client(account.key).chat.completions.create(**ask(text, chat_model))
+    messages = messages_client(account.key).messages.create(**ask(text, chat_model))
     assert chat.choices[0].message.content == messages.content[0].text == "same"
 
 
-def test_both_names_of_the_request_id_are_sent_and_agree(account, model):
-    raw = chat_client(account.key).chat.completions.with_raw_response.create(**ask(prompt(), model))
+def test_both_names_of_the_request_id_are_sent_and_agree(account, chat_model):
+    raw = chat_client(account.key).chat.completions.with_raw_response.create(**ask(prompt(), chat_model))
     assert re.fullmatch(REQUEST_ID, raw.headers["x-request-id"])
     assert raw.headers["request-id"] == raw.headers["x-request-id"]
 
 
-def test_a_stream_has_usage_only_if_the_caller_asked(account, model):
+def test_a_stream_has_usage_only_if_the_caller_asked(account, chat_model):
     client = chat_client(account.key)
-    request = ask(prompt("events=4"), model, stream=True)
+    request = ask(prompt("events=4"), chat_model, stream=True)
 
     silent = list(client.chat.completions.create(**request))
     assert all(chunk.choices for chunk in silent)
@@ -74,12 +74,12 @@ def test_a_stream_has_usage_only_if_the_caller_asked(account, model):
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_a_tool_call_makes_the_round_trip(account, model, streamed):
+def test_a_tool_call_makes_the_round_trip(account, chat_model, streamed):
     client = chat_client(account.key)
     question = {"role": "user", "content": prompt('tool=get_weather args={"city":"Oslo"}')}
 
     def turn(messages):
-        request = {"model": model, "max_tokens": 200, "messages": messages, "tools": [WEATHER]}
+        request = {"model": chat_model, "max_tokens": 200, "messages": messages, "tools": [WEATHER]}
         if not streamed:
             return client.chat.completions.create(**request).choices[0]
         with client.chat.completions.stream(**request) as stream:
@@ -114,10 +114,10 @@ def test_a_tool_call_makes_the_round_trip(account, model, streamed):
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_a_prompt_of_five_megabytes_arrives_whole(account, model, streamed):
+def test_a_prompt_of_five_megabytes_arrives_whole(account, chat_model, streamed):
     client = chat_client(account.key)
     text = f'{"lorem ipsum " * 420_000}{prompt("input=1000 output=5")}'
-    request = ask(text, model)
+    request = ask(text, chat_model)
     if streamed:
         with client.chat.completions.stream(**request) as stream:
             answer = stream.get_final_completion()
@@ -138,13 +138,13 @@ def test_a_body_for_a_vendor_of_the_same_protocol_is_passed_on_byte_for_byte(acc
     assert passed_on(client, seen)
 
 
-def test_no_key_of_a_caller_reaches_a_vendor(account, model):
+def test_no_key_of_a_caller_reaches_a_vendor(account, chat_model):
     text = prompt()
-    chat_client(account.key, "both").chat.completions.create(**ask(text, model))
+    chat_client(account.key, "both").chat.completions.create(**ask(text, chat_model))
     [seen] = vendor_requests(text)
     headers = json.dumps(seen["headers"])
     assert account.key not in headers and "not-a-gateway-key" not in headers
-    assert f"sim-{model.split('-')[0]}-key" in headers
+    assert f"sim-{chat_model.split('-')[0]}-key" in headers
 
 
 @pytest.mark.parametrize("auth", CHAT_AUTH)

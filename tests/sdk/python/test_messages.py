@@ -22,18 +22,18 @@ def ask(text: str, model: str, **more) -> dict:
 
 
 @pytest.mark.parametrize("auth", MESSAGES_AUTH)
-def test_a_streamed_answer_equals_the_whole_one(account, model, auth):
+def test_a_streamed_answer_equals_the_whole_one(account, messages_model, auth):
     client = messages_client(account.key, auth)
     text = prompt('text="Grüße, two words and 漢字 🎈" events=7 input=50 output=20')
 
-    whole = client.messages.create(**ask(text, model))
-    with client.messages.stream(**ask(text, model)) as stream:
+    whole = client.messages.create(**ask(text, messages_model))
+    with client.messages.stream(**ask(text, messages_model)) as stream:
         streamed = stream.get_final_message()
 
     assert [(block.type, block.text) for block in whole.content] == [("text", "Grüße, two words and 漢字 🎈")]
     assert whole.stop_reason == "end_turn"
     for answer in (whole, streamed):
-        assert answer.model == model
+        assert answer.model == messages_model
         assert (answer.type, answer.role) == ("message", "assistant")
     assert [(block.type, block.text) for block in streamed.content] == [
         (block.type, block.text) for block in whole.content
@@ -47,25 +47,25 @@ def test_a_streamed_answer_equals_the_whole_one(account, model, auth):
     assert attempts(client) == 2
 
 
-def test_both_names_of_the_request_id_are_sent_and_agree(account, model):
-    raw = messages_client(account.key).messages.with_raw_response.create(**ask(prompt(), model))
+def test_both_names_of_the_request_id_are_sent_and_agree(account, messages_model):
+    raw = messages_client(account.key).messages.with_raw_response.create(**ask(prompt(), messages_model))
     assert re.fullmatch(REQUEST_ID, raw.headers["request-id"])
     assert raw.headers["request-id"] == raw.headers["x-request-id"]
 
 
-def test_a_query_string_is_no_other_path(account, model):
+def test_a_query_string_is_no_other_path(account, messages_model):
     text = prompt('text="yes"')
-    answer = messages_client(account.key).messages.create(**ask(text, model, extra_query={"beta": "true"}))
+    answer = messages_client(account.key).messages.create(**ask(text, messages_model, extra_query={"beta": "true"}))
     assert answer.content[0].text == "yes"
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_a_tool_call_makes_the_round_trip(account, model, streamed):
+def test_a_tool_call_makes_the_round_trip(account, messages_model, streamed):
     client = messages_client(account.key)
     question = {"role": "user", "content": prompt('tool=get_weather args={"city":"Oslo"}')}
 
     def turn(messages):
-        request = {"model": model, "max_tokens": 200, "messages": messages, "tools": [WEATHER]}
+        request = {"model": messages_model, "max_tokens": 200, "messages": messages, "tools": [WEATHER]}
         if not streamed:
             return client.messages.create(**request)
         with client.messages.stream(**request) as stream:
@@ -90,14 +90,14 @@ def test_a_tool_call_makes_the_round_trip(account, model, streamed):
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_a_prompt_of_five_megabytes_arrives_whole(account, model, streamed):
+def test_a_prompt_of_five_megabytes_arrives_whole(account, messages_model, streamed):
     client = messages_client(account.key)
     text = f'{"lorem ipsum " * 420_000}{prompt("input=1000 output=5")}'
     if streamed:
-        with client.messages.stream(**ask(text, model)) as stream:
+        with client.messages.stream(**ask(text, messages_model)) as stream:
             answer = stream.get_final_message()
     else:
-        answer = client.messages.create(**ask(text, model))
+        answer = client.messages.create(**ask(text, messages_model))
     assert answer.content[0].text
     assert answer.stop_reason == "end_turn"
     [seen] = last_vendor_requests(1)
@@ -127,13 +127,13 @@ def test_a_body_for_a_vendor_of_the_same_protocol_is_passed_on_byte_for_byte(acc
     assert passed_on(client, seen)
 
 
-def test_no_key_of_a_caller_reaches_a_vendor(account, model):
+def test_no_key_of_a_caller_reaches_a_vendor(account, messages_model):
     text = prompt()
-    messages_client(account.key).messages.create(**ask(text, model))
+    messages_client(account.key).messages.create(**ask(text, messages_model))
     [seen] = vendor_requests(text)
     headers = json.dumps(seen["headers"])
     assert account.key not in headers
-    assert f"sim-{model.split('-')[0]}-key" in headers
+    assert f"sim-{messages_model.split('-')[0]}-key" in headers
 
 
 def test_the_version_header_is_passed_on_as_received(account):
@@ -144,10 +144,10 @@ def test_the_version_header_is_passed_on_as_received(account):
     assert client._client.sent[-1].headers["anthropic-version"] in json.dumps(seen["headers"])
 
 
-def test_counting_tokens_is_free(account, model):
+def test_counting_tokens_is_free(account, messages_model):
     before = settled_credits(account.key)
     counted = messages_client(account.key).messages.count_tokens(
-        model=model, messages=[{"role": "user", "content": "How many tokens are these?"}]
+        model=messages_model, messages=[{"role": "user", "content": "How many tokens are these?"}]
     )
     assert counted.input_tokens > 0
     assert settled_credits(account.key) == before
