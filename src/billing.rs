@@ -10,6 +10,8 @@ pub mod journal;
 pub mod pricing;
 pub mod rules;
 mod settler;
+#[cfg(test)]
+mod tests;
 mod verify;
 
 use crate::catalog::{Model, Price};

@@ -1,0 +1,338 @@
+//! Money's rules on a real ledger in a folder of the test's own.
+
+use super::*;
+use crate::catalog::{Endpoint, Secret, Vendor};
+use crate::store::ledger::Ledger;
+use std::sync::atomic::AtomicUsize;
+use std::time::{Duration, Instant};
+
+const ACCOUNT: &str = "acct_test";
+const NOW: i64 = 1_800_000_000_000;
+
+fn model() -> Arc<Model> {
+    let endpoint = Endpoint {
+        tls: false,
+        host: "127.0.0.1".into(),
+        port: 1,
+        authority: "127.0.0.1:1".into(),
+        prefix: String::new(),
+        weight: 1,
+    };
+    let vendor = Vendor {
+        name: "beta".into(),
+        protocol: Protocol::Chat,
+        official: true,
+        endpoints: vec![endpoint],
+        api_key: Secret::new("k".into()),
+        version_header: None,
+    };
+    let credit = |whole: i64| Micro::new(whole * 1_000_000);
+    Arc::new(Model {
+        id: "beta-5.2".into(),
+        vendor: Arc::new(vendor),
+        upstream_model: "b".into(),
+        context_tokens: 1_000_000,
+        max_output_tokens: 1_000,
+        output_limit_field: "max_tokens",
+        price: Arc::new(Price::new([credit(100), credit(10), credit(125), credit(200), credit(500)])),
+    })
+}
+
+/// 1 000 output tokens and 5 000 input tokens: exactly one credit.
+fn one_credit() -> (Quote, Usage) {
+    let price = &model().price;
+    let quote = Quote {
+        input_tokens: 5_000,
+        input_price: price.input,
+        output_price: price.output,
+        choices: 1,
+        output_limit: 1_000,
+        output_floor: 1_000,
+    };
+    (quote, Usage { input: 5_000, output: 1_000, ..Usage::default() })
+}
+
+fn serving(dir: &Path) -> Billing {
+    let billing = Billing::serve(dir, &Limits::default()).unwrap();
+    billing.keep_prices(&[model()], NOW).unwrap();
+    billing
+}
+
+fn account_with(billing: &Billing, credits: i64) {
+    billing.open_account(ACCOUNT, None, NOW).unwrap();
+    assert!(billing.grant(ACCOUNT, Micro::new(credits * 1_000_000), "first", NOW).unwrap());
+}
+
+fn opening(request: &str) -> Opening {
+    Opening {
+        request_id: request.into(),
+        account: ACCOUNT.into(),
+        key_id: "key_1".into(),
+        key_shown: "gw-sk-…".into(),
+        model: model(),
+        surface: Protocol::Chat,
+    }
+}
+
+fn balance(billing: &Billing) -> String {
+    let balance = billing.balance(ACCOUNT, NOW).unwrap();
+    format!("{} held {} available {}", balance.balance, balance.held, balance.available)
+}
+
+fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < Duration::from_secs(10), "waited in vain for {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn assert_sound(billing: &Billing, debits: u64) {
+    let verdict = billing.verify().unwrap();
+    assert!(verdict.findings.is_empty(), "{:?}", verdict.findings);
+    assert_eq!(verdict.debits, debits);
+}
+
+#[test]
+fn a_hold_is_set_aside_settled_once_and_explained_by_a_receipt() {
+    let dir = tempfile::tempdir().unwrap();
+    let billing = serving(dir.path());
+    account_with(&billing, 10);
+    let (quote, usage) = one_credit();
+    let (hold, limit) = billing.reserve(opening("req_a"), &quote, false, NOW).unwrap();
+    assert_eq!(limit, 1_000);
+    assert_eq!(balance(&billing), "10 held 1 available 9");
+    let half = Usage { output: 0, ..usage };
+    assert_eq!(billing.settle(hold, half, Outcome::Completed, false, NOW).unwrap(), Micro::new(500_000));
+    assert_eq!(balance(&billing), "9.5 held 0 available 9.5");
+    wait_for("the receipt", || billing.receipt(ACCOUNT, "req_a").unwrap().is_some());
+    let receipt = billing.receipt(ACCOUNT, "req_a").unwrap().unwrap();
+    assert_eq!((receipt.credits, receipt.balance_after), (Micro::new(500_000), Micro::new(9_500_000)));
+    assert!(billing.receipt("acct_other", "req_a").unwrap().is_none(), "a stranger sees nothing");
+    assert_eq!(balance(&billing), "9.5 held 0 available 9.5");
+    assert_sound(&billing, 1);
+    billing.finish();
+    assert!(journal::live_boots(dir.path()).is_empty(), "a journal that is covered is removed");
+}
+
+#[test]
+fn credit_for_ten_admits_exactly_ten_of_sixty_four() {
+    let dir = tempfile::tempdir().unwrap();
+    let billing = serving(dir.path());
+    account_with(&billing, 10);
+    let (quote, _) = one_credit();
+    let admitted: Vec<_> = std::thread::scope(|scope| {
+        let try_one = |index: usize| {
+            let billing = &billing;
+            scope.spawn(move || billing.reserve(opening(&format!("req_{index}")), &quote, true, NOW).ok())
+        };
+        let tries: Vec<_> = (0..64).map(try_one).collect();
+        tries.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(admitted.len(), 10);
+    assert_eq!(balance(&billing), "10 held 10 available 0");
+    drop(admitted);
+    assert_eq!(balance(&billing), "10 held 0 available 10", "holds that nobody ended are given back");
+    wait_for("ten voids", || billing.receipts(ACCOUNT, None, 100).unwrap().len() == 10);
+    assert_sound(&billing, 0);
+}
+
+/// The race that a balance kept in two places invites: while debits are being committed, credit must neither be seen
+/// twice (an overdraft) nor be missing for a moment (a false refusal).
+#[test]
+fn under_load_the_last_credit_is_spent_and_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let billing = serving(dir.path());
+    let credits = 400;
+    account_with(&billing, credits);
+    let (quote, usage) = one_credit();
+    let spent = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (billing, spent) = (&billing, &spent);
+            scope.spawn(move || {
+                for turn in 0.. {
+                    let request = format!("req_{thread}_{turn}");
+                    match billing.reserve(opening(&request), &quote, true, NOW) {
+                        Ok((hold, _)) => {
+                            billing.settle(hold, usage, Outcome::Completed, false, NOW).unwrap();
+                            spent.fetch_add(1, Ordering::Relaxed);
+                        }
+                        Err(Refused::Insufficient { available, .. }) => {
+                            // Others may hold the last credits for a moment; with nothing left for anyone, stop.
+                            if available == Micro::ZERO {
+                                return;
+                            }
+                        }
+                        Err(other) => panic!("{other:?}"),
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(spent.load(Ordering::Relaxed), 400);
+    assert_eq!(balance(&billing), "0 held 0 available 0");
+    wait_for("all debits", || billing.verify().unwrap().debits == 400);
+    assert_sound(&billing, 400);
+}
+
+#[test]
+fn a_cost_beyond_hold_and_balance_is_written_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let billing = serving(dir.path());
+    account_with(&billing, 2);
+    let (quote, usage) = one_credit();
+    let (hold, _) = billing.reserve(opening("req_a"), &quote, false, NOW).unwrap();
+    let five_credits = Usage { output: 9_000, ..usage };
+    let taken = billing.settle(hold, five_credits, Outcome::Completed, false, NOW).unwrap();
+    assert_eq!(taken, Micro::new(2_000_000), "the hold and what was available");
+    wait_for("the receipt", || billing.receipt(ACCOUNT, "req_a").unwrap().is_some());
+    assert_eq!(billing.receipt(ACCOUNT, "req_a").unwrap().unwrap().writeoff, Micro::new(3_000_000));
+    assert_eq!(balance(&billing), "0 held 0 available 0");
+    assert_sound(&billing, 1);
+}
+
+/// Writes what a process that dies would leave, and returns its folder.
+fn die_with(dir: &Path, records: &[Record]) -> std::path::PathBuf {
+    let journal = Journal::begin(dir, 1 << 20).unwrap();
+    for record in records {
+        journal.write(record).unwrap();
+    }
+    dir.join("journal").join(journal.boot())
+}
+
+fn ending(request: &str, outcome: Outcome, credits: i64) -> Ending {
+    let tokens = u64::try_from(credits).unwrap() * 10_000;
+    Ending {
+        request_id: request.into(),
+        account: ACCOUNT.into(),
+        at_ms: NOW,
+        paid: Micro::new(credits * 1_000_000),
+        trial: Micro::ZERO,
+        writeoff: Micro::ZERO,
+        detail: Detail {
+            key_id: "key_1".into(),
+            key_shown: "gw-sk-…".into(),
+            model: "beta-5.2".into(),
+            surface: Protocol::Chat,
+            vendor: "beta".into(),
+            outcome,
+            usage: Usage { input: tokens, ..Usage::default() },
+            price_version: model().price.version.clone(),
+            estimated: false,
+        },
+    }
+}
+
+#[test]
+fn what_a_dead_process_journalled_is_debited_once_and_what_it_did_not_is_void() {
+    let dir = tempfile::tempdir().unwrap();
+    account_with(&serving(dir.path()), 10);
+    let interrupted = |request| Record::Open(ending(request, Outcome::Interrupted, 0));
+    let folder = die_with(
+        dir.path(),
+        &[
+            interrupted("req_done"),
+            interrupted("req_cut"),
+            Record::End(ending("req_done", Outcome::Completed, 3)),
+            interrupted("req_torn"),
+        ],
+    );
+    let log = folder.join("000001.log");
+    let mut bytes = std::fs::read(&log).unwrap();
+    bytes.extend_from_slice(b"1234abcd {\"end\":{\"ref\":\"req_to");
+    std::fs::write(&log, bytes).unwrap();
+
+    let billing = serving(dir.path());
+    assert_eq!(balance(&billing), "7 held 0 available 7");
+    assert!(!folder.exists(), "a replayed journal is removed");
+    let outcome = |request| billing.receipt(ACCOUNT, request).unwrap().unwrap().detail.outcome;
+    assert_eq!(outcome("req_done"), Outcome::Completed);
+    assert_eq!(outcome("req_cut"), Outcome::Interrupted);
+    assert_eq!(outcome("req_torn"), Outcome::Interrupted, "half a record is none");
+    assert_sound(&billing, 1);
+
+    die_with(dir.path(), &[Record::End(ending("req_done", Outcome::Completed, 3))]);
+    billing.finish();
+    drop(billing);
+    assert_eq!(balance(&serving(dir.path())), "7 held 0 available 7", "a second replay changes nothing");
+}
+
+#[test]
+fn a_damaged_journal_is_replayed_as_far_as_it_can_be_read_and_set_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    account_with(&serving(dir.path()), 10);
+    let done = |request| Record::End(ending(request, Outcome::Completed, 1));
+    let folder = die_with(dir.path(), &[done("req_1"), done("req_2"), done("req_3")]);
+    let log = folder.join("000001.log");
+    let text = std::fs::read_to_string(&log).unwrap().replacen("req_2", "req_X", 1);
+    std::fs::write(&log, text).unwrap();
+    let billing = serving(dir.path());
+    assert_eq!(balance(&billing), "8 held 0 available 8", "the line that was changed is not believed");
+    assert!(folder.with_extension("damaged").exists(), "what cannot be read is kept");
+    assert_sound(&billing, 2);
+}
+
+#[test]
+fn a_trial_is_spent_first_and_lapses_on_the_dot() {
+    let dir = tempfile::tempdir().unwrap();
+    let billing = serving(dir.path());
+    // The settler's own clock is years before NOW's trial end: it posts no lapse meanwhile.
+    let ends_at_ms = clock::now_ms() + 3_600_000;
+    billing.open_account(ACCOUNT, Some(Trial { credits: Micro::new(300_000_000), ends_at_ms }), 0).unwrap();
+    billing.open_account(ACCOUNT, Some(Trial { credits: Micro::new(300_000_000), ends_at_ms }), 0).unwrap();
+    billing.grant(ACCOUNT, Micro::new(5_000_000), "g", 0).unwrap();
+    assert!(!billing.grant(ACCOUNT, Micro::new(5_000_000), "g", 0).unwrap(), "a reference counts once");
+    let at = |now_ms| billing.balance(ACCOUNT, now_ms).unwrap();
+    assert_eq!(at(ends_at_ms - 1).balance, Micro::new(305_000_000));
+    let (quote, usage) = one_credit();
+    let (hold, _) = billing.reserve(opening("req_a"), &quote, false, ends_at_ms - 1).unwrap();
+    assert_eq!(at(ends_at_ms).balance, Micro::new(6_000_000), "the held part of the trial stays until it resolves");
+    assert_eq!(at(ends_at_ms).available, Micro::new(5_000_000));
+    assert!(!at(ends_at_ms).trial.unwrap().active, "it ends on the millisecond");
+    billing.settle(hold, usage, Outcome::Completed, false, ends_at_ms).unwrap();
+    assert_eq!(at(ends_at_ms).balance, Micro::new(5_000_000), "the trial paid for what it had held");
+}
+
+#[test]
+fn an_account_whose_trial_is_over_is_told_so_until_it_was_ever_given_credit() {
+    let dir = tempfile::tempdir().unwrap();
+    let billing = serving(dir.path());
+    let ends_at_ms = clock::now_ms() - 1;
+    billing.open_account(ACCOUNT, Some(Trial { credits: Micro::new(300_000_000), ends_at_ms }), 0).unwrap();
+    let (quote, usage) = one_credit();
+    let refused = |request| billing.reserve(opening(request), &quote, false, clock::now_ms()).err().unwrap();
+    assert!(matches!(refused("req_a"), Refused::TrialExpired));
+    wait_for("the lapse", || billing.0.ledger.account(ACCOUNT, "").unwrap().unwrap().trial == Micro::ZERO);
+    billing.grant(ACCOUNT, Micro::new(1_000_000), "g", 0).unwrap();
+    let (hold, _) = billing.reserve(opening("req_b"), &quote, false, NOW).unwrap();
+    billing.settle(hold, usage, Outcome::Completed, false, NOW).unwrap();
+    assert!(matches!(refused("req_c"), Refused::Insufficient { .. }));
+    wait_for("the debit", || billing.verify().unwrap().debits == 1);
+    assert_sound(&billing, 1);
+}
+
+#[test]
+fn the_audit_finds_a_changed_entry_and_a_changed_balance() {
+    let dir = tempfile::tempdir().unwrap();
+    let billing = serving(dir.path());
+    account_with(&billing, 10);
+    let (quote, usage) = one_credit();
+    let (hold, _) = billing.reserve(opening("req_a"), &quote, false, NOW).unwrap();
+    billing.settle(hold, usage, Outcome::Completed, false, NOW).unwrap();
+    billing.finish();
+    let ledger = Ledger::open(dir.path()).unwrap();
+    assert!(verify::verify(&ledger).unwrap().findings.is_empty());
+    let tamper = rusqlite::Connection::open(dir.path().join("ledger.db")).unwrap();
+    assert!(tamper.execute("UPDATE entry SET d_paid = 0 WHERE kind = 'debit'", []).is_err(), "entries are immutable");
+    tamper
+        .execute_batch("DROP TRIGGER entry_is_never_changed; UPDATE entry SET d_paid = 0 WHERE kind = 'debit'")
+        .unwrap();
+    let rules = |ledger: &Ledger| -> Vec<_> {
+        verify::verify(ledger).unwrap().findings.into_iter().map(|finding| finding.rule).collect()
+    };
+    let found = rules(&ledger);
+    assert!(found.contains(&"hash chain") && found.contains(&"cost"), "{found:?}");
+    tamper.execute_batch("UPDATE account SET paid = paid + 1").unwrap();
+    assert!(rules(&ledger).contains(&"balance"));
+}
