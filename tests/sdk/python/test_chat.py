@@ -45,10 +45,10 @@ def test_a_streamed_answer_equals_the_whole_one(account, chat_model, auth):
     assert attempts(client) == 2
 
 
-def test_one_key_serves_both_surfaces(account, chat_model):
+def test_one_key_serves_both_surfaces(account, chat_model, messages_model):
     text = prompt('text="same"')
     chat = chat_client(account.key).chat.completions.create(**ask(text, chat_model))
-    messages = messages_client(account.key).messages.create(**ask(text, chat_model))
+    messages = messages_client(account.key).messages.create(**ask(text, messages_model))
     assert chat.choices[0].message.content == messages.content[0].text == "same"
 
 

@@ -5,14 +5,14 @@ import openai
 import pytest
 
 import gateway
-from gateway import CHAT_AUTH, MESSAGES_AUTH, attempts, chat_client, messages_client, prompt
+from gateway import ALPHA, BETA, MESSAGES_AUTH, attempts, chat_client, messages_client, prompt, vendor_requests
 
 # Put together here so that no scanner takes them for leaked keys.
 VENDOR_KEYS = ["sk-" + "proj-" + "A" * 48, "sk-" + "ant-api03-" + "A" * 80]
 MADE_UP_KEY = "gw-" + "sk-" + "0" * 49
 
 
-def ask(text: str, model: str = gateway.ALPHA, **more) -> dict:
+def ask(text: str, model: str, **more) -> dict:
     return {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": text}], **more}
 
 
@@ -24,7 +24,7 @@ def ask(text: str, model: str = gateway.ALPHA, **more) -> dict:
 def test_chat_refuses_a_key_that_is_not_one_of_the_gateways(key, auth):
     client = chat_client(key, auth)
     with pytest.raises(openai.AuthenticationError) as raised:
-        client.chat.completions.create(**ask(prompt()))
+        client.chat.completions.create(**ask(prompt(), BETA))
     assert raised.value.code == "invalid_api_key"
     assert raised.value.response.headers["x-should-retry"] == "false"
     assert key not in raised.value.response.text
@@ -36,7 +36,7 @@ def test_chat_refuses_a_key_that_is_not_one_of_the_gateways(key, auth):
 def test_messages_refuses_a_key_that_is_not_one_of_the_gateways(key, auth):
     client = messages_client(key, auth)
     with pytest.raises(anthropic.AuthenticationError) as raised:
-        client.messages.create(**ask(prompt()))
+        client.messages.create(**ask(prompt(), ALPHA))
     assert raised.value.body["error"]["type"] == "authentication_error"
     assert raised.value.body["request_id"] == raised.value.request_id
     assert key not in raised.value.response.text
@@ -61,78 +61,101 @@ def test_a_model_that_is_not_in_the_catalog_is_not_found(account, streamed):
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_an_account_without_credits_is_asked_to_pay_once(model, streamed):
-    poor = gateway.create_account(trial=False)
-
-    chat = chat_client(poor.key)
+def test_chat_asks_an_account_without_credits_once_to_pay(chat_model, streamed):
+    client = chat_client(gateway.create_account(trial=False).key)
     with pytest.raises(openai.APIStatusError) as raised:
-        chat.chat.completions.create(**ask(prompt(), model, stream=streamed))
+        client.chat.completions.create(**ask(prompt(), chat_model, stream=streamed))
     assert raised.value.status_code == 402
     assert (raised.value.type, raised.value.code) == ("insufficient_quota", "insufficient_credits")
     assert raised.value.response.headers["x-should-retry"] == "false"
-    assert attempts(chat) == 1
+    assert attempts(client) == 1
 
-    messages = messages_client(poor.key)
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+def test_messages_asks_an_account_without_credits_once_to_pay(messages_model, streamed):
+    client = messages_client(gateway.create_account(trial=False).key)
     with pytest.raises(anthropic.PaymentRequiredError) as raised:
-        messages.messages.create(**ask(prompt(), model, stream=streamed))
+        client.messages.create(**ask(prompt(), messages_model, stream=streamed))
     assert raised.value.body["error"]["type"] == "billing_error"
     assert raised.value.body["error"]["details"]["error_code"] == "insufficient_credits"
-    assert attempts(messages) == 1
+    assert raised.value.response.headers["x-should-retry"] == "false"
+    assert attempts(client) == 1
 
 
-def test_a_body_without_messages_is_a_bad_request(account, model):
-    chat = chat_client(account.key)
-    with pytest.raises(openai.BadRequestError):
-        chat.chat.completions.create(model=model, messages=[])
-    assert attempts(chat) == 1
-    messages = messages_client(account.key)
-    with pytest.raises(anthropic.BadRequestError):
-        messages.messages.create(model=model, max_tokens=10, messages=[])
-    assert attempts(messages) == 1
+def test_chat_refuses_a_body_without_messages(account, chat_model):
+    client = chat_client(account.key)
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.chat.completions.create(model=chat_model, messages=[])
+    assert raised.value.code != "unsupported_value", "refused for its messages, not for its model"
+    assert attempts(client) == 1
+
+
+def test_messages_refuses_a_body_without_messages(account, messages_model):
+    client = messages_client(account.key)
+    with pytest.raises(anthropic.BadRequestError) as raised:
+        client.messages.create(model=messages_model, max_tokens=10, messages=[])
+    assert "messages" in str(raised.value)
+    assert attempts(client) == 1
 
 
 # ---- The vendor's faults before the first byte: a status, in the shape of the surface.
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_a_busy_vendor_is_tried_again_and_then_reported(account, model, streamed):
-    request = ask(prompt("status=429 retry_after=1"), model, stream=streamed)
-
-    chat = chat_client(account.key)
+def test_chat_tries_a_busy_vendor_again_and_then_reports_it(account, chat_model, streamed):
+    client = chat_client(account.key)
     with pytest.raises(openai.RateLimitError) as raised:
-        chat.chat.completions.create(**request)
+        client.chat.completions.create(**ask(prompt("status=429 retry_after=1"), chat_model, stream=streamed))
     assert raised.value.code == "rate_limit_exceeded"
-    assert attempts(chat) == 3
+    assert attempts(client) == 3
 
-    messages = messages_client(account.key)
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+def test_messages_tries_a_busy_vendor_again_and_then_reports_it(account, messages_model, streamed):
+    client = messages_client(account.key)
     with pytest.raises(anthropic.RateLimitError) as raised:
-        messages.messages.create(**request)
+        client.messages.create(**ask(prompt("status=429 retry_after=1"), messages_model, stream=streamed))
     assert raised.value.body["error"]["type"] == "rate_limit_error"
-    assert attempts(messages) == 3
+    assert attempts(client) == 3
 
 
 @pytest.mark.parametrize(
-    ("marker", "chat_status", "messages_error"),
+    ("marker", "status"),
     [
-        ("status=400", 400, anthropic.BadRequestError),
-        ("status=401", 502, anthropic.InternalServerError),
-        ("status=500", 502, anthropic.InternalServerError),
-        ("status=529", 503, anthropic.OverloadedError),
-        ("cut=headers", 502, anthropic.InternalServerError),
-        ("garbage=json", 502, anthropic.InternalServerError),
+        ("status=400", 400),
+        ("status=401", 502),
+        ("status=500", 502),
+        ("status=529", 503),
+        ("cut=headers", 502),
+        ("garbage=json", 502),
     ],
 )
-def test_a_failing_vendor_is_a_status_of_the_surface(account, model, marker, chat_status, messages_error):
-    request = ask(prompt(marker), model)
-
+def test_chat_gives_a_failing_vendor_a_status_of_its_own(account, chat_model, marker, status):
+    text = prompt(marker)
     with pytest.raises(openai.APIStatusError) as raised:
-        chat_client(account.key, max_retries=0).chat.completions.create(**request)
-    assert raised.value.status_code == chat_status
+        chat_client(account.key, max_retries=0).chat.completions.create(**ask(text, chat_model))
+    assert raised.value.status_code == status
     assert isinstance(raised.value.body["message"], str)
+    assert vendor_requests(text), "the fault is the vendor's"
 
-    with pytest.raises(messages_error) as raised:
-        messages_client(account.key, max_retries=0).messages.create(**request)
+
+@pytest.mark.parametrize(
+    ("marker", "error"),
+    [
+        ("status=400", anthropic.BadRequestError),
+        ("status=401", anthropic.InternalServerError),
+        ("status=500", anthropic.InternalServerError),
+        ("status=529", anthropic.OverloadedError),
+        ("cut=headers", anthropic.InternalServerError),
+        ("garbage=json", anthropic.InternalServerError),
+    ],
+)
+def test_messages_gives_a_failing_vendor_a_status_of_its_own(account, messages_model, marker, error):
+    text = prompt(marker)
+    with pytest.raises(error) as raised:
+        messages_client(account.key, max_retries=0).messages.create(**ask(text, messages_model))
     assert raised.value.body["type"] == "error"
+    assert vendor_requests(text), "the fault is the vendor's"
 
 
 # ---- The vendor's faults inside a stream: never a clean end, which an SDK takes for success.
@@ -141,9 +164,9 @@ MID_STREAM = ["events=8 error_event=2", "events=8 error_event=5", "events=8 cut=
 
 
 @pytest.mark.parametrize("marker", MID_STREAM)
-def test_chat_raises_when_the_vendor_fails_in_mid_stream(account, model, marker):
+def test_chat_raises_when_the_vendor_fails_in_mid_stream(account, chat_model, marker):
     client = chat_client(account.key, max_retries=0)
-    request = ask(prompt(marker), model)
+    request = ask(prompt(marker), chat_model)
 
     with pytest.raises(openai.APIError):
         for _ in client.chat.completions.create(**request, stream=True):
@@ -155,9 +178,9 @@ def test_chat_raises_when_the_vendor_fails_in_mid_stream(account, model, marker)
 
 
 @pytest.mark.parametrize("marker", MID_STREAM)
-def test_messages_raises_when_the_vendor_fails_in_mid_stream(account, model, marker):
+def test_messages_raises_when_the_vendor_fails_in_mid_stream(account, messages_model, marker):
     client = messages_client(account.key, max_retries=0)
-    request = ask(prompt(marker), model)
+    request = ask(prompt(marker), messages_model)
 
     with pytest.raises(anthropic.APIStatusError):
         for _ in client.messages.create(**request, stream=True):
