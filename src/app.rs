@@ -84,7 +84,8 @@ fn edge_server(settings: &Settings, gateway: Gateway) -> anyhow::Result<Server> 
         upstream_keepalive_pool_size: UPSTREAM_POOL,
         grace_period_seconds: Some(settings.limits.drain_seconds),
         graceful_shutdown_timeout_seconds: Some(1),
-        max_retries: usize::try_from(settings.limits.attempts).unwrap_or(1),
+        // Every endpoint once, and one repeat on a fresh connection: `edge/upstream.rs` decides.
+        max_retries: usize::try_from(settings.limits.attempts).unwrap_or(1).saturating_add(1),
         ..ServerConf::default()
     };
     let mut server = Server::new_with_opt_and_conf(Opt::default(), conf);

@@ -173,14 +173,19 @@ impl ProxyHttp for Gateway {
         _session: &mut Session,
         mut error: Box<Error>,
         ctx: &mut Context,
-        _client_reused: bool,
+        client_reused: bool,
     ) -> Box<Error> {
+        error.retry.decide_reuse(client_reused);
+        let was_dead = error.retry() && client_reused;
         let retry = ctx.call().is_some_and(|call| {
-            if call.failure.is_none() && *error.esource() == ErrorSource::Upstream {
+            if *error.esource() != ErrorSource::Upstream {
+                return false;
+            }
+            if call.failure.is_none() {
                 upstream::count_attempt(call, 0);
             }
             let worth_it = call.failure.as_ref().is_none_or(|failure| failure.kind.is_passing());
-            *error.esource() == ErrorSource::Upstream && worth_it && call.may_retry()
+            (was_dead && call.may_repeat()) || (worth_it && call.may_retry())
         });
         error.set_retry(retry);
         error

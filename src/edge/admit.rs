@@ -121,6 +121,8 @@ async fn judge(
     if route == Route::Health {
         return own::health(session, ctx).await.map(|()| Admitted::Answered("health")).map_err(lost);
     }
+    // Entered before the look at `draining`: whoever drains afterwards waits for this request.
+    let in_flight = InFlight::enter(&gateway.in_flight);
     if gateway.draining.load(Ordering::Acquire) {
         return Err(Failure::of(Kind::Draining));
     }
@@ -131,7 +133,8 @@ async fn judge(
             Ok(Admitted::Answered("own"))
         }
         Route::Vendor { surface, path, free } => {
-            let call = call(gateway, settings, session, ctx, principal, Asked { surface, path, free }).await?;
+            let asked = Asked { surface, path, free, in_flight };
+            let call = call(gateway, settings, session, ctx, principal, asked).await?;
             Ok(Admitted::Call(Box::new(call)))
         }
         _ => Err(Failure::of(Kind::Internal)),
@@ -179,11 +182,11 @@ fn version_header(session: &Session, settings: &Settings) -> Option<String> {
 }
 
 /// What the path said.
-#[derive(Clone, Copy)]
 struct Asked {
     surface: Protocol,
     path: &'static str,
     free: bool,
+    in_flight: InFlight,
 }
 
 async fn call(
@@ -234,6 +237,7 @@ async fn call(
         previews: previews(session, surface),
         plan: upstream::plan(&model.vendor, settings.limits.attempts),
         tries: 0,
+        repeated: false,
         sent: false,
     };
     let event_bytes = usize::try_from(settings.limits.event_bytes).unwrap_or(usize::MAX);
@@ -253,7 +257,7 @@ async fn call(
         shared,
         failure: None,
         admitted: Instant::now(),
-        in_flight: InFlight::enter(&gateway.in_flight),
+        in_flight: asked.in_flight,
     })
 }
 

@@ -72,6 +72,8 @@ pub struct Upstream {
     pub plan: Vec<usize>,
     /// Attempts begun.
     pub tries: usize,
+    /// An attempt was repeated because its pooled connection was dead.
+    pub repeated: bool,
     /// The vendor may have begun to work on it.
     pub sent: bool,
 }

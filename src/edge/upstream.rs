@@ -46,7 +46,7 @@ pub fn plan(vendor: &Vendor, attempts: u64) -> Vec<usize> {
     }
     let count = vendor.endpoints.len();
     let attempts = usize::try_from(attempts).unwrap_or(usize::MAX);
-    (0..count.max(1)).map(|offset| (first + offset) % count.max(1)).cycle().take(attempts).collect()
+    (0..count).map(|offset| (first + offset) % count).take(attempts).collect()
 }
 
 /// The endpoint for the next attempt.
@@ -103,13 +103,24 @@ impl Call {
         self.endpoint().map_or("", |endpoint| endpoint.authority.as_str())
     }
 
-    /// Another attempt is allowed, and the client is still there without a byte of an answer.
+    /// Another endpoint is left, and the client is still there without a byte of an answer.
     pub fn may_retry(&self) -> bool {
+        self.next_endpoint().is_some() && self.is_unanswered()
+    }
+
+    /// A pooled connection was dead before it was used: the same endpoint gets the request again, once, on a fresh one.
+    pub fn may_repeat(&mut self) -> bool {
+        let may = !self.upstream.repeated && self.is_unanswered();
+        if may {
+            self.upstream.repeated = true;
+            self.upstream.tries = self.upstream.tries.saturating_sub(1);
+        }
+        may
+    }
+
+    fn is_unanswered(&self) -> bool {
         let progress = self.shared.progress();
-        self.next_endpoint().is_some()
-            && progress.first_byte.is_none()
-            && progress.ended.is_none()
-            && !progress.client_left()
+        progress.first_byte.is_none() && progress.ended.is_none() && !progress.client_left()
     }
 }
 
