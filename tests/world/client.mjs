@@ -3,6 +3,7 @@
 
 import { execFile } from 'node:child_process';
 import { createHash, randomUUID } from 'node:crypto';
+import { readFileSync } from 'node:fs';
 import { promisify } from 'node:util';
 
 const run = promisify(execFile);
@@ -17,7 +18,11 @@ export const BASE_URL = setting('GATEWAY_BASE_URL');
 export const SIMULATOR_URL = setting('GATEWAY_SIMULATOR_URL');
 const BINARY = setting('MODEL_GATEWAY_BIN');
 
-export const MODELS = ['alpha-haiku-4-5-20251001', 'alpha-opus-4-7', 'alpha-sonnet-4-6', 'beta-5.2', 'beta-5.5'];
+// The catalog, and which of its models each surface reaches today: the rest is refused there, until
+// requests are translated. Every suite reads the same file; to open a crossing, add the model there.
+const models = JSON.parse(readFileSync(new URL('models.json', import.meta.url), 'utf8'));
+export const MODELS = models.catalog;
+export const REACHABLE = models.reachable;
 
 /** Runs one of the program's commands and returns the JSON document that it prints. */
 export async function command(...args) {

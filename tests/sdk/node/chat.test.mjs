@@ -6,7 +6,7 @@ import { before, describe, test } from 'node:test';
 import OpenAI from 'openai';
 
 import {
-  ALPHA, BETA, CHAT_AUTH, MODELS, REQUEST_ID, chatClient, createAccount, passedOn, prompt, vendorRequests,
+  BETA, CHAT_AUTH, MODELS, REQUEST_ID, chatClient, createAccount, credits, passedOn, prompt, reached, refused, vendorRequests,
 } from './harness.mjs';
 
 const ask = (text, model, more = {}) => ({
@@ -21,7 +21,7 @@ before(async () => {
   account = await createAccount();
 });
 
-for (const model of [ALPHA, BETA]) {
+for (const model of reached('chat')) {
   describe(model, () => {
     for (const auth of Object.keys(CHAT_AUTH)) {
       test(`a streamed answer equals the whole one (${auth})`, async () => {
@@ -132,6 +132,30 @@ for (const model of [ALPHA, BETA]) {
   });
 }
 
+for (const model of refused('chat')) {
+  for (const stream of [false, true]) {
+    test(`a model that this surface does not reach is refused for nothing (${model}, ${stream ? 'streamed' : 'whole'})`, async () => {
+      const stingy = await createAccount();
+      const { client, sent } = chatClient(stingy.key);
+      const text = prompt();
+      await assert.rejects(client.chat.completions.create(ask(text, model, { stream })), (error) => {
+        assert.ok(error instanceof OpenAI.BadRequestError);
+        assert.deepEqual(error.error, {
+          message: `The model \`${model}\` is not available through this surface yet.`,
+          type: 'invalid_request_error',
+          param: 'model',
+          code: 'unsupported_value',
+        });
+        return true;
+      });
+      assert.equal(sent.length, 1);
+      assert.deepEqual(await vendorRequests(text), []);
+      const { balance, held } = await credits(stingy.key);
+      assert.deepEqual([Number(balance), Number(held)], [300, 0]);
+    });
+  }
+}
+
 test('a body for a vendor of the same protocol is passed on byte for byte', async () => {
   const { client, sent } = chatClient(account.key);
   const text = prompt();
@@ -145,7 +169,7 @@ for (const auth of ['bearer', 'x-api-key']) {
   for (const key of [`sk-${'proj-'}${'A'.repeat(48)}`, 'nonsense']) {
     test(`a key that is not one of the gateway's is refused once (${auth}, ${key.slice(0, 8)})`, async () => {
       const { client, sent } = chatClient(key, { auth });
-      await assert.rejects(client.chat.completions.create(ask(prompt(), ALPHA)), OpenAI.AuthenticationError);
+      await assert.rejects(client.chat.completions.create(ask(prompt(), BETA)), OpenAI.AuthenticationError);
       assert.equal(sent.length, 1);
     });
   }

@@ -3,12 +3,17 @@
 import Anthropic from '@anthropic-ai/sdk';
 import OpenAI from 'openai';
 
-import { BASE_URL } from '../../world/client.mjs';
+import { BASE_URL, MODELS, REACHABLE } from '../../world/client.mjs';
 
 export * from '../../world/client.mjs';
 
 export const ALPHA = 'alpha-haiku-4-5-20251001'; // its vendor speaks the messages protocol
 export const BETA = 'beta-5.2'; // its vendor speaks chat completions
+/** One model of each vendor that the surface reaches. */
+export const reached = (surface) => REACHABLE[surface].filter((model) => [ALPHA, BETA].includes(model));
+/** The models that the surface refuses, until requests are translated. */
+export const refused = (surface) => MODELS.filter((model) => !REACHABLE[surface].includes(model));
+
 export const REQUEST_ID = /^req_[0-9a-f]{32}$/;
 
 /** How a client hands over its key. */

@@ -7,7 +7,8 @@ import Anthropic from '@anthropic-ai/sdk';
 import { betaTool } from '@anthropic-ai/sdk/helpers/beta/json-schema';
 
 import {
-  ALPHA, BETA, MESSAGES_AUTH, MODELS, REQUEST_ID, chatClient, createAccount, messagesClient, passedOn, prompt, vendorRequests,
+  ALPHA, BETA, MESSAGES_AUTH, MODELS, REQUEST_ID, chatClient, createAccount, credits, messagesClient, passedOn, prompt, reached,
+  refused, vendorRequests,
 } from './harness.mjs';
 
 const ask = (text, model, more = {}) => ({
@@ -30,7 +31,7 @@ before(async () => {
   account = await createAccount();
 });
 
-for (const model of [ALPHA, BETA]) {
+for (const model of reached('messages')) {
   describe(model, () => {
     for (const auth of Object.keys(MESSAGES_AUTH)) {
       test(`a streamed answer equals the whole one (${auth})`, async () => {
@@ -57,7 +58,7 @@ for (const model of [ALPHA, BETA]) {
     test('one key serves both surfaces', async () => {
       const text = prompt('text="same"');
       const message = await messagesClient(account.key).client.messages.create(ask(text, model));
-      const completion = await chatClient(account.key).client.chat.completions.create(ask(text, model));
+      const completion = await chatClient(account.key).client.chat.completions.create(ask(text, BETA));
       assert.equal(message.content[0].text, 'same');
       assert.equal(completion.choices[0].message.content, 'same');
     });
@@ -155,6 +156,33 @@ for (const model of [ALPHA, BETA]) {
       assert.equal(sent.length, 1);
     });
   });
+}
+
+for (const model of refused('messages')) {
+  for (const stream of [false, true]) {
+    test(`a model that this surface does not reach is refused for nothing (${model}, ${stream ? 'streamed' : 'whole'})`, async () => {
+      const stingy = await createAccount();
+      const { client, sent } = messagesClient(stingy.key);
+      const text = prompt();
+      await assert.rejects(client.messages.create(ask(text, model, { stream })), (error) => {
+        assert.ok(error instanceof Anthropic.BadRequestError);
+        assert.deepEqual(error.error, {
+          type: 'error',
+          error: {
+            type: 'invalid_request_error',
+            message: `The model \`${model}\` is not available through this surface yet.`,
+            details: { error_code: 'unsupported_value' },
+          },
+          request_id: error.requestID,
+        });
+        return true;
+      });
+      assert.equal(sent.length, 1);
+      assert.deepEqual(await vendorRequests(text), []);
+      const { balance, held } = await credits(stingy.key);
+      assert.deepEqual([Number(balance), Number(held)], [300, 0]);
+    });
+  }
 }
 
 test('a body for a vendor of the same protocol is passed on byte for byte', async () => {
