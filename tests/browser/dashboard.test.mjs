@@ -7,6 +7,9 @@ import { after, before, test } from 'node:test';
 import { BASE_URL, MODELS, credits, eventually, prompt } from '../world/client.mjs';
 import { launch, look, person } from './browser.mjs';
 
+/** What the product promises between a debit and its appearance on an open page. */
+const BALANCE_MS = 1000;
+
 let browser;
 before(async () => {
   browser = await launch();
@@ -60,19 +63,21 @@ const request = (model) => ({
   messages: [{ role: 'user', content: prompt('input=2000 output=100') }],
 });
 
-/** Sends a request and expects the open page to show the new balance of its own accord. */
+/** Sends a request and expects the open page to show the new balance, within a second and of its own accord. */
 async function balanceFollows(page, key, ask) {
   const before = await shownBalance(page);
   const answer = await ask(key);
   assert.equal(answer.status, 200, await answer.text());
+  const cost = Number(answer.headers.get('x-gateway-credits'));
+  assert.ok(cost > 0);
 
+  const shown = new Intl.NumberFormat('en', { maximumFractionDigits: 6 }).format(before - cost);
   await page.waitForFunction(
-    (old) => Number(/\d[\d,]*(?:\.\d+)?/.exec(document.querySelector('[data-testid="balance"]').innerText)[0].replaceAll(',', '')) < old,
-    before,
-    { timeout: 5000 },
+    (text) => document.querySelector('[data-testid="balance"]').innerText.replaceAll(/[^\d.]/g, '') === text,
+    shown,
+    { timeout: BALANCE_MS },
   );
-  const { balance } = await credits(key);
-  await eventually('the page shows the balance', async () => (await shownBalance(page)) === Number(balance), 5);
+  assert.equal(Number((await credits(key)).balance), Number(shown));
 }
 
 test('an account holder signs up, spends, and revokes', async () => {
@@ -107,14 +112,21 @@ test('an account holder signs up, spends, and revokes', async () => {
   const activity = await page.locator('body').innerText();
   for (const model of ['beta-5.2', 'alpha-opus-4-7']) assert.ok(activity.includes(model), `${model} in ${activity}`);
   await look(page, 'activity');
+  await page.getByRole('row', { name: /alpha-opus-4-7/ }).getByRole('link').click();
+  await page.waitForURL((url) => /\/req_[0-9a-f]{32}$/.test(url.pathname));
+  // 2000 × 500 + 100 × 2500, per million
+  assert.equal(await page.getByTestId('credits').innerText(), '1.25');
+  await look(page, 'receipt');
 
   await page.goto('/dashboard/keys');
   await page.getByRole('row', { name: /laptop/ }).getByRole('button', { name: 'Revoke' }).click();
+  await look(page, 'revoke');
   await page.getByRole('button', { name: 'Revoke key' }).click();
   await eventually('the key is refused', async () => {
     const [chat, messages] = [await askChat(key), await askMessages(key)];
     return chat.status === 401 && messages.status === 401;
   });
+  await look(page, 'keys-revoked');
 
   await page.goto('/dashboard');
   await page.getByRole('button', { name: 'Sign out' }).click();
