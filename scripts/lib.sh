@@ -43,7 +43,7 @@ install_build_tools() {
   # A toolchain that rustup installed is often not on the PATH of a script.
   command -v cargo >/dev/null || PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
   command -v cargo >/dev/null || fail "Rust is missing: see https://rustup.rs"
-  command -v node >/dev/null || fail "Node.js 20 or newer is missing"
+  node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null || fail "Node.js 20 or newer is missing"
 }
 
 # binary_path PROFILE
