@@ -1,0 +1,27 @@
+//! The whole program from outside: the built binary, simulated vendors, raw sockets, the command line.
+//!
+//! Every test owns its world (data, ports, processes) and leaves through `World::close`, which asks the ledger whether
+//! the money is right whatever the test was about. It must not reach into the library: what a client, an operator or
+//! a vendor cannot see is not tested here.
+//!
+//! Read next: `gateway/world.rs`, then `gateway/client.rs`. `GATEWAY_LONG=1` runs the long variants.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
+
+#[path = "gateway/account.rs"]
+mod account;
+#[path = "gateway/admission.rs"]
+mod admission;
+#[path = "gateway/bodies.rs"]
+mod bodies;
+#[path = "gateway/client.rs"]
+mod client;
+#[path = "gateway/surface.rs"]
+mod surface;
+#[path = "gateway/world.rs"]
+mod world;
+
+/// The long variants were asked for.
+fn is_long() -> bool {
+    std::env::var("GATEWAY_LONG").is_ok_and(|value| value == "1")
+}

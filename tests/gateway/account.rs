@@ -1,0 +1,155 @@
+//! Accounts, keys, and the books: what an account has, and what the ledger says of it.
+
+use crate::client::{self, Answer, Connection, Request};
+use crate::surface::Surface;
+use crate::world::{SOON, World, wait_for};
+use serde_json::Value;
+
+/// Micro-credits of a decimal.
+#[track_caller]
+pub fn micro(value: &Value) -> i64 {
+    let text = value.as_str().unwrap_or_else(|| panic!("not a decimal string: {value}"));
+    let (negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    assert!(fraction.len() <= 6, "finer than a µc: {text}");
+    let amount = whole.parse::<i64>().unwrap() * 1_000_000 + format!("{fraction:0<6}").parse::<i64>().unwrap();
+    if negative { -amount } else { amount }
+}
+
+/// A decimal of micro-credits.
+pub fn credits(micro: i64) -> String {
+    format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000)
+}
+
+/// What an account has, in µc.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    pub balance: i64,
+    pub held: i64,
+    pub available: i64,
+}
+
+impl Standing {
+    #[track_caller]
+    fn of(value: &Value) -> Self {
+        let standing = Self {
+            balance: micro(&value["balance"]),
+            held: micro(&value["held"]),
+            available: micro(&value["available"]),
+        };
+        assert_eq!(standing.available, standing.balance - standing.held, "{value}");
+        assert!(standing.available >= 0, "{value}");
+        standing
+    }
+}
+
+/// An account with a key.
+pub struct Account {
+    pub id: String,
+    pub email: String,
+    pub key: String,
+    pub key_id: String,
+}
+
+impl World {
+    /// A new account with its sign-up grant.
+    pub fn account(&self) -> Account {
+        self.account_with("trial@example.test", &[])
+    }
+
+    /// One without a trial that was granted so many µc.
+    pub fn funded(&self, micro: i64) -> Account {
+        let account = self.account_with("paid@example.test", &["--no-trial"]);
+        if micro > 0 {
+            self.json(&["account", "grant", &account.id, &credits(micro), "--ref", "funds"]);
+        }
+        account
+    }
+
+    pub fn account_with(&self, email: &str, options: &[&str]) -> Account {
+        let made = self.json(&[&["account", "create", "--email", email], options].concat());
+        let id = made["account_id"].as_str().unwrap().to_owned();
+        let (key_id, key) = self.key(&id, "test");
+        Account { id, email: email.to_owned(), key, key_id }
+    }
+
+    /// A new key's id and text.
+    pub fn key(&self, account: &str, name: &str) -> (String, String) {
+        let made = self.json(&["key", "create", "--account", account, "--name", name]);
+        (made["key_id"].as_str().unwrap().to_owned(), made["key"].as_str().unwrap().to_owned())
+    }
+
+    /// What `account show` says.
+    pub fn shown(&self, account: &Account) -> Standing {
+        Standing::of(&self.json(&["account", "show", &account.id]))
+    }
+
+    /// What `GET /v1/credits` says.
+    #[track_caller]
+    pub fn standing(&self, account: &Account) -> Standing {
+        let answer = self.ask(&Request::get("/v1/credits").bearer(&account.key));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        Standing::of(&answer.json())
+    }
+
+    /// The receipt, which can be read as soon as the client has the last byte.
+    #[track_caller]
+    pub fn receipt(&self, account: &Account, request_id: &str) -> Value {
+        let path = format!("/v1/receipts/{request_id}");
+        let answer = self.ask(&Request::get(&path).bearer(&account.key));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()
+    }
+
+    /// The account's endings in the ledger, newest first.
+    pub fn endings(&self, account: &Account) -> Vec<Value> {
+        let rows = self.json(&["ledger", "show", &account.id, "--last", "1000000"]);
+        rows.as_array().unwrap().clone()
+    }
+
+    /// Waits until so many requests have ended and nothing is held; the newest of them.
+    #[track_caller]
+    pub fn ended(&self, account: &Account, count: usize) -> Value {
+        let rows =
+            wait_for("a request to end", SOON, || Some(self.endings(account)).filter(|rows| rows.len() >= count));
+        assert_eq!(rows.len(), count, "{rows:?}");
+        assert_eq!(self.standing(account).held, 0);
+        rows[0].clone()
+    }
+
+    /// One request on a connection of its own.
+    #[track_caller]
+    pub fn ask(&self, request: &Request) -> Answer {
+        client::ask(self.edge, request)
+    }
+
+    pub fn connect(&self) -> Connection {
+        Connection::open(self.edge)
+    }
+
+    /// A request that must be answered well.
+    #[track_caller]
+    pub fn works(&self, surface: Surface, key: &str) -> Answer {
+        let answer = self.ask(&surface.whole(key, "input=10 output=10"));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer
+    }
+}
+
+/// Asks the ledger of a gateway that has ended: no finding, nothing held, and what was taken was granted.
+pub fn audit(world: &World) {
+    let verdict = world.json(&["ledger", "verify"]);
+    assert_eq!(verdict["findings"], Value::Array(Vec::new()), "{verdict}");
+    for account in world.json(&["account", "list"]).as_array().unwrap() {
+        let id = account["account_id"].as_str().unwrap();
+        let shown = world.json(&["account", "show", id]);
+        let standing = Standing::of(&shown);
+        assert_eq!(standing.held, 0, "{shown}");
+        assert!(standing.balance >= 0, "{shown}");
+    }
+}
+
+/// What the endings took, in µc.
+pub fn taken(endings: &[Value]) -> i64 {
+    endings.iter().map(|ending| micro(&ending["credits"])).sum()
+}

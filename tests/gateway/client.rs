@@ -1,0 +1,348 @@
+//! A client of bare sockets: HTTP/1.1 with every byte in the test's hand.
+//!
+//! It must not be clever: no retry, no redirect, no pool. What ended badly is told, not hidden.
+
+use serde_json::Value;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+/// A silence longer than this is a hang.
+const SILENCE: Duration = Duration::from_secs(40);
+
+#[derive(Clone, Debug)]
+pub struct Request {
+    method: String,
+    path: String,
+    headers: Vec<(String, String)>,
+    body: Option<Vec<u8>>,
+    /// Size of the body's chunks; 0: a content-length.
+    chunk: usize,
+}
+
+impl Request {
+    pub fn new(method: &str, path: &str) -> Self {
+        Self { method: method.into(), path: path.into(), headers: Vec::new(), body: None, chunk: 0 }
+    }
+
+    pub fn get(path: &str) -> Self {
+        Self::new("GET", path)
+    }
+
+    pub fn post(path: &str, body: impl Into<Vec<u8>>) -> Self {
+        Self { body: Some(body.into()), ..Self::new("POST", path) }.header("content-type", "application/json")
+    }
+
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    pub fn bearer(self, key: &str) -> Self {
+        self.header("authorization", &format!("Bearer {key}"))
+    }
+
+    /// Sends the body in chunks of this size.
+    pub fn chunked(mut self, chunk: usize) -> Self {
+        self.chunk = chunk;
+        self
+    }
+
+    /// The request line and the header.
+    pub fn head(&self) -> Vec<u8> {
+        let Self { method, path, .. } = self;
+        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: gateway.test\r\n");
+        for (name, value) in &self.headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        match &self.body {
+            Some(_) if self.chunk > 0 => head.push_str("transfer-encoding: chunked\r\n"),
+            Some(body) => head.push_str(&format!("content-length: {}\r\n", body.len())),
+            None => {}
+        }
+        head.push_str("\r\n");
+        head.into_bytes()
+    }
+
+    /// The body as framed.
+    pub fn framed_body(&self) -> Vec<u8> {
+        let body = self.body.as_deref().unwrap_or_default();
+        if self.chunk == 0 {
+            return body.to_vec();
+        }
+        let mut framed = Vec::with_capacity(body.len() + body.len() / self.chunk * 8 + 16);
+        for chunk in body.chunks(self.chunk) {
+            framed.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+            framed.extend_from_slice(chunk);
+            framed.extend_from_slice(b"\r\n");
+        }
+        framed.extend_from_slice(b"0\r\n\r\n");
+        framed
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        [self.head(), self.framed_body()].concat()
+    }
+}
+
+/// How an answer's body ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// As its framing said.
+    Whole,
+    /// The connection ended before.
+    Cut,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Framing {
+    Sized(usize),
+    ChunkHead,
+    Chunk(usize),
+    Over(End),
+}
+
+/// An answer, perhaps still on its way.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+    framing: Framing,
+    /// Statuses of the interim answers before it.
+    pub interim: Vec<u16>,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error} in {}: {}", self.status, self.text()))
+    }
+
+    /// The gateway's id of the request, the same in both headers and of the promised form.
+    #[track_caller]
+    pub fn request_id(&self) -> String {
+        let id = self.header("x-request-id").unwrap_or_else(|| panic!("no x-request-id: {:?}", self.headers));
+        assert_eq!(self.header("request-id"), Some(id));
+        let hex = id.strip_prefix("req_").unwrap_or_default();
+        assert!(hex.len() == 32 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()), "request id {id:?}");
+        id.to_owned()
+    }
+
+    pub fn end(&self) -> Option<End> {
+        match self.framing {
+            Framing::Over(end) => Some(end),
+            _ => None,
+        }
+    }
+
+    pub fn has(&self, text: &str) -> bool {
+        self.body.windows(text.len()).any(|window| window == text.as_bytes())
+    }
+
+    fn begin(head: &str, interim: Vec<u16>) -> Self {
+        let mut lines = head.split("\r\n");
+        let status = lines.next().and_then(|line| line.split(' ').nth(1)).and_then(|status| status.parse().ok());
+        let headers: Vec<_> = lines
+            .filter_map(|line| line.split_once(':'))
+            .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
+            .collect();
+        let status = status.unwrap_or_else(|| panic!("not an answer: {head:?}"));
+        let mut answer = Self { status, headers, body: Vec::new(), framing: Framing::Over(End::Whole), interim };
+        let length = answer.header("content-length").map(|length| length.parse().expect("a content-length"));
+        let chunked = answer.header("transfer-encoding") == Some("chunked");
+        assert!(!(chunked && length.is_some()), "two framings: {head}");
+        answer.framing = match length {
+            _ if chunked => Framing::ChunkHead,
+            Some(0) | None => Framing::Over(End::Whole),
+            Some(length) => Framing::Sized(length),
+        };
+        answer
+    }
+}
+
+pub struct Connection {
+    stream: TcpStream,
+    raw: Vec<u8>,
+}
+
+impl Connection {
+    pub fn open(port: u16) -> Self {
+        Self::try_open(port).unwrap_or_else(|| panic!("cannot connect to port {port}"))
+    }
+
+    pub fn try_open(port: u16) -> Option<Self> {
+        let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+        stream.set_read_timeout(Some(SILENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Some(Self { stream, raw: Vec::new() })
+    }
+
+    /// False where the other side has closed.
+    pub fn send(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).is_ok()
+    }
+
+    /// Ends this side's sending; reading goes on.
+    pub fn half_close(&self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// Reads more; false at the connection's end.
+    fn fill(&mut self) -> bool {
+        let mut buffer = [0_u8; 65_536];
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return false,
+                Ok(count) => {
+                    self.raw.extend_from_slice(&buffer[..count]);
+                    return true;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                    panic!("nothing came for {SILENCE:?}; last: {:?}", String::from_utf8_lossy(&self.raw))
+                }
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// The next head as it came; `None` where the connection ended instead.
+    pub fn head(&mut self) -> Option<String> {
+        loop {
+            if let Some(end) = self.raw.windows(4).position(|window| window == b"\r\n\r\n") {
+                let head = String::from_utf8_lossy(&self.raw[..end]).into_owned();
+                self.raw.drain(..end + 4);
+                return Some(head);
+            }
+            if !self.fill() {
+                return None;
+            }
+        }
+    }
+
+    /// Reads the next answer's head; `None` where the connection ended instead.
+    pub fn try_begin(&mut self) -> Option<Answer> {
+        let mut interim = Vec::new();
+        loop {
+            let head = self.head()?;
+            let answer = Answer::begin(&head, interim.clone());
+            if answer.status >= 200 {
+                return Some(answer);
+            }
+            interim.push(answer.status);
+        }
+    }
+
+    #[track_caller]
+    pub fn begin(&mut self) -> Answer {
+        self.try_begin().expect("an answer")
+    }
+
+    /// Reads one piece more of the body; false once it is over.
+    pub fn more(&mut self, answer: &mut Answer) -> bool {
+        if matches!(answer.framing, Framing::Over(_)) {
+            return false;
+        }
+        if self.raw.is_empty() && !self.fill() {
+            answer.framing = Framing::Over(End::Cut);
+            return false;
+        }
+        answer.framing = match answer.framing {
+            Framing::Sized(left) => match left - self.take(answer, left) {
+                0 => Framing::Over(End::Whole),
+                left => Framing::Sized(left),
+            },
+            Framing::Chunk(left) => match left - self.take(answer, left) {
+                0 if self.line().is_some() => Framing::ChunkHead,
+                0 => Framing::Over(End::Cut),
+                left => Framing::Chunk(left),
+            },
+            _ => match self.line().map(|line| usize::from_str_radix(&line, 16)) {
+                Some(Ok(0)) if self.line().is_some() => Framing::Over(End::Whole),
+                Some(Ok(size)) if size > 0 => Framing::Chunk(size),
+                Some(Err(error)) => panic!("a chunk's size: {error}"),
+                _ => Framing::Over(End::Cut),
+            },
+        };
+        true
+    }
+
+    fn take(&mut self, answer: &mut Answer, most: usize) -> usize {
+        let count = most.min(self.raw.len());
+        answer.body.extend(self.raw.drain(..count));
+        count
+    }
+
+    fn line(&mut self) -> Option<String> {
+        loop {
+            if let Some(end) = self.raw.windows(2).position(|window| window == b"\r\n") {
+                let line = String::from_utf8_lossy(&self.raw[..end]).into_owned();
+                self.raw.drain(..end + 2);
+                return Some(line);
+            }
+            if !self.fill() {
+                return None;
+            }
+        }
+    }
+
+    /// Reads on until the body holds `text`.
+    #[track_caller]
+    pub fn until(&mut self, answer: &mut Answer, text: &str) {
+        while !answer.has(text) {
+            assert!(self.more(answer), "the body ended before {text:?}: {}", answer.text());
+        }
+    }
+
+    pub fn finish(&mut self, answer: &mut Answer) {
+        while self.more(answer) {}
+    }
+
+    pub fn try_answer(&mut self) -> Option<Answer> {
+        let mut answer = self.try_begin()?;
+        self.finish(&mut answer);
+        Some(answer)
+    }
+
+    #[track_caller]
+    pub fn answer(&mut self) -> Answer {
+        self.try_answer().expect("an answer")
+    }
+
+    #[track_caller]
+    pub fn ask(&mut self, request: &Request) -> Answer {
+        self.send(&request.bytes());
+        self.answer()
+    }
+
+    /// Drops what came and was not read.
+    pub fn forget(&mut self) {
+        self.raw.clear();
+    }
+
+    /// The other side closes without another byte.
+    pub fn is_closed(&mut self) -> bool {
+        self.raw.is_empty() && !self.fill()
+    }
+}
+
+/// One request on a connection of its own.
+#[track_caller]
+pub fn ask(port: u16, request: &Request) -> Answer {
+    Connection::open(port).ask(request)
+}
+
+pub fn try_ask(port: u16, request: &Request) -> Option<Answer> {
+    let mut connection = Connection::try_open(port)?;
+    connection.send(&request.bytes());
+    connection.try_answer()
+}

@@ -1,0 +1,147 @@
+//! The two surfaces: their paths, bodies and errors, so that one test can speak both.
+
+use crate::client::{Answer, Request};
+use serde_json::{Value, json};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Surface {
+    Chat,
+    Messages,
+}
+
+pub use Surface::{Chat, Messages};
+
+pub const BOTH: [Surface; 2] = [Chat, Messages];
+
+impl Surface {
+    pub fn path(self) -> &'static str {
+        match self {
+            Chat => "/v1/chat/completions",
+            Messages => "/v1/messages",
+        }
+    }
+
+    /// A model that this surface reaches.
+    pub fn model(self) -> &'static str {
+        match self {
+            Chat => "beta-5.2",
+            Messages => "alpha-haiku-4-5-20251001",
+        }
+    }
+
+    /// Its name at the vendor.
+    pub fn upstream_model(self) -> &'static str {
+        match self {
+            Chat => "gpt-5.2",
+            Messages => "claude-haiku-4-5-20251001",
+        }
+    }
+
+    /// Price of a token, in µc: input and output.
+    pub fn prices(self) -> (i64, i64) {
+        match self {
+            Chat => (175, 1_400),
+            Messages => (100, 500),
+        }
+    }
+
+    /// What a response of so many tokens costs, in µc.
+    pub fn cost(self, input: i64, output: i64) -> i64 {
+        let (input_price, output_price) = self.prices();
+        input * input_price + output * output_price
+    }
+
+    pub fn limit_field(self) -> &'static str {
+        match self {
+            Chat => "max_completion_tokens",
+            Messages => "max_tokens",
+        }
+    }
+
+    /// A body whose simulated vendor behaves as `marker` says.
+    pub fn body(self, marker: &str, stream: bool, limit: u64) -> Value {
+        let text = format!("[[sim {marker}]] hello");
+        let mut body = json!({"model": self.model(), "messages": [{"role": "user", "content": text}]});
+        body[self.limit_field()] = limit.into();
+        if stream {
+            body["stream"] = true.into();
+        }
+        body
+    }
+
+    pub fn request(self, key: &str, body: &Value) -> Request {
+        Request::post(self.path(), body.to_string()).bearer(key)
+    }
+
+    /// One request for a whole answer, and one for a stream.
+    pub fn whole(self, key: &str, marker: &str) -> Request {
+        self.request(key, &self.body(marker, false, 1_000))
+    }
+
+    pub fn stream(self, key: &str, marker: &str) -> Request {
+        self.request(key, &self.body(marker, true, 1_000))
+    }
+
+    /// What ends a stream of this surface.
+    pub fn terminal(self) -> &'static str {
+        match self {
+            Chat => "data: [DONE]\n\n",
+            Messages => "event: message_stop\n",
+        }
+    }
+
+    /// A stream's error frame.
+    pub fn error_frame(self) -> &'static str {
+        match self {
+            Chat => "data: {\"error\":{",
+            Messages => "event: error\n",
+        }
+    }
+
+    /// The stream ended as a complete answer. A chat stream that failed also ends with `[DONE]`.
+    pub fn is_complete(self, answer: &Answer) -> bool {
+        answer.status == 200 && answer.has(self.terminal()) && !answer.has(self.error_frame())
+    }
+
+    /// Checks that an answer is a failure in this surface's shape; the error object.
+    #[track_caller]
+    pub fn failure(self, answer: &Answer, status: u16, kind: &str, code: Option<&str>) -> Value {
+        let text = answer.text();
+        assert_eq!(answer.status, status, "{self:?}: {text}");
+        let id = answer.request_id();
+        assert_eq!(answer.header("content-type"), Some("application/json"));
+        let body = answer.json();
+        let error = body["error"].clone();
+        assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{self:?}: {text}");
+        assert_eq!(error["type"], kind, "{self:?}: {text}");
+        match self {
+            Chat => {
+                assert_eq!(error["code"].as_str(), code, "{text}");
+                assert!(error.get("param").is_some(), "{text}");
+                assert_eq!(body.as_object().unwrap().len(), 1, "{text}");
+            }
+            Messages => {
+                assert_eq!(body["type"], "error", "{text}");
+                assert_eq!(body["request_id"], id.as_str(), "{text}");
+                if let Some(code) = code {
+                    assert_eq!(error["details"]["error_code"], code, "{text}");
+                }
+            }
+        }
+        let never = matches!(status, 401..=404);
+        if never {
+            assert_eq!(answer.header("x-should-retry"), Some("false"), "{self:?} {status}: {text}");
+        }
+        error
+    }
+
+    /// The failure's words by surface: (status, type) of chat and of messages, and the code of both.
+    #[track_caller]
+    pub fn fails(self, answer: &Answer, chat: (u16, &str), messages: (u16, &str), code: Option<&str>) -> Value {
+        let (status, kind) = match self {
+            Chat => chat,
+            Messages => messages,
+        };
+        self.failure(answer, status, kind, code)
+    }
+}

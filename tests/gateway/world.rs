@@ -1,0 +1,308 @@
+//! One test's world: a gateway and its simulated vendors as processes, on ports and in a directory of their own.
+//!
+//! It must not know what a test is about. What an account has and owes is `account.rs`.
+
+use crate::client::{self, Request};
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+pub const BINARY: &str = env!("CARGO_BIN_EXE_model-gateway");
+const SHIPPED: &str = include_str!("../../conf/local.yaml");
+const SHIPPED_ENDPOINTS: &str = r#"endpoints: [{url: "http://127.0.0.1:9100"}]"#;
+/// How long anything may take that takes an instant on an idle machine.
+pub const SOON: Duration = Duration::from_secs(20);
+
+/// Ports below those that the system gives to outgoing connections, so that nothing takes one between two starts.
+static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
+
+/// A port of this machine that nobody listens on.
+pub fn free_port() -> u16 {
+    let offset = u16::try_from(std::process::id() % 500).unwrap() * 20;
+    loop {
+        let port = 20_000 + (offset + NEXT_PORT.fetch_add(1, Ordering::Relaxed)) % 12_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// Waits until `look` finds something.
+pub fn wait_for<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(began.elapsed() < limit, "waited {limit:?} in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A simulated vendor.
+pub struct Simulator {
+    process: Child,
+    pub port: u16,
+}
+
+impl Simulator {
+    /// Starts one; `fault` as in `simulate --fault`.
+    pub fn start(fault: Option<&str>) -> Self {
+        let port = free_port();
+        let mut command = Command::new(BINARY);
+        command.args(["simulate", "--listen", &format!("127.0.0.1:{port}")]).stdout(Stdio::piped());
+        if let Some(fault) = fault {
+            command.args(["--fault", fault]);
+        }
+        let mut process = command.spawn().expect("start a simulator");
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("listening"), "the simulator said {line:?}");
+        Self { process, port }
+    }
+
+    fn page(&self, request: Request) -> Value {
+        let answer = client::ask(self.port, &request);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()
+    }
+
+    pub fn stats(&self) -> Value {
+        self.page(Request::get("/_sim/stats"))
+    }
+
+    /// Calls it got.
+    pub fn calls(&self) -> u64 {
+        self.stats()["requests"].as_u64().unwrap()
+    }
+
+    /// The last call, with its headers and body.
+    pub fn last(&self) -> Value {
+        self.page(Request::get("/_sim/requests?last=1"))[0].clone()
+    }
+
+    /// Nothing is being answered.
+    pub fn wait_idle(&self) {
+        wait_for("the vendor to be idle", SOON, || (self.stats()["in_flight"] == 0).then_some(()));
+    }
+}
+
+impl Drop for Simulator {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// How a world differs from `conf/local.yaml`.
+#[derive(Default)]
+pub struct Plan {
+    limits: String,
+    signup: Option<String>,
+    alpha: Vec<String>,
+    beta: Vec<String>,
+}
+
+impl Plan {
+    pub fn limit(mut self, key: &str, value: u64) -> Self {
+        self.limits.push_str(&format!("  {key}: {value}\n"));
+        self
+    }
+
+    /// Trial length in days, a decimal.
+    pub fn trial_days(mut self, days: &str) -> Self {
+        self.signup = Some(format!("{{mode: open, trial_credits: \"300\", trial_days: {days}}}"));
+        self
+    }
+
+    /// The endpoints of both vendors, by port.
+    pub fn endpoints(mut self, ports: &[u16]) -> Self {
+        self.alpha = ports.iter().map(|port| format!("{{url: \"http://127.0.0.1:{port}\"}}")).collect();
+        self.beta.clone_from(&self.alpha);
+        self
+    }
+
+    pub fn start(self) -> World {
+        World::start(&self)
+    }
+}
+
+/// A gateway in front of a simulated vendor.
+pub struct World {
+    pub dir: TempDir,
+    pub config: PathBuf,
+    pub edge: u16,
+    pub sidecar: u16,
+    pub admin: u16,
+    pub vendor: Simulator,
+    gateway: Option<Child>,
+    is_closed: bool,
+}
+
+impl World {
+    /// As shipped, but for ports and data.
+    pub fn new() -> Self {
+        Plan::default().start()
+    }
+
+    fn start(plan: &Plan) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let config = dir.path().join("gateway.yaml");
+        let vendor = Simulator::start(None);
+        let (edge, sidecar, admin) = (free_port(), free_port(), free_port());
+        let mut world = Self { dir, config, edge, sidecar, admin, vendor, gateway: None, is_closed: false };
+        std::fs::write(&world.config, world.config_text(plan)).unwrap();
+        world.start_gateway();
+        world
+    }
+
+    fn config_text(&self, plan: &Plan) -> String {
+        let own = [format!("{{url: \"http://127.0.0.1:{}\"}}", self.vendor.port)];
+        let list = |given: &[String]| {
+            let endpoints = if given.is_empty() { &own } else { given };
+            format!("endpoints: [{}]", endpoints.join(", "))
+        };
+        let data = self.dir.path().join("data");
+        let (alpha, beta) = SHIPPED.split_once("  beta:").expect("the shipped file's vendor beta");
+        let alpha = replace(alpha, SHIPPED_ENDPOINTS, &list(&plan.alpha));
+        let beta = replace(beta, SHIPPED_ENDPOINTS, &list(&plan.beta));
+        let mut text = format!("{alpha}  beta:{beta}");
+        for (shipped, port) in [("8080", self.edge), ("8081", self.sidecar), ("9090", self.admin)] {
+            text = replace(&text, &format!("127.0.0.1:{shipped}"), &format!("127.0.0.1:{port}"));
+        }
+        text = replace(&text, r#"data_dir: "data""#, &format!("data_dir: {:?}", data.display().to_string()));
+        if let Some(signup) = &plan.signup {
+            let shipped = text.lines().find(|line| line.starts_with("signup:")).unwrap().to_owned();
+            text = replace(&text, &shipped, &format!("signup: {signup}"));
+        }
+        if !plan.limits.is_empty() {
+            text.push_str(&format!("limits:\n{}", plan.limits));
+        }
+        text
+    }
+
+    pub fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    /// Starts the gateway and waits until it is ready; how long that took.
+    pub fn start_gateway(&mut self) -> Duration {
+        assert!(self.gateway.is_none(), "one gateway at a time");
+        let began = Instant::now();
+        let log = std::fs::File::options().create(true).append(true).open(self.log_path()).unwrap();
+        let mut command = Command::new(BINARY);
+        command.args(["run", "-c"]).arg(&self.config).stdout(Stdio::null()).stderr(log);
+        self.gateway = Some(command.spawn().expect("start the gateway"));
+        wait_for("the gateway to be ready", SOON, || {
+            let died = self.gateway.as_mut().unwrap().try_wait().unwrap();
+            assert!(died.is_none(), "the gateway ended at its start: {died:?}\n{}", self.log());
+            self.is_ready().then_some(())
+        });
+        began.elapsed()
+    }
+
+    fn is_ready(&self) -> bool {
+        client::try_ask(self.admin, &Request::get("/readyz")).is_some_and(|answer| answer.status == 200)
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir.path().join("gateway.log")
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// Sends the gateway a signal: `TERM`, `HUP`, …
+    pub fn signal(&self, name: &str) {
+        let pid = self.gateway.as_ref().expect("a running gateway").id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+    }
+
+    /// SIGKILL, and the process is gone.
+    pub fn kill(&mut self) {
+        let mut gateway = self.gateway.take().expect("a running gateway");
+        gateway.kill().unwrap();
+        gateway.wait().unwrap();
+    }
+
+    /// Waits until the gateway has ended by itself; its exit code.
+    pub fn wait_end(&mut self, limit: Duration) -> i32 {
+        let mut gateway = self.gateway.take().expect("a running gateway");
+        let status = wait_for("the gateway to end", limit, || gateway.try_wait().unwrap());
+        status.code().unwrap_or(-1)
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        self.gateway.as_mut().is_none_or(|gateway| gateway.try_wait().unwrap().is_some())
+    }
+
+    /// `model-gateway ARGS -c CONFIG`.
+    pub fn command(&self, args: &[&str]) -> Output {
+        command_on(&self.config, args)
+    }
+
+    /// The same with `--json`, which must succeed.
+    pub fn json(&self, args: &[&str]) -> Value {
+        let output = self.command(&[args, &["--json"]].concat());
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{args:?}: {out}{err}");
+        serde_json::from_str(&out).unwrap_or_else(|error| panic!("{args:?}: {error}: {out}"))
+    }
+
+    pub fn metrics(&self) -> String {
+        client::ask(self.admin, &Request::get("/metrics")).text()
+    }
+
+    /// The sum of a family's samples whose labels hold all of `labels`.
+    pub fn metric(&self, family: &str, labels: &[&str]) -> f64 {
+        let text = self.metrics();
+        let samples = text.lines().filter(|line| {
+            let rest = line.strip_prefix(family);
+            rest.is_some_and(|rest| rest.starts_with(['{', ' '])) && labels.iter().all(|label| line.contains(label))
+        });
+        samples.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+    }
+
+    /// The end of every test: nothing is held or running, the gateway leaves with 0, and the ledger is right.
+    pub fn close(mut self) {
+        self.vendor.wait_idle();
+        wait_for("all holds to be gone", SOON, || (self.metric("gateway_open_holds", &[]) == 0.0).then_some(()));
+        assert!(!self.log().contains("panicked"), "a panic:\n{}", self.log());
+        self.signal("TERM");
+        assert_eq!(self.wait_end(SOON), 0);
+        crate::account::audit(&self);
+        self.is_closed = true;
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Some(mut gateway) = self.gateway.take() {
+            let _ = gateway.kill();
+            let _ = gateway.wait();
+        }
+        if std::thread::panicking() {
+            let log = self.log();
+            let start = log.len().saturating_sub(4_000);
+            eprintln!("--- the gateway's log ---\n{}", log.get(start..).unwrap_or(&log));
+        } else if !self.is_closed {
+            eprintln!("a world was left without `close`: its ledger was not asked");
+        }
+    }
+}
+
+/// `model-gateway ARGS -c CONFIG`, without a world.
+pub fn command_on(config: &Path, args: &[&str]) -> Output {
+    Command::new(BINARY).args(args).arg("-c").arg(config).stdin(Stdio::null()).output().unwrap()
+}
+
+fn replace(text: &str, from: &str, to: &str) -> String {
+    assert!(text.contains(from), "conf/local.yaml has no {from:?} any more");
+    text.replace(from, to)
+}
