@@ -7,6 +7,7 @@ use super::context::{Call, Context, Stage};
 use super::intake::{self, Ended};
 use crate::billing::{Billing, pricing};
 use crate::clock;
+use crate::protocol::failure::Kind;
 use crate::store::ledger::Outcome;
 use crate::telemetry::METRICS;
 use crate::usage::Usage;
@@ -28,26 +29,33 @@ fn resolve(billing: &Billing, call: &mut Call) {
     let progress = call.shared.progress();
     let (usage, input, generated) = call.reply.learned();
     let now_ms = clock::now_ms();
-    let outcome = match progress.ended {
-        // A client that left pays for what was generated, whatever became of the vendor afterwards.
-        _ if progress.client_is_the_cause() => Outcome::ClientLeft,
-        Some(Ended::Total) if generated > 0 => Outcome::GatewayEnded,
-        _ if progress.first_byte.is_some() => Outcome::VendorCut,
-        _ => Outcome::VendorError,
+    let too_large = call.failure.as_ref().is_some_and(|failure| failure.kind == Kind::UpstreamEventTooLarge);
+    let ended_here = matches!(progress.ended, Some(Ended::Total | Ended::Drained)) && call.upstream.sent;
+    let outcome = if progress.client_is_the_cause() {
+        Outcome::ClientLeft
+    } else if generated > 0 && (progress.ended == Some(Ended::Total) || too_large) {
+        Outcome::GatewayEnded
+    } else if progress.first_byte.is_some() {
+        Outcome::VendorCut
+    } else {
+        Outcome::VendorError
     };
-    let was_called = call.upstream.sent && call.failure.is_none();
-    match outcome {
-        Outcome::ClientLeft if !was_called && generated == 0 => billing.release(hold, Outcome::ClientLeft, now_ms),
-        Outcome::ClientLeft | Outcome::GatewayEnded => {
-            let estimate = pricing::estimate(call.body_bytes, generated);
-            let output = estimate.output.max(input.map_or(0, |usage| usage.output));
-            let partial = input.map_or(estimate, |usage| Usage { output, ..usage });
-            let (usage, estimated) = usage.map_or((partial, true), |usage| (usage, false));
-            if let Err(error) = billing.settle(hold, usage, outcome, estimated, now_ms) {
-                log::error!("journal a debit: {error}");
-            }
-        }
-        _ => billing.release(hold, outcome, now_ms),
+    // A client that left pays for what was generated, and for what the vendor was still at when reading on was given
+    // up. A vendor that failed with nothing generated is paid by nobody.
+    let billed = match outcome {
+        Outcome::ClientLeft => generated > 0 || ended_here,
+        Outcome::GatewayEnded => true,
+        _ => false,
+    };
+    if !billed {
+        return billing.release(hold, outcome, now_ms);
+    }
+    let estimate = pricing::estimate(call.body_bytes, generated);
+    let output = estimate.output.max(input.map_or(0, |usage| usage.output));
+    let partial = input.map_or(estimate, |usage| Usage { output, ..usage });
+    let (usage, estimated) = usage.map_or((partial, true), |usage| (usage, false));
+    if let Err(error) = billing.settle(hold, usage, outcome, estimated, now_ms) {
+        log::error!("journal a debit: {error}");
     }
 }
 
