@@ -16,6 +16,24 @@ mod admission;
 mod bodies;
 #[path = "gateway/client.rs"]
 mod client;
+#[path = "gateway/config_file.rs"]
+mod config_file;
+#[path = "gateway/crash.rs"]
+mod crash;
+#[path = "gateway/failover.rs"]
+mod failover;
+#[path = "gateway/failure.rs"]
+mod failure;
+#[path = "gateway/leaving.rs"]
+mod leaving;
+#[path = "gateway/metrics.rs"]
+mod metrics;
+#[path = "gateway/money.rs"]
+mod money;
+#[path = "gateway/own.rs"]
+mod own;
+#[path = "gateway/shutdown.rs"]
+mod shutdown;
 #[path = "gateway/surface.rs"]
 mod surface;
 #[path = "gateway/world.rs"]

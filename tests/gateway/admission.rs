@@ -1,10 +1,10 @@
 //! Who gets in: the order of judgement, and each refusal in the shape of the surface that was called.
 
 use crate::account::Account;
-use crate::client::{self, Answer, Connection, Request};
+use crate::client::{Answer, Connection, Request};
 use crate::surface::{BOTH, Chat, Messages, Surface};
 use crate::world::{Plan, World};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::time::{Duration, Instant};
 
 const INVALID: &str = "invalid_request_error";
@@ -26,13 +26,9 @@ fn nothing_happened(world: &World, account: &Account) {
 #[test]
 fn an_unknown_path_is_404_before_anything_else() {
     let world = World::new();
-    for path in ["/v1/nothing", "/v1", "/v1/", "/v1/chat", "/v1/chat/completions/", "/v1/messages/x", "//v1/messages"] {
+    for path in ["/v1/nothing", "/v1", "/v1/", "/v1/chat", "/v1/chat/completions/", "/v1/messages/x"] {
         for method in ["GET", "POST", "DELETE"] {
             let plain = world.ask(&Request::new(method, path));
-            if path.starts_with("//") {
-                assert!(plain.status == 404 || plain.status == 405, "{}", plain.status);
-                continue;
-            }
             Chat.failure(&plain, 404, INVALID, None);
             let versioned = world.ask(&Request::new(method, path).header("anthropic-version", "2023-06-01"));
             Messages.failure(&versioned, 404, "not_found_error", None);
@@ -267,8 +263,7 @@ fn a_model_that_is_not_in_the_catalog_is_404() {
         let mut body = surface.body("input=1", false, 100);
         body["model"] = other.model().into();
         let answer = world.ask(&surface.request(&account.key, &body));
-        let error = surface.fails(&answer, (400, INVALID), (400, INVALID), Some("unsupported_value"));
-        assert!(error["message"].as_str().unwrap().contains(other.path()), "{error}");
+        surface.fails(&answer, (400, INVALID), (400, INVALID), Some("unsupported_value"));
     }
     nothing_happened(&world, &account);
     world.close();
@@ -332,58 +327,6 @@ fn an_earlier_judgement_stands_above_a_later_one() {
         assert_eq!(to(surface.path(), unknown.as_bytes(), &poor.key), 404);
         assert_eq!(world.ask(&surface.whole(&poor.key, "input=1")).status, 402);
     }
-    nothing_happened(&world, &account);
-    world.close();
-}
-
-#[test]
-fn health_needs_no_key_and_every_answer_has_an_id() {
-    let world = World::new();
-    for path in ["/healthz", "/health"] {
-        let answer = world.ask(&Request::get(path));
-        assert_eq!(answer.status, 200);
-        answer.request_id();
-    }
-    for path in ["/healthz", "/api/hello"] {
-        let mut connection = world.connect();
-        connection.send(&Request::new("HEAD", path).head());
-        let head = connection.head().unwrap();
-        assert!(head.starts_with("HTTP/1.1 200"), "{path}: {head}");
-    }
-    let root = world.ask(&Request::get("/"));
-    assert!(matches!(root.status, 200 | 301..=308), "{}", root.status);
-    world.ask(&Request::get("/docs")).request_id();
-    for page in ["/healthz", "/readyz", "/metrics"] {
-        assert_eq!(client::ask(world.admin, &Request::get(page)).status, 200);
-    }
-    world.close();
-}
-
-#[test]
-fn the_model_list_has_the_shape_of_its_surface() {
-    let world = World::new();
-    let account = world.account();
-    let ids = |answer: &Answer| -> Vec<String> {
-        let data = answer.json()["data"].as_array().unwrap().clone();
-        data.iter().map(|model| model["id"].as_str().unwrap().to_owned()).collect()
-    };
-    let chat = world.ask(&Request::get("/v1/models").bearer(&account.key));
-    assert_eq!(chat.json()["object"], "list");
-    let five = ["alpha-opus-4-7", "alpha-sonnet-4-6", "alpha-haiku-4-5-20251001", "beta-5.2", "beta-5.5"];
-    assert_eq!(ids(&chat), five);
-    let versioned = |path: &str| Request::get(path).bearer(&account.key).header("anthropic-version", "2023-06-01");
-    let messages = world.ask(&versioned("/v1/models?limit=2&after_id=alpha-opus-4-7"));
-    assert_eq!(ids(&messages), five[1..3]);
-    assert_eq!(messages.json()["has_more"], true);
-    for id in five {
-        let path = format!("/v1/models/{id}");
-        assert_eq!(world.ask(&Request::get(&path).bearer(&account.key)).json()["object"], "model");
-        let described: Value = world.ask(&versioned(&path)).json();
-        assert_eq!((&described["type"], &described["id"]), (&json!("model"), &json!(id)));
-    }
-    let missing = world.ask(&Request::get("/v1/models/none").bearer(&account.key));
-    Chat.failure(&missing, 404, INVALID, Some("model_not_found"));
-    assert_eq!(world.ask(&Request::get("/v1/models")).status, 401);
     nothing_happened(&world, &account);
     world.close();
 }

@@ -238,10 +238,6 @@ impl World {
         status.code().unwrap_or(-1)
     }
 
-    pub fn has_ended(&mut self) -> bool {
-        self.gateway.as_mut().is_none_or(|gateway| gateway.try_wait().unwrap().is_some())
-    }
-
     /// `model-gateway ARGS -c CONFIG`.
     pub fn command(&self, args: &[&str]) -> Output {
         command_on(&self.config, args)

@@ -1,0 +1,180 @@
+//! The config file as an operator meets it: every fault at once, each with its place, and the shipped files good.
+
+use crate::world::{BINARY, SOON, World, command_on, wait_for};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What `check` says of a text: its exit code, and what it printed.
+fn check(text: &str) -> (i32, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("gateway.yaml");
+    std::fs::write(&file, text).unwrap();
+    let output = command_on(&file, &["check"]);
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    (output.status.code().unwrap(), said.replace(&file.display().to_string(), "FILE"))
+}
+
+fn shipped() -> String {
+    include_str!("../../conf/local.yaml").to_owned()
+}
+
+/// The number of the line that holds `text`.
+fn line_of(file: &str, text: &str) -> usize {
+    file.lines().position(|line| line.contains(text)).unwrap() + 1
+}
+
+#[test]
+fn every_fault_is_named_at_once_with_file_line_and_key() {
+    let text = shipped()
+        .replace("trial_days: 7", "trial_days: soon")
+        .replace("    vendor: beta\n    upstream_model: gpt-5.2", "    vendor: gamma\n    upstream_model: gpt-5.2")
+        .replace("id: beta-5.5", "id: alpha-opus-4-7")
+        .replace("admin: \"127.0.0.1:9090\"", "admin: \"nowhere\"")
+        .replace("output: \"2500\"}", "output: \"-2500\"}")
+        + "limits:\n  attempts: 99\n  idle_seconds: 0\n";
+    let (code, said) = check(&text);
+    assert_eq!(code, 64, "{said}");
+    for (key, place) in [
+        ("signup.trial_days", "trial_days: soon"),
+        ("models[3].vendor", "vendor: gamma"),
+        ("models[4].id", "id: beta-5.5"),
+        ("listen.admin", "admin: \"nowhere\""),
+        ("models[0].price.output", "output: \"-2500\""),
+        ("limits.attempts", "attempts: 99"),
+        ("limits.idle_seconds", "idle_seconds: 0"),
+    ] {
+        let line = match key {
+            "models[4].id" => line_of(&shipped(), place),
+            _ => line_of(&text, place),
+        };
+        assert!(said.contains(&format!("FILE:{line}: {key}: ")), "no {key} at line {line} in: {said}");
+    }
+}
+
+#[test]
+fn unknown_and_missing_keys_and_unset_variables_are_named_at_once() {
+    let text = shipped()
+        .replace("data_dir: \"data\"\n", "")
+        .replace("api_key: \"sim-beta-key\"", "api_key: \"${GATEWAY_TEST_UNSET}\"")
+        .replace("output: \"3000\"}", "outputs: \"3000\"}")
+        .replace(
+            "max_output_tokens: 128000\n    price: {input: \"175\"",
+            "max_output_tokens: many\n    price: {input: \"175\"",
+        )
+        + "colour: blue\n";
+    let (code, said) = check(&text);
+    assert_eq!(code, 64, "{said}");
+    for word in [
+        "data_dir",
+        "GATEWAY_TEST_UNSET",
+        "vendors.beta.api_key",
+        "outputs",
+        "output",
+        "models[3].max_output_tokens",
+        "colour",
+    ] {
+        assert!(said.contains(word), "no {word} in: {said}");
+    }
+    let line = line_of(&text, "colour");
+    assert!(said.contains(&format!("FILE:{line}: ")), "{said}");
+}
+
+#[test]
+fn an_unpriced_model_and_a_file_that_is_no_yaml_are_refused() {
+    let unpriced = shipped().replace("    price: {input: \"500\", cache_read: \"50\", output: \"3000\"}\n", "");
+    assert_ne!(unpriced, shipped());
+    let (code, said) = check(&unpriced);
+    assert!(code == 64 && said.contains("models[4]") && said.contains("price"), "{said}");
+    for broken in ["", "listen: [", "[]", "\t", "a: b: c"] {
+        let (code, said) = check(broken);
+        assert!(code == 64 && said.contains("FILE:"), "{broken:?}: {code} {said}");
+    }
+    let output = command_on(Path::new("/nonexistent/gateway.yaml"), &["check"]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/nonexistent/gateway.yaml"));
+}
+
+#[test]
+fn a_fault_stops_every_command_with_64_and_never_prints_a_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("gateway.yaml");
+    let text = shipped().replace("sim-alpha-key", "sk-CANARY").replace("sim-beta-key", "sk-CANARY\\u0007");
+    std::fs::write(&file, text + "colour: blue\n").unwrap();
+    for command in [&["run"][..], &["check"], &["account", "list"], &["ledger", "verify"]] {
+        let output = command_on(&file, command);
+        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(64), "{command:?}: {said}");
+        assert!(said.contains("colour") && !said.contains("CANARY"), "{said}");
+    }
+    assert!(!dir.path().join("data").exists());
+}
+
+#[test]
+fn every_shipped_file_loads() {
+    let conf = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("conf");
+    let mut count = 0;
+    for entry in std::fs::read_dir(conf).unwrap() {
+        let file = entry.unwrap().path();
+        let check = |keys: bool| {
+            let mut command = Command::new(BINARY);
+            command.args(["check", "-c"]).arg(&file).env_remove("ALPHA_API_KEY").env_remove("BETA_API_KEY");
+            if keys {
+                command.env("ALPHA_API_KEY", "sk-one").env("BETA_API_KEY", "sk-two");
+            }
+            command.arg("--json").output().unwrap()
+        };
+        let output = check(true);
+        assert!(output.status.success(), "{}: {}", file.display(), String::from_utf8_lossy(&output.stderr));
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(said["models"].as_array().unwrap().len(), 5, "{said}");
+        if file.ends_with("gateway.yaml") {
+            assert_eq!(check(false).status.code(), Some(64), "without any vendor there is no model to serve");
+        }
+        count += 1;
+    }
+    assert!(count >= 2);
+}
+
+#[test]
+fn a_vendor_with_an_empty_key_is_switched_off() {
+    let (code, said) = check(&shipped().replace("\"sim-beta-key\"", "\"${GATEWAY_TEST_UNSET:-}\""));
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("alpha-opus-4-7") && !said.contains("beta-5"), "{said}");
+}
+
+#[test]
+fn the_schema_is_json_and_names_every_key_of_the_shipped_file() {
+    let output = Command::new(BINARY).arg("schema").output().unwrap();
+    assert!(output.status.success());
+    let schema: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(schema["$schema"].is_string());
+    let text = schema.to_string();
+    for line in include_str!("../../conf/gateway.yaml").lines() {
+        let key = line.trim_start().trim_start_matches("- ").split(':').next().unwrap();
+        let names_nothing = key.is_empty() || key.starts_with(['#', '{']) || matches!(key, "alpha" | "beta");
+        assert!(names_nothing || text.contains(&format!("\"{key}\"")), "the schema has no {key:?}");
+    }
+}
+
+#[test]
+fn commands_work_before_the_gateway_first_ran_and_beside_it() {
+    let mut world = World::new();
+    let account = world.account();
+    world.kill();
+    let fresh = world.account_with("before@example.test", &[]);
+    assert_eq!(world.shown(&fresh).balance, 300_000_000);
+    world.start_gateway();
+    wait_for("both keys to work", SOON, || {
+        [&account, &fresh].iter().all(|account| world.standing(account).balance == 300_000_000).then_some(())
+    });
+    let twice = world.command(&["account", "create", "--email", "before@example.test"]);
+    assert_eq!(twice.status.code(), Some(1));
+    let shown = world.json(&["account", "show", "before@example.test"]);
+    assert_eq!(shown["account_id"], fresh.id.as_str());
+    assert_eq!(shown["trial"]["active"], true);
+    assert_eq!(shown["status"], "active");
+    let keys = world.json(&["key", "list", "--account", &fresh.id]);
+    assert_eq!(keys.as_array().unwrap().len(), 1);
+    assert!(!keys.to_string().contains(&fresh.key), "a key is shown once");
+    world.close();
+}

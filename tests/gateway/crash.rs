@@ -1,0 +1,210 @@
+//! `kill -9` under load: whoever has a whole answer was debited for it, once, and nobody was for anything else.
+//!
+//! The clients keep a log of what they have seen the end of; after the last restart it is laid beside the ledger. The
+//! control takes the journal away between kill and restart: then answers must be missing, or this proves nothing.
+
+use crate::account::{Account, micro, taken};
+use crate::client::Connection;
+use crate::surface::{BOTH, Surface};
+use crate::world::{SOON, World, wait_for};
+use serde_json::Value;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const FUNDS: i64 = 1_000_000_000_000;
+const CLIENTS_OF_A_KIND: usize = 2;
+
+/// What a client does again and again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Habit {
+    Whole,
+    Stream,
+    /// Leaves in the middle of a stream.
+    Abort,
+}
+
+/// What the clients saw, by request id.
+#[derive(Default)]
+struct Log {
+    /// The terminal event, or a complete JSON answer.
+    whole: HashSet<String>,
+    /// The head, and then the client left of its own will.
+    aborted: HashSet<String>,
+    /// The head, and no end: the gateway died.
+    cut: HashSet<String>,
+    /// Answers that were neither; there should be none.
+    odd: Vec<String>,
+}
+
+impl Log {
+    fn add(&mut self, other: Self) {
+        self.whole.extend(other.whole);
+        self.aborted.extend(other.aborted);
+        self.cut.extend(other.cut);
+        self.odd.extend(other.odd);
+    }
+}
+
+/// One client: asks until it is told to stop, whatever becomes of the gateway meanwhile.
+fn client(edge: u16, key: &str, surface: Surface, habit: Habit, stop: &AtomicBool) -> Log {
+    let mut log = Log::default();
+    let mut kept: Option<Connection> = None;
+    let request = match habit {
+        Habit::Whole => surface.whole(key, "input=10 output=5"),
+        Habit::Stream => surface.stream(key, "events=3 gap_us=700 input=10 output=5"),
+        Habit::Abort => surface.stream(key, "events=6 gap_ms=2 input=10 output=5"),
+    };
+    let bytes = request.bytes();
+    while !stop.load(Ordering::Relaxed) {
+        let Some(mut connection) = kept.take().or_else(|| Connection::try_open(edge)) else {
+            std::thread::sleep(Duration::from_millis(2));
+            continue;
+        };
+        if !connection.send(&bytes) {
+            continue;
+        }
+        let Some(mut answer) = connection.try_begin() else { continue };
+        let id = answer.request_id();
+        if habit == Habit::Abort && answer.status == 200 {
+            connection.more(&mut answer);
+            log.aborted.insert(id);
+            continue;
+        }
+        connection.finish(&mut answer);
+        let is_whole = match habit {
+            Habit::Whole => answer.status == 200 && serde_json::from_slice::<Value>(&answer.body).is_ok(),
+            _ => surface.is_complete(&answer),
+        };
+        match (is_whole, answer.end() == Some(crate::client::End::Whole)) {
+            (true, kept_alive) => {
+                log.whole.insert(id);
+                kept = kept_alive.then_some(connection);
+            }
+            (false, false) if answer.status == 200 => drop(log.cut.insert(id)),
+            (false, _) => log.odd.push(format!("{} {}", answer.status, answer.text())),
+        }
+    }
+    log
+}
+
+/// Runs all kinds of clients beside `chaos`.
+fn under_load(edge: u16, key: &str, habits: &[Habit], chaos: impl FnOnce()) -> Log {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for surface in BOTH {
+            for &habit in habits {
+                for _ in 0..CLIENTS_OF_A_KIND {
+                    let stop = &stop;
+                    threads.push(scope.spawn(move || client(edge, key, surface, habit, stop)));
+                }
+            }
+        }
+        // Also where the chaos fails: else its clients would run for ever.
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(chaos));
+        stop.store(true, Ordering::Relaxed);
+        let mut log = Log::default();
+        threads.into_iter().for_each(|thread| log.add(thread.join().unwrap()));
+        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        log
+    })
+}
+
+/// The account's endings by request id; none may be there twice.
+#[track_caller]
+fn by_id(world: &World, account: &Account) -> HashMap<String, Value> {
+    let endings = world.endings(account);
+    let count = endings.len();
+    let id = |ending: &Value| ending["request_id"].as_str().unwrap().to_owned();
+    let by_id: HashMap<_, _> = endings.into_iter().map(|ending| (id(&ending), ending)).collect();
+    assert_eq!(by_id.len(), count, "a request ended twice");
+    by_id
+}
+
+#[test]
+fn kills_under_load_neither_lose_nor_double_a_debit() {
+    let mut world = World::new();
+    let account = world.funded(FUNDS);
+    let kills = if crate::is_long() { 200 } else { 20 };
+    let mut slowest = Duration::ZERO;
+    let began = Instant::now();
+    let log = under_load(world.edge, &account.key, &[Habit::Whole, Habit::Stream, Habit::Abort], || {
+        for kill in 0..kills {
+            std::thread::sleep(Duration::from_millis(150 + kill * 7_919 % 500));
+            world.kill();
+            slowest = slowest.max(world.start_gateway());
+        }
+        std::thread::sleep(Duration::from_millis(300));
+    });
+    world.vendor.wait_idle();
+    wait_for("all holds to be gone", SOON, || (world.standing(&account).held == 0).then_some(()));
+    let balance = world.standing(&account).balance;
+    let endings = wait_for("all to be in the ledger", SOON, || {
+        let endings = by_id(&world, &account);
+        let all: Vec<_> = endings.values().cloned().collect();
+        (taken(&all) == FUNDS - balance).then_some(endings)
+    });
+    let of = |outcome: &str| -> HashSet<&String> {
+        endings.iter().filter(|(_, ending)| ending["outcome"] == outcome).map(|(id, _)| id).collect()
+    };
+    let (completed, interrupted) = (of("completed"), of("interrupted"));
+    let unseen: Vec<_> =
+        completed.iter().filter(|id| !log.whole.contains(**id) && !log.aborted.contains(**id)).collect();
+    let cut_after_debit = unseen.iter().filter(|id| log.cut.contains(***id)).count();
+    println!(
+        "{kills} kills in {:?}, slowest restart {slowest:?}: {} whole answers, {} aborted, {} cut; ledger: {} completed, \
+         {} client_left, {} interrupted; journalled but not seen whole: {} ({cut_after_debit} of them begun)",
+        began.elapsed(),
+        log.whole.len(),
+        log.aborted.len(),
+        log.cut.len(),
+        completed.len(),
+        of("client_left").len(),
+        interrupted.len(),
+        unseen.len(),
+    );
+    assert!(log.odd.is_empty(), "{} odd answers: {:?}", log.odd.len(), &log.odd[..log.odd.len().min(3)]);
+    let undebited: Vec<_> = log.whole.iter().filter(|id| !completed.contains(*id)).collect();
+    assert!(undebited.is_empty(), "{} whole answers without a debit: {undebited:?}", undebited.len());
+    assert!(log.whole.len() > 1_000, "too few answers to tell");
+    assert!(!interrupted.is_empty() && !log.cut.is_empty(), "no kill met a running request");
+    // At a kill each client has one request under way at most.
+    let most = kills as usize * 2 * 3 * CLIENTS_OF_A_KIND / 2;
+    assert!(unseen.len() <= most, "{} debits that no client saw the answer of", unseen.len());
+    for (id, ending) in &endings {
+        let credits = micro(&ending["credits"]);
+        match ending["outcome"].as_str().unwrap() {
+            "completed" => assert!(credits > 0, "{ending}"),
+            "client_left" => assert!(!log.whole.contains(id), "{ending}"),
+            _ => assert_eq!(credits, 0, "{ending}"),
+        }
+    }
+    assert!(slowest < Duration::from_secs(1), "a restart took {slowest:?}");
+    world.close();
+}
+
+#[test]
+fn without_the_journal_a_kill_does_lose_debits() {
+    let mut world = World::new();
+    let account = world.funded(FUNDS);
+    let mut lost = 0;
+    for round in 0..40 {
+        let log = under_load(world.edge, &account.key, &[Habit::Whole, Habit::Whole], || {
+            std::thread::sleep(Duration::from_millis(150));
+            world.kill();
+        });
+        for boot in std::fs::read_dir(world.data_dir().join("journal")).unwrap() {
+            std::fs::remove_dir_all(boot.unwrap().path()).unwrap();
+        }
+        world.start_gateway();
+        let endings = by_id(&world, &account);
+        lost = log.whole.iter().filter(|id| !endings.contains_key(*id)).count();
+        if lost > 0 {
+            println!("without the journal {lost} of {} answers were lost in round {round}", log.whole.len());
+            break;
+        }
+    }
+    assert!(lost > 0, "the journal was deleted after 40 kills under load, and no answer was missed");
+    world.close();
+}

@@ -1,0 +1,389 @@
+//! Vendors that fail: the client is told in its surface's words, pays nothing, and is never left with half an answer
+//! that looks whole.
+
+use crate::account::{Account, micro};
+use crate::client::{Answer, End, Request};
+use crate::surface::{BOTH, Chat, Messages, Surface};
+use crate::world::{Plan, World};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+const GRANT: i64 = 300_000_000;
+const INVALID: &str = "invalid_request_error";
+
+/// The request was ended without a debit, and its receipt says why.
+#[track_caller]
+fn is_free(world: &World, account: &Account, answer: &Answer) -> Value {
+    let receipt = world.receipt(account, &answer.request_id());
+    assert_eq!(micro(&receipt["credits"]), 0, "{receipt}");
+    let standing = world.standing(account);
+    assert_eq!((standing.balance, standing.held), (GRANT, 0), "{receipt}");
+    receipt
+}
+
+/// A stream that failed on its way: the frame of its surface, and no end that a client would take for a whole answer.
+#[track_caller]
+fn broke_off(surface: Surface, answer: &Answer, chat_code: &str, messages_type: &str) {
+    let text = answer.text();
+    assert_eq!(answer.status, 200, "{text}");
+    let (_, after) = text.split_once(surface.error_frame()).unwrap_or_else(|| panic!("no error frame: {text}"));
+    match surface {
+        Chat => {
+            let json = format!("{{\"error\":{{{}", after.lines().next().unwrap());
+            let error = &serde_json::from_str::<Value>(&json).unwrap()["error"];
+            assert_eq!((&error["type"], &error["code"]), (&"server_error".into(), &chat_code.into()), "{text}");
+            assert!(error.get("param").is_some() && error["message"].is_string(), "{text}");
+            assert!(text.ends_with("\n\ndata: [DONE]\n\n"), "{text}");
+            assert!(!text.contains("\"finish_reason\":\"stop\""), "{text}");
+        }
+        Messages => {
+            let json = after.lines().next().unwrap().strip_prefix("data: ").unwrap();
+            let frame = serde_json::from_str::<Value>(json).unwrap();
+            assert_eq!((&frame["type"], &frame["error"]["type"]), (&"error".into(), &messages_type.into()), "{text}");
+            assert_eq!(frame["request_id"], answer.request_id(), "{text}");
+            assert!(!text.contains("message_stop") && !text.contains("message_delta"), "{text}");
+        }
+    }
+}
+
+type Words = (u16, &'static str);
+
+/// What a vendor's status becomes: on chat, on messages, and the code of both.
+const STATUSES: [(&str, Words, Words, Option<&str>); 17] = [
+    ("400", (400, INVALID), (400, INVALID), None),
+    ("401", (502, "server_error"), (500, "api_error"), Some("upstream_error")),
+    ("402", (503, "server_error"), (529, "overloaded_error"), Some("overloaded")),
+    ("403", (502, "server_error"), (500, "api_error"), Some("upstream_error")),
+    ("404", (404, INVALID), (404, "not_found_error"), Some("model_not_found")),
+    ("408", (408, INVALID), (408, INVALID), Some("request_timeout")),
+    ("409", (409, INVALID), (409, "conflict_error"), None),
+    ("413", (413, INVALID), (413, "request_too_large"), Some("request_too_large")),
+    ("422", (422, INVALID), (400, INVALID), None),
+    ("429 retry_after=90", (429, "rate_limit_error"), (429, "rate_limit_error"), Some("rate_limit_exceeded")),
+    ("500", (502, "server_error"), (500, "api_error"), Some("upstream_error")),
+    ("502", (502, "server_error"), (500, "api_error"), Some("upstream_error")),
+    ("503 retry_after=7", (503, "server_error"), (529, "overloaded_error"), Some("overloaded")),
+    ("504", (504, "server_error"), (504, "timeout_error"), Some("upstream_timeout")),
+    ("529", (503, "server_error"), (529, "overloaded_error"), Some("overloaded")),
+    ("302", (502, "server_error"), (500, "api_error"), Some("upstream_error")),
+    ("400 error_body=quota", (503, "server_error"), (529, "overloaded_error"), Some("overloaded")),
+];
+
+#[test]
+fn each_status_of_a_vendor_is_told_by_the_table() {
+    let world = World::new();
+    let account = world.account();
+    for surface in BOTH {
+        let mut connection = world.connect();
+        for (marker, chat, messages, code) in STATUSES {
+            for stream in [false, true] {
+                let marker = format!("status={marker}");
+                let answer = connection.ask(&surface.request(&account.key, &surface.body(&marker, stream, 1_000)));
+                let (status, kind) = if surface == Chat { chat } else { messages };
+                let error = &answer.json()["error"];
+                assert_eq!((answer.status, &error["type"]), (status, &kind.into()), "{marker}: {}", answer.text());
+                surface.fails(&answer, chat, messages, code);
+                let wait = answer.header("retry-after");
+                match marker.as_str() {
+                    "status=429 retry_after=90" => assert_eq!(wait, Some("60")),
+                    "status=503 retry_after=7" => assert_eq!(wait, Some("7")),
+                    _ => assert!(wait.is_none_or(|wait| (1..=60).contains(&wait.parse().unwrap())), "{marker}"),
+                }
+                let never = matches!(marker.as_str(), "status=401" | "status=403" | "status=404");
+                assert_eq!(answer.header("x-should-retry"), never.then_some("false"), "{surface:?} {marker}");
+                is_free(&world, &account, &answer);
+            }
+        }
+        // One connection for all: a vendor's error does not cost the client its connection.
+        assert_eq!(connection.ask(&surface.whole(&account.key, "status=400")).status, 400);
+    }
+    world.close();
+}
+
+#[test]
+fn a_vendors_refusal_is_no_cut_on_the_receipt() {
+    let world = World::new();
+    let account = world.account();
+    for surface in BOTH {
+        for status in [400, 429, 500] {
+            let answer = world.ask(&surface.whole(&account.key, &format!("status={status}")));
+            assert_eq!(is_free(&world, &account, &answer)["outcome"], "vendor_error", "{surface:?} {status}");
+        }
+    }
+    world.close();
+}
+
+#[test]
+fn an_error_without_a_readable_body_and_a_long_prompt_are_told_too() {
+    let world = World::new();
+    let account = world.account();
+    let upstream = ((502, "server_error"), (500, "api_error"), Some("upstream_error"));
+    for surface in BOTH {
+        for body in ["html", "empty"] {
+            let answer = world.ask(&surface.whole(&account.key, &format!("status=500 error_body={body}")));
+            surface.fails(&answer, upstream.0, upstream.1, upstream.2);
+            let answer = world.ask(&surface.whole(&account.key, &format!("status=400 error_body={body}")));
+            surface.fails(&answer, upstream.0, upstream.1, upstream.2);
+            is_free(&world, &account, &answer);
+        }
+        let answer = world.ask(&surface.whole(&account.key, "status=400 error_body=context"));
+        let code = "context_length_exceeded";
+        let error = surface.fails(&answer, (400, INVALID), (400, INVALID), Some(code));
+        if surface == Messages {
+            assert!(error["message"].as_str().unwrap().contains("prompt is too long"), "{error}");
+        } else {
+            assert_eq!(error["param"], "messages");
+        }
+        let answer = world.ask(&surface.whole(&account.key, "status=400 error_body=policy"));
+        surface.fails(&answer, (400, INVALID), (400, INVALID), Some("content_policy_violation"));
+        is_free(&world, &account, &answer);
+    }
+    world.close();
+}
+
+#[test]
+fn a_vendor_that_does_not_answer_is_504_in_time() {
+    let world = Plan::default().limit("first_byte_seconds", 1).limit("idle_seconds", 1).limit("attempts", 1).start();
+    let account = world.account();
+    for surface in BOTH {
+        for stream in [false, true] {
+            let began = Instant::now();
+            let answer = world.ask(&surface.request(&account.key, &surface.body("hang=headers", stream, 100)));
+            let took = began.elapsed();
+            let chat = (504, "server_error");
+            surface.fails(&answer, chat, (504, "timeout_error"), Some("upstream_timeout"));
+            assert!(took > Duration::from_millis(750) && took < Duration::from_secs(3), "{took:?}");
+            is_free(&world, &account, &answer);
+        }
+        // A JSON answer that stops in its middle: nothing was sent yet, so it is a failure like any other.
+        let answer = world.ask(&surface.whole(&account.key, "hang=1"));
+        surface.fails(&answer, (504, "server_error"), (504, "timeout_error"), Some("upstream_timeout"));
+        is_free(&world, &account, &answer);
+    }
+    world.close();
+}
+
+#[test]
+fn a_limit_for_the_first_byte_is_not_stretched_by_the_one_between_pieces() {
+    let world = Plan::default().limit("first_byte_seconds", 1).limit("idle_seconds", 8).limit("attempts", 1).start();
+    let account = world.account();
+    let began = Instant::now();
+    let answer = world.ask(&Chat.whole(&account.key, "hang=headers"));
+    assert_eq!(answer.status, 504);
+    assert!(began.elapsed() < Duration::from_secs(4), "first_byte_seconds is 1, and it took {:?}", began.elapsed());
+    // The other way round: a slow first byte is allowed, and so is a stream with pauses below the limit.
+    world.close();
+    let world = Plan::default().limit("first_byte_seconds", 8).limit("idle_seconds", 1).start();
+    let account = world.account();
+    for surface in BOTH {
+        let answer = world.ask(&surface.stream(&account.key, "delay_ms=2500 events=4 gap_ms=600 input=1 output=1"));
+        assert!(surface.is_complete(&answer), "{} {}", answer.status, answer.text());
+    }
+    world.close();
+}
+
+#[test]
+fn a_stream_that_hangs_ends_with_an_error_frame_in_time() {
+    let world = Plan::default().limit("idle_seconds", 1).start();
+    let account = world.account();
+    for surface in BOTH {
+        let began = Instant::now();
+        let answer = world.ask(&surface.stream(&account.key, "events=8 hang=4"));
+        let took = began.elapsed();
+        assert!(took > Duration::from_millis(750) && took < Duration::from_secs(4), "{took:?}");
+        broke_off(surface, &answer, "upstream_timeout", "timeout_error");
+        assert_eq!(is_free(&world, &account, &answer)["outcome"], "vendor_cut");
+    }
+    world.close();
+}
+
+#[test]
+fn a_stream_that_is_cut_ends_with_an_error_frame_and_never_cleanly() {
+    let world = World::new();
+    let account = world.account();
+    for surface in BOTH {
+        let mut connection = world.connect();
+        for end in ["end=cut", "end=clean", "reset=1"] {
+            // Messages' fourth event is the first with text; the last event is the terminal one.
+            for cut in [4, 5, 6] {
+                let answer = connection.ask(&surface.stream(&account.key, &format!("events=8 cut={cut} {end}")));
+                broke_off(surface, &answer, "upstream_closed", "api_error");
+                assert_eq!(is_free(&world, &account, &answer)["outcome"], "vendor_cut", "{end} {cut}");
+                connection = world.connect();
+            }
+        }
+    }
+    // Cut just before the terminal event: the client has all of the text, and still no whole answer.
+    let answer = world.ask(&Messages.stream(&account.key, "text=three events=3 cut=8 input=5 output=5"));
+    assert!(
+        answer.has("\"end_turn\"") && answer.has("event: error\n") && !answer.has("message_stop"),
+        "{}",
+        answer.text()
+    );
+    is_free(&world, &account, &answer);
+    world.close();
+}
+
+#[test]
+fn a_call_that_is_cut_before_anything_was_sent_is_an_error() {
+    let world = World::new();
+    let account = world.account();
+    for surface in BOTH {
+        for (marker, stream) in [
+            ("cut=headers", false),
+            ("cut=headers", true),
+            ("cut=headers reset=1", false),
+            ("cut=1", false),
+            ("cut=1 reset=1", false),
+            ("cut=1 end=clean", false),
+            ("cut=1 chunked=1", false),
+            ("cut=0", true),
+            ("cut=0 end=clean", true),
+        ] {
+            let answer = world.ask(&surface.request(&account.key, &surface.body(marker, stream, 1_000)));
+            assert!(answer.status >= 500, "{surface:?} {marker} {stream}: {} {}", answer.status, answer.text());
+            surface.fails(&answer, (502, "server_error"), (500, "api_error"), Some("upstream_error"));
+            is_free(&world, &account, &answer);
+        }
+    }
+    world.close();
+}
+
+#[test]
+fn garbage_of_a_vendor_is_never_passed_on_as_an_answer() {
+    let world = World::new();
+    let account = world.account();
+    for surface in BOTH {
+        for (garbage, stream) in [
+            ("json", false),
+            ("chunk", false),
+            ("headers", false),
+            ("length", false),
+            ("json", true),
+            ("headers", true),
+        ] {
+            let body = surface.body(&format!("garbage={garbage} events=6"), stream, 1_000);
+            let answer = world.ask(&surface.request(&account.key, &body));
+            assert!(answer.status >= 500, "{surface:?} {garbage} {stream}: {} {}", answer.status, answer.text());
+            surface.fails(&answer, (502, "server_error"), (500, "api_error"), Some("upstream_error"));
+            is_free(&world, &account, &answer);
+        }
+        for garbage in ["sse", "chunk"] {
+            let answer = world.ask(&surface.stream(&account.key, &format!("garbage={garbage} events=6")));
+            if answer.status == 200 {
+                assert!(answer.has(surface.error_frame()) && !surface.is_complete(&answer), "{}", answer.text());
+            } else {
+                assert!(answer.status >= 500, "{}", answer.text());
+            }
+            is_free(&world, &account, &answer);
+        }
+        world.ask(&surface.whole(&account.key, "status=400"));
+    }
+    world.close();
+}
+
+#[test]
+fn a_stream_whose_terminal_event_came_is_whole_whatever_its_framing_does_next() {
+    let world = World::new();
+    let account = world.account();
+    for surface in BOTH {
+        for marker in ["garbage=length", "cut=1000", "cut=1000 reset=1", "hang=1000"] {
+            let marker = format!("{marker} events=4 input=100 output=10");
+            let answer = world.ask(&surface.stream(&account.key, &marker));
+            assert!(surface.is_complete(&answer), "{}", answer.text());
+            assert_eq!(answer.end(), Some(End::Whole), "{surface:?} {marker}");
+            let receipt = world.receipt(&account, &answer.request_id());
+            assert_eq!(micro(&receipt["credits"]), surface.cost(100, 10), "{receipt}");
+            assert_eq!(receipt["outcome"], "completed");
+        }
+    }
+    // Some compatible servers leave `[DONE]` out; a messages stream without its end is cut.
+    let answer = world.ask(&Chat.stream(&account.key, "nodone=1 events=4 input=100 output=10"));
+    assert!(Chat.is_complete(&answer), "{}", answer.text());
+    assert_eq!(micro(&world.receipt(&account, &answer.request_id())["credits"]), Chat.cost(100, 10));
+    let answer = world.ask(&Messages.stream(&account.key, "nodone=1 events=4 input=100 output=10"));
+    assert!(!Messages.is_complete(&answer) && answer.has(Messages.error_frame()), "{}", answer.text());
+    assert_eq!(micro(&world.receipt(&account, &answer.request_id())["credits"]), 0);
+    world.close();
+}
+
+#[test]
+fn an_error_event_is_an_error_answer_when_it_comes_first_and_a_frame_later() {
+    let world = World::new();
+    let account = world.account();
+    let overloaded = ((503, "server_error"), (529, "overloaded_error"), Some("overloaded"));
+    let limited = ((429, "rate_limit_error"), (429, "rate_limit_error"), Some("rate_limit_exceeded"));
+    let failed = ((502, "server_error"), (500, "api_error"), Some("upstream_error"));
+    for surface in BOTH {
+        let mut connection = world.connect();
+        // A chat vendor's error object has no word for an overload that a gateway could go by.
+        let of_529 = if surface == Chat { failed } else { overloaded };
+        for (status, words) in [(529, of_529), (429, limited)] {
+            let answer = connection.ask(&surface.stream(&account.key, &format!("error_event=0 status={status}")));
+            surface.fails(&answer, words.0, words.1, words.2);
+            is_free(&world, &account, &answer);
+            connection = world.connect();
+        }
+        let answer = connection.ask(&surface.stream(&account.key, "events=6 error_event=5 status=529"));
+        broke_off(surface, &answer, "upstream_error", "overloaded_error");
+        assert_eq!(is_free(&world, &account, &answer)["outcome"], "vendor_cut");
+    }
+    world.close();
+}
+
+#[test]
+fn an_event_or_an_answer_that_is_too_large_is_refused() {
+    let world = Plan::default().limit("event_bytes", 20_000).limit("response_buffer_bytes", 50_000).start();
+    let account = world.account();
+    for surface in BOTH {
+        let body = surface.body("bytes=400000 events=1", true, 60_000);
+        let answer = world.ask(&surface.request(&account.key, &body));
+        assert!(answer.status >= 500 || answer.has(surface.error_frame()), "{}", answer.text());
+        assert!(!surface.is_complete(&answer) && answer.body.len() < 50_000);
+        let answer = world.ask(&surface.request(&account.key, &surface.body("bytes=400000", false, 60_000)));
+        surface.fails(&answer, (502, "server_error"), (500, "api_error"), Some("upstream_error"));
+        is_free(&world, &account, &answer);
+    }
+    world.close();
+}
+
+#[test]
+fn a_stream_that_outlasts_the_whole_requests_time_is_debited_for_what_was_generated() {
+    let world = Plan::default().limit("total_seconds", 2).start();
+    let account = world.account();
+    for surface in BOTH {
+        let began = Instant::now();
+        let answer = world.ask(&surface.stream(&account.key, "events=200 bytes=4000 gap_ms=50 input=10 output=900"));
+        assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+        assert!(answer.has(surface.error_frame()) && !surface.is_complete(&answer), "{}", answer.text());
+        let receipt = world.receipt(&account, &answer.request_id());
+        assert_eq!(receipt["outcome"], "gateway_ended", "{receipt}");
+        assert!(micro(&receipt["credits"]) > 0, "{receipt}");
+    }
+    world.close();
+}
+
+#[test]
+fn a_broken_call_leaves_no_trace_in_the_next_one() {
+    let world = World::new();
+    let account = world.account();
+    let breakers =
+        ["garbage=length", "garbage=chunk", "cut=headers", "cut=3", "status=500", "garbage=sse", "cut=1 end=clean"];
+    let mut works = 0;
+    for surface in BOTH {
+        for marker in breakers {
+            for stream in [false, true] {
+                world.ask(
+                    &surface.request(&account.key, &surface.body(&format!("{marker} input=0 output=0"), stream, 9)),
+                );
+                let text = format!("answer-{works}");
+                let answer = world.ask(&surface.whole(&account.key, &format!("text={text} input=1 output=1")));
+                assert!(answer.status == 200 && answer.has(&text), "after {marker}: {}", answer.text());
+                works += 1;
+            }
+        }
+    }
+    let request = Request::get("/v1/credits").bearer(&account.key);
+    assert_eq!(micro(&world.ask(&request).json()["held"]), 0);
+    world.close();
+}

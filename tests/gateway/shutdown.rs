@@ -1,0 +1,176 @@
+//! Signals: a drain that finishes what runs and takes nothing new, and a reload that a bad file cannot harm.
+
+use crate::account::micro;
+use crate::client::{self, Connection, Request};
+use crate::surface::{BOTH, Chat, Messages};
+use crate::world::{Plan, SOON, World, wait_for};
+use std::time::{Duration, Instant};
+
+#[test]
+fn an_idle_gateway_ends_at_once() {
+    for signal in ["TERM", "INT"] {
+        let mut world = World::new();
+        let account = world.account();
+        // A connection that is kept alive is no work.
+        let mut idle = world.connect();
+        assert_eq!(idle.ask(&Chat.whole(&account.key, "input=10 output=10")).status, 200);
+        let began = Instant::now();
+        world.signal(signal);
+        assert_eq!(world.wait_end(SOON), 0);
+        assert!(began.elapsed() < Duration::from_secs(2), "{signal}: {:?}", began.elapsed());
+        assert!(world.data_dir().join("journal").read_dir().unwrap().next().is_none(), "a journal was left behind");
+        world.start_gateway();
+        assert_eq!(world.endings(&account).len(), 1);
+        world.close();
+    }
+}
+
+#[test]
+fn a_drain_finishes_the_running_streams_and_takes_nothing_new() {
+    let mut world = World::new();
+    let account = world.account();
+    let streams = BOTH.map(|surface| {
+        let mut connection = world.connect();
+        connection.send(&surface.stream(&account.key, "events=20 gap_ms=100 input=100 output=40").bytes());
+        let mut answer = connection.begin();
+        assert!(connection.more(&mut answer));
+        (surface, connection, answer)
+    });
+    let mut waiting = world.connect();
+    waiting.send(&Chat.whole(&account.key, "delay_ms=1500 input=100 output=40").bytes());
+    wait_for("three calls", SOON, || (world.vendor.calls() == 3).then_some(()));
+    let mut idle = world.connect();
+    assert_eq!(idle.ask(&Request::get("/v1/credits").bearer(&account.key)).status, 200);
+    world.signal("TERM");
+    wait_for("readiness to end", SOON, || {
+        client::try_ask(world.admin, &Request::get("/readyz")).is_some_and(|answer| answer.status == 503).then_some(())
+    });
+    assert_eq!(client::ask(world.admin, &Request::get("/healthz")).status, 200);
+    // New connections are refused, or told that there is no more.
+    for surface in BOTH {
+        let Some(mut connection) = Connection::try_open(world.edge) else { continue };
+        connection.send(&surface.whole(&account.key, "input=1").bytes());
+        if let Some(answer) = connection.try_answer() {
+            surface.fails(&answer, (503, "server_error"), (529, "overloaded_error"), Some("draining"));
+            assert!(answer.header("retry-after").is_some());
+        }
+    }
+    idle.send(&Chat.whole(&account.key, "input=1").bytes());
+    assert!(idle.try_answer().is_none_or(|answer| answer.status == 503));
+    for (surface, mut connection, mut answer) in streams {
+        connection.finish(&mut answer);
+        assert!(surface.is_complete(&answer), "{}", answer.text());
+    }
+    assert_eq!(waiting.answer().status, 200);
+    assert_eq!(world.wait_end(SOON), 0);
+    assert_eq!(world.vendor.calls(), 3);
+    world.start_gateway();
+    let endings = world.endings(&account);
+    assert_eq!(endings.len(), 3);
+    assert!(endings.iter().all(|ending| ending["outcome"] == "completed"), "{endings:?}");
+    let cost = 2 * Chat.cost(100, 40) + Messages.cost(100, 40);
+    assert_eq!(world.standing(&account).balance, 300_000_000 - cost);
+    world.close();
+}
+
+#[test]
+fn a_request_whose_body_is_still_coming_is_answered_in_a_drain() {
+    let mut world = World::new();
+    let account = world.account();
+    let request = Chat.whole(&account.key, "input=10 output=10").header("expect", "100-continue");
+    let mut connection = world.connect();
+    connection.send(&request.head());
+    assert!(connection.head().expect("an interim answer").starts_with("HTTP/1.1 100 "));
+    world.signal("TERM");
+    wait_for("new connections to be refused", SOON, || Connection::try_open(world.edge).is_none().then_some(()));
+    connection.send(&request.framed_body());
+    let answer = connection.try_answer().expect("an answer: 200, or 503 with a wait, but no broken connection");
+    assert!(answer.status == 200 || answer.status == 503 && answer.header("retry-after").is_some());
+    assert_eq!(world.wait_end(SOON), 0);
+    world.start_gateway();
+    world.close();
+}
+
+#[test]
+fn a_drain_waits_for_a_client_that_left_too() {
+    let mut world = World::new();
+    let account = world.account();
+    let mut connection = world.connect();
+    connection.send(&Messages.stream(&account.key, "events=10 gap_ms=100 input=100 output=40").bytes());
+    let mut answer = connection.begin();
+    connection.until(&mut answer, "data: {");
+    drop(connection);
+    world.signal("TERM");
+    assert_eq!(world.wait_end(SOON), 0);
+    world.start_gateway();
+    let receipt = world.receipt(&account, &answer.request_id());
+    assert_eq!(
+        (receipt["outcome"].as_str(), micro(&receipt["credits"])),
+        (Some("client_left"), Messages.cost(100, 40))
+    );
+    world.close();
+}
+
+#[test]
+fn a_stream_that_outlasts_the_drain_is_cut_without_a_debit_it_does_not_owe() {
+    let mut world = Plan::default().limit("drain_seconds", 1).start();
+    let account = world.account();
+    let mut connection = world.connect();
+    connection.send(&Messages.stream(&account.key, "events=200 gap_ms=100 input=100 output=40").bytes());
+    let mut answer = connection.begin();
+    assert!(connection.more(&mut answer));
+    let began = Instant::now();
+    world.signal("TERM");
+    assert_eq!(world.wait_end(SOON), 0);
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    connection.finish(&mut answer);
+    assert!(!Messages.is_complete(&answer));
+    world.start_gateway();
+    let receipt = world.receipt(&account, &answer.request_id());
+    assert_ne!(receipt["outcome"], "completed");
+    assert_eq!(world.standing(&account).held, 0);
+    world.close();
+}
+
+#[test]
+fn a_reload_changes_the_price_of_the_next_request_and_a_bad_file_changes_nothing() {
+    let world = World::new();
+    let account = world.account();
+    let reloads = |result: &str| world.metric("gateway_config_reloads_total", &[&format!("result=\"{result}\"")]);
+    let reload = |text: &str, result: &str| {
+        let before = reloads(result);
+        std::fs::write(&world.config, text).unwrap();
+        world.signal("HUP");
+        wait_for("the reload", SOON, || (reloads(result) > before).then_some(()));
+    };
+    let cost = |model_price: (i64, i64)| 1_000 * model_price.0 + 100 * model_price.1;
+    let ask = || {
+        let answer = world.ask(&Messages.whole(&account.key, "input=1000 output=100"));
+        micro(&world.receipt(&account, &answer.request_id())["credits"])
+    };
+    let shipped = std::fs::read_to_string(&world.config).unwrap();
+    let dearer = shipped.replace("output: \"500\"}", "output: \"700\"}");
+    assert_ne!(dearer, shipped);
+    assert_eq!(ask(), cost((100, 500)));
+    // A request keeps the price it was admitted under.
+    let mut running = world.connect();
+    running.send(&Messages.stream(&account.key, "events=10 gap_ms=100 input=1000 output=100").bytes());
+    let mut answer = running.begin();
+    reload(&dearer, "ok");
+    assert_eq!(ask(), cost((100, 700)));
+    running.finish(&mut answer);
+    assert_eq!(micro(&world.receipt(&account, &answer.request_id())["credits"]), cost((100, 500)));
+    // Broken files, one after the other: the dearer price stays.
+    for bad in ["", "listen: [", &dearer.replace("price:", "prize:"), &dearer.replace("\"700\"", "\"-700\"")] {
+        reload(bad, "refused");
+        assert_eq!(ask(), cost((100, 700)));
+    }
+    // A model that is gone is gone, and one that is new is there.
+    reload(&dearer.replace("id: beta-5.5", "id: beta-6"), "ok");
+    let model = |id: &str| world.ask(&Request::get(&format!("/v1/models/{id}")).bearer(&account.key)).status;
+    assert_eq!((model("beta-5.5"), model("beta-6")), (404, 200));
+    reload(&shipped, "ok");
+    assert_eq!(ask(), cost((100, 500)));
+    assert_eq!(reloads("refused"), 4.0);
+    world.close();
+}
