@@ -36,6 +36,8 @@ mod own;
 mod shutdown;
 #[path = "gateway/surface.rs"]
 mod surface;
+#[path = "gateway/timing.rs"]
+mod timing;
 #[path = "gateway/world.rs"]
 mod world;
 

@@ -3,9 +3,11 @@
 
 use crate::account::micro;
 use crate::client::{End, Request};
-use crate::surface::{BOTH, Chat, Surface};
+use crate::surface::{BOTH, Chat, Messages, Surface};
 use crate::world::{Plan, Simulator, World, free_port};
 use serde_json::Value;
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
 
 /// An endpoint that is no good, in one of the usual ways.
 enum Bad {
@@ -110,6 +112,31 @@ fn a_body_that_failed_at_one_endpoint_has_the_same_sha_at_the_next() {
 }
 
 #[test]
+fn an_endpoint_that_takes_the_connection_and_says_nothing_is_left_in_time() {
+    // The system accepts for a listener that never does, and takes some of the body for it.
+    let silent = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
+    let good = Simulator::start(None);
+    let ports = [silent.local_addr().unwrap().port(), good.port];
+    let limits = Plan::default().limit("first_byte_seconds", 1).limit("idle_seconds", 1);
+    let world = limits.endpoints(&ports).start();
+    let account = world.account();
+    for surface in BOTH {
+        for body in [surface.body("input=1000 output=10", false, 1_000).to_string(), large(surface, true)] {
+            // One of the two begins at the silent endpoint.
+            for _ in 0..2 {
+                let began = Instant::now();
+                let answer = world.ask(&Request::post(surface.path(), body.clone()).bearer(&account.key));
+                assert_eq!(answer.status, 200, "{surface:?} {}: {}", body.len(), answer.text());
+                assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+            }
+        }
+    }
+    assert_eq!(good.calls(), 8);
+    assert_eq!(world.standing(&account).balance, 300_000_000 - 4 * (Chat.cost(1_000, 10) + Messages.cost(1_000, 10)));
+    world.close();
+}
+
+#[test]
 fn where_every_endpoint_fails_it_is_told_and_costs_nothing() {
     let unreachable = ((502, "server_error"), (500, "api_error"), "upstream_error");
     let overloaded = ((503, "server_error"), (529, "overloaded_error"), "overloaded");
@@ -131,10 +158,10 @@ fn where_every_endpoint_fails_it_is_told_and_costs_nothing() {
                 surface.fails(&answer, chat, messages, Some(code));
                 let has_wait = answer.header("retry-after").is_some();
                 assert_eq!(has_wait, matches!(what, "429" | "503"), "{what}: {:?}", answer.headers);
-                let standing = world.standing(&account);
-                assert_eq!((standing.balance, standing.held), (300_000_000, 0), "{what}");
                 let receipt = world.receipt(&account, &answer.request_id());
                 assert_eq!(micro(&receipt["credits"]), 0, "{what}: {receipt}");
+                let standing = world.standing(&account);
+                assert_eq!((standing.balance, standing.held), (300_000_000, 0), "{what}");
                 connection = world.connect();
             }
             if let Some((calls, _)) = bad.calls() {

@@ -1,0 +1,79 @@
+//! The limits of time that a vendor stands under: none is stretched by another, and each ends in its own words.
+
+use crate::account::micro;
+use crate::failure::{broke_off, is_free};
+use crate::surface::{BOTH, Chat};
+use crate::world::Plan;
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_vendor_that_does_not_answer_is_504_in_time() {
+    let world = Plan::default().limit("first_byte_seconds", 1).limit("idle_seconds", 1).limit("attempts", 1).start();
+    let account = world.account();
+    for surface in BOTH {
+        for stream in [false, true] {
+            let began = Instant::now();
+            let answer = world.ask(&surface.request(&account.key, &surface.body("hang=headers", stream, 100)));
+            let took = began.elapsed();
+            let chat = (504, "server_error");
+            surface.fails(&answer, chat, (504, "timeout_error"), Some("upstream_timeout"));
+            assert!(took > Duration::from_millis(750) && took < Duration::from_secs(3), "{took:?}");
+            is_free(&world, &account, &answer);
+        }
+        // A JSON answer that stops in its middle: nothing was sent yet, so it is a failure like any other.
+        let answer = world.ask(&surface.whole(&account.key, "hang=1"));
+        surface.fails(&answer, (504, "server_error"), (504, "timeout_error"), Some("upstream_timeout"));
+        is_free(&world, &account, &answer);
+    }
+    world.close();
+}
+
+#[test]
+fn a_limit_for_the_first_byte_is_not_stretched_by_the_one_between_pieces() {
+    let world = Plan::default().limit("first_byte_seconds", 1).limit("idle_seconds", 8).limit("attempts", 1).start();
+    let account = world.account();
+    let began = Instant::now();
+    let answer = world.ask(&Chat.whole(&account.key, "hang=headers"));
+    assert_eq!(answer.status, 504);
+    assert!(began.elapsed() < Duration::from_secs(4), "first_byte_seconds is 1, and it took {:?}", began.elapsed());
+    // The other way round: a slow first byte is allowed, and so is a stream with pauses below the limit.
+    world.close();
+    let world = Plan::default().limit("first_byte_seconds", 8).limit("idle_seconds", 1).start();
+    let account = world.account();
+    for surface in BOTH {
+        let answer = world.ask(&surface.stream(&account.key, "delay_ms=2500 events=4 gap_ms=600 input=1 output=1"));
+        assert!(surface.is_complete(&answer), "{} {}", answer.status, answer.text());
+    }
+    world.close();
+}
+
+#[test]
+fn a_stream_that_hangs_ends_with_an_error_frame_in_time() {
+    let world = Plan::default().limit("idle_seconds", 1).start();
+    let account = world.account();
+    for surface in BOTH {
+        let began = Instant::now();
+        let answer = world.ask(&surface.stream(&account.key, "events=8 hang=4"));
+        let took = began.elapsed();
+        assert!(took > Duration::from_millis(750) && took < Duration::from_secs(4), "{took:?}");
+        broke_off(surface, &answer, "upstream_timeout", "timeout_error");
+        assert_eq!(is_free(&world, &account, &answer)["outcome"], "vendor_cut");
+    }
+    world.close();
+}
+
+#[test]
+fn a_stream_that_outlasts_the_whole_requests_time_is_debited_for_what_was_generated() {
+    let world = Plan::default().limit("total_seconds", 2).start();
+    let account = world.account();
+    for surface in BOTH {
+        let began = Instant::now();
+        let answer = world.ask(&surface.stream(&account.key, "events=200 bytes=4000 gap_ms=50 input=10 output=900"));
+        assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+        assert!(answer.has(surface.error_frame()) && !surface.is_complete(&answer), "{}", answer.text());
+        let receipt = world.receipt(&account, &answer.request_id());
+        assert_eq!(receipt["outcome"], "gateway_ended", "{receipt}");
+        assert!(micro(&receipt["credits"]) > 0, "{receipt}");
+    }
+    world.close();
+}
