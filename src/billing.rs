@@ -362,6 +362,9 @@ impl Billing {
         if let Some(serving) = &self.0.serving {
             serving.settler.finish();
             serving.journal.close();
+            if let Err(error) = self.0.ledger.checkpoint() {
+                log::warn!("{error}; the log beside the file has it all");
+            }
         }
     }
 }

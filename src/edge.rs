@@ -21,7 +21,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use context::{Call, Context, Stage};
-use intake::BodiesInFlight;
+use intake::{BodiesInFlight, Ended};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::proxy::{FailToProxy, ProxyHttp, Session};
 use pingora::upstreams::peer::HttpPeer;
@@ -116,6 +116,7 @@ impl ProxyHttp for Gateway {
         if let Some(call) = ctx.call() {
             call.upstream.sent = true;
             call.failure = None;
+            call.shared.begin_attempt();
             return upstream::vendor_header(ctx, header);
         }
         let client = session.client_addr().and_then(|address| Some(address.as_inet()?.ip().to_string()));
@@ -178,9 +179,12 @@ impl ProxyHttp for Gateway {
         error.retry.decide_reuse(client_reused);
         let was_dead = error.retry() && client_reused;
         let retry = ctx.call().is_some_and(|call| {
-            if *error.esource() != ErrorSource::Upstream {
+            // A silent vendor is noticed on the client's side, where time is watched.
+            let is_silence = call.shared.progress().ended == Some(Ended::FirstByte);
+            if *error.esource() != ErrorSource::Upstream && !is_silence {
                 return false;
             }
+            call.failure = call.failure.take().or_else(|| call.reply.bare_error(&call.model));
             if call.failure.is_none() {
                 upstream::count_attempt(call, 0);
             }
@@ -227,6 +231,10 @@ async fn tell_failure(session: &mut Session, error: &Error, ctx: &mut Context) -
         Stage::New | Stage::Answered { .. } => (Failure::of(Kind::Internal), Vec::new(), false),
     };
     if session.response_written().is_none() {
+        if let Some(call) = ctx.call() {
+            // Only the client's own session can announce that Pingora closes the connection after this.
+            intake::restore(session, &call.shared).await;
+        }
         session.set_keepalive(None);
         return reject::answer(session, ctx, &failure).await;
     }

@@ -345,6 +345,7 @@ fn deadlines(settings: &Settings, arrived: Instant, stream: bool) -> Deadlines {
     let seconds = Duration::from_secs;
     Deadlines {
         total: arrived + seconds(limits.total_seconds),
+        first_byte: seconds(limits.first_byte_seconds),
         idle: seconds(limits.idle_seconds),
         client_write: seconds(limits.client_write_seconds),
         drain: seconds(limits.drain_after_client_seconds),

@@ -144,6 +144,8 @@ pub struct Shared(Mutex<State>);
 #[derive(Default)]
 struct State {
     late: Late,
+    /// What ends a stream whose vendor breaks off: a failure that the client can read.
+    epitaph: Option<Bytes>,
     progress: Progress,
     handed_back: Option<Box<HttpSession>>,
 }
@@ -159,13 +161,14 @@ pub struct Late {
 /// How far the answer is.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Progress {
-    /// The answer's last event has passed: only the framing's end is missing.
+    /// The answer's last bytes have passed: only the framing's end is missing.
     pub completed: bool,
     /// Anything that the model generated has passed.
     pub generated: bool,
     /// When the first byte went to the client.
     pub first_byte: Option<Instant>,
     pub ended: Option<Ended>,
+    attempt_began: Option<Instant>,
     client_left: Option<Instant>,
     blocked_until: Option<Instant>,
 }
@@ -175,6 +178,8 @@ pub struct Progress {
 pub enum Ended {
     /// The time for the whole request is over.
     Total,
+    /// The vendor gave no header in time: another endpoint may.
+    FirstByte,
     /// The vendor sent nothing for too long.
     Idle,
     /// The client has left, and so has the time to learn the usage.
@@ -204,6 +209,13 @@ impl Shared {
         self.lock().progress
     }
 
+    /// A request is on its way to an endpoint: what ended the attempt before counts no more.
+    pub fn begin_attempt(&self) {
+        let mut state = self.lock();
+        state.progress.attempt_began = Some(Instant::now());
+        state.progress.ended = None;
+    }
+
     pub fn set_late(&self, late: Late) {
         self.lock().late = late;
     }
@@ -213,6 +225,11 @@ impl Shared {
         self.lock().late.status
     }
 
+    pub fn set_epitaph(&self, frame: Vec<u8>) {
+        self.lock().epitaph = Some(frame.into());
+    }
+
+    /// Nothing more goes to the client: the answer was given whole, or ended by a failure that it was told.
     pub fn set_completed(&self) {
         self.lock().progress.completed = true;
     }
@@ -226,6 +243,8 @@ impl Shared {
 #[derive(Debug, Clone, Copy)]
 pub struct Deadlines {
     pub total: Instant,
+    /// From the sending of the request to the vendor's header, at each attempt.
+    pub first_byte: Duration,
     pub idle: Duration,
     pub client_write: Duration,
     /// After the client left: to learn a stream's usage, and where nothing visible has come yet.
@@ -302,8 +321,12 @@ impl Replay {
             let drained = left + if self.head_seen { drain } else { self.deadlines.drain };
             return if self.deadlines.stream && drained < total.0 { (drained, Ended::Drained) } else { total };
         }
-        let idle = self.last_progress + self.deadlines.idle;
-        if self.head_seen && idle < total.0 { (idle, Ended::Idle) } else { total }
+        let silent = match progress.attempt_began {
+            _ if self.head_seen => (self.last_progress + self.deadlines.idle, Ended::Idle),
+            Some(began) => (began + self.deadlines.first_byte, Ended::FirstByte),
+            None => return total,
+        };
+        if silent.0 < total.0 { silent } else { total }
     }
 
     /// Ends the request where a deadline has passed; else sets the timer to it.
@@ -323,13 +346,14 @@ impl Replay {
     fn client_left(&mut self) {
         self.shared.lock().progress.client_left.get_or_insert_with(Instant::now);
         self.inner_mut().set_keepalive(None);
-        self.set_timer();
     }
 
-    /// To be called where the next deadline may have come nearer.
-    fn set_timer(&mut self) {
-        let (deadline, _) = self.deadline();
-        self.timer.as_mut().reset(deadline.into());
+    /// Brings the timer forward where the next deadline has come nearer; a later one is set when it fires.
+    fn advance_timer(&mut self) {
+        let deadline = self.deadline().0.into();
+        if self.timer.deadline() > deadline {
+            self.timer.as_mut().reset(deadline);
+        }
     }
 
     /// The tasks that go to the client now. The head is held until the first bytes are there.
@@ -338,18 +362,22 @@ impl Replay {
         for task in tasks {
             match task {
                 HttpTask::Header(head, end) if !head.status.is_informational() => {
+                    if end {
+                        // Pingora shows the body filters nothing then, and no model answers with nothing.
+                        let error = Error::explain(ErrorType::InvalidHTTPHeader, "an answer without a body");
+                        return Err(error.into_up());
+                    }
                     self.head_seen = true;
                     self.held_head = Some(head);
-                    self.set_timer();
-                    if end {
-                        out.extend(self.release_head(true));
-                    }
                 }
                 HttpTask::Header(..) => {}
                 HttpTask::Body(data, false) if data.as_ref().is_none_or(Bytes::is_empty) => {}
-                HttpTask::Failed(error) if self.held_head.is_some() => return Err(error),
+                HttpTask::Failed(error) => match self.broken_off(!out.is_empty()) {
+                    Some(last) => out.push(last),
+                    None => return Err(error),
+                },
                 task => {
-                    out.extend(self.release_head(false));
+                    out.extend(self.release_head());
                     out.push(task);
                 }
             }
@@ -357,7 +385,19 @@ impl Replay {
         Ok(out)
     }
 
-    fn release_head(&mut self, end: bool) -> Option<HttpTask> {
+    /// How a stream ends whose vendor has broken off: cleanly where it was over, else with a failure that the client
+    /// can read, for a body that just ends passes for a whole answer. `None` where nothing has gone out or is about to,
+    /// or it was no stream.
+    fn broken_off(&mut self, goes_out: bool) -> Option<HttpTask> {
+        let mut state = self.shared.lock();
+        if state.progress.first_byte.is_none() && !goes_out {
+            return None;
+        }
+        let last = if state.progress.completed { None } else { Some(state.epitaph.take()?) };
+        Some(HttpTask::Body(last, true))
+    }
+
+    fn release_head(&mut self) -> Option<HttpTask> {
         let mut head = self.held_head.take()?;
         let late = std::mem::take(&mut self.shared.lock().late);
         if let Some(status) = late.status {
@@ -370,11 +410,10 @@ impl Replay {
         for (name, value) in late.headers {
             let _ = head.insert_header(name, value);
         }
-        Some(HttpTask::Header(head, end))
+        Some(HttpTask::Header(head, false))
     }
 
     async fn write(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
-        let failed = tasks.iter().any(|task| matches!(task, HttpTask::Failed(_)));
         let end = tasks.iter().any(HttpTask::is_end);
         let began = Instant::now();
         self.body = None;
@@ -388,7 +427,6 @@ impl Replay {
         }
         match written {
             Ok(Ok(end)) => Ok(end),
-            Ok(Err(error)) if failed => Err(error),
             Ok(Err(_)) | Err(_) => {
                 self.client_left();
                 Ok(end)
@@ -492,6 +530,7 @@ impl CustomSession for Replay {
     /// on until its usage is known or the time for it is over.
     async fn read_body_or_idle(&mut self, _no_body_expected: bool) -> Result<Option<Bytes>> {
         loop {
+            self.advance_timer();
             let left = self.shared.lock().progress.client_left.is_some();
             let Self { inner, timer, .. } = self;
             match inner.as_deref_mut() {

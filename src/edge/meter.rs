@@ -24,7 +24,7 @@ pub async fn end(billing: &Billing, session: &mut Session, ctx: &mut Context) {
 }
 
 /// Ends a hold that the answer did not: the vendor failed, or the client or the time ran out.
-fn resolve(billing: &Billing, call: &mut Call) {
+pub fn resolve(billing: &Billing, call: &mut Call) {
     let Some(hold) = call.hold.take() else { return };
     let progress = call.shared.progress();
     let (usage, input, generated) = call.reply.learned();
@@ -35,7 +35,7 @@ fn resolve(billing: &Billing, call: &mut Call) {
         Outcome::ClientLeft
     } else if generated > 0 && (progress.ended == Some(Ended::Total) || too_large) {
         Outcome::GatewayEnded
-    } else if progress.first_byte.is_some() {
+    } else if progress.first_byte.is_some() && call.reply.is_stream() {
         Outcome::VendorCut
     } else {
         Outcome::VendorError

@@ -6,8 +6,9 @@
 
 use super::context::{Call, Context};
 use super::intake::Late;
-use super::upstream;
+use super::{meter, upstream};
 use crate::billing::{Billing, pricing};
+use crate::catalog::Model;
 use crate::clock;
 use crate::protocol::Protocol;
 use crate::protocol::failure::{self, Failure, Kind};
@@ -30,6 +31,7 @@ pub struct Reply {
     hide_usage: bool,
     public_model: String,
     wants_stream: bool,
+    streams: bool,
     mode: Mode,
     /// Events that stood before a failure in the same piece: still to go out before it is told.
     pub unsent: Vec<u8>,
@@ -75,13 +77,21 @@ impl Reply {
         buffer_bytes: usize,
     ) -> Self {
         let public_model = public_model.to_owned();
-        let (mode, unsent) = (Mode::Waiting, Vec::new());
-        Self { event_bytes, buffer_bytes, hide_usage, public_model, wants_stream, mode, unsent }
+        let (streams, mode, unsent) = (false, Mode::Waiting, Vec::new());
+        Self { event_bytes, buffer_bytes, hide_usage, public_model, wants_stream, streams, mode, unsent }
     }
 
-    /// A stream has begun: what follows a failure must be told inside it.
+    /// The vendor answered with a stream: once it has begun, a failure must be told inside it.
     pub fn is_stream(&self) -> bool {
-        self.wants_stream && !matches!(self.mode, Mode::Error { .. } | Mode::Whole(_))
+        self.streams
+    }
+
+    /// What a vendor's error means that came without a body, or whose body broke off.
+    pub fn bare_error(&self, model: &Model) -> Option<Failure> {
+        let Mode::Error { status, retry_after, .. } = &self.mode else { return None };
+        let retry_after = retry_after.as_deref();
+        let protocol = model.vendor.protocol;
+        Some(failure::from_vendor(protocol, *status, retry_after, b"", &model.upstream_model, &model.id))
     }
 
     /// What has been learned of a stream that did not end: usage, and bytes generated.
@@ -122,6 +132,7 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
         Mode::Whole(Vec::new())
     };
     let stream = matches!(reply.mode, Mode::Stream(..));
+    reply.streams = stream;
     let theirs = text("request-id").or_else(|| text("x-request-id"));
     let mut ours = ResponseHeader::build(if header.status.is_success() { 200 } else { status }, Some(10))?;
     ours.insert_header(
@@ -134,6 +145,7 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
         ours.insert_header("x-upstream-request-id", theirs)?;
     }
     if stream {
+        call.shared.set_epitaph(Failure::of(Kind::UpstreamClosed).frame(surface, &request_id));
         ours.insert_header(header::CACHE_CONTROL, "no-cache")?;
         ours.insert_header("x-accel-buffering", "no")?;
     }
@@ -156,7 +168,12 @@ pub fn body(billing: &Billing, ctx: &mut Context, body: &mut Option<Bytes>, end:
     let Some(call) = ctx.call() else { return Ok(()) };
     let piece = body.take().unwrap_or_default();
     let outcome = match &mut call.reply.mode {
-        Mode::Stream(..) => stream(billing, call, surface, &piece, end),
+        Mode::Stream(..) => match stream(billing, call, surface, &piece, end) {
+            Err(failure) if call.shared.progress().first_byte.is_some() => {
+                Ok(Some(end_by_failure(billing, call, &failure, surface, &request_id)))
+            }
+            outcome => outcome,
+        },
         Mode::Whole(kept) => {
             let limit = call.reply.buffer_bytes;
             match keep(kept, &piece, limit) {
@@ -227,6 +244,17 @@ fn stream(
         call.shared.set_completed();
     }
     Ok((!out.is_empty()).then(|| out.into()))
+}
+
+/// Ends a stream that has begun with a failure that the client can read. The connection stays in order.
+fn end_by_failure(billing: &Billing, call: &mut Call, failure: &Failure, surface: Protocol, request_id: &str) -> Bytes {
+    let mut last = std::mem::take(&mut call.reply.unsent);
+    last.extend_from_slice(&failure.frame(surface, request_id));
+    call.failure = Some(failure.clone());
+    meter::resolve(billing, call);
+    call.shared.set_completed();
+    call.reply.mode = Mode::Over;
+    last.into()
 }
 
 fn whole(billing: &Billing, call: &mut Call, surface: Protocol) -> Result<Option<Bytes>, Failure> {

@@ -5,6 +5,7 @@
 
 use super::Gateway;
 use super::context::{Call, Context};
+use super::intake::Ended;
 use crate::catalog::{Endpoint, Vendor};
 use crate::config::Limits;
 use crate::protocol::Protocol;
@@ -74,7 +75,7 @@ fn set_times(peer: &mut HttpPeer, limits: &Limits) {
     let connect = Duration::from_secs(limits.connect_seconds);
     peer.options.connection_timeout = Some(connect);
     peer.options.total_connection_timeout = Some(connect);
-    // Between two reads of the body the nearer idle limit is watched by `intake.rs`.
+    // A backstop: `intake.rs` watches the two limits apart, which Pingora cannot.
     peer.options.read_timeout = Some(Duration::from_secs(limits.first_byte_seconds.max(limits.idle_seconds)));
     peer.options.write_timeout = Some(Duration::from_secs(limits.idle_seconds));
     peer.options.idle_timeout = Some(POOL_IDLE);
@@ -120,7 +121,8 @@ impl Call {
 
     fn is_unanswered(&self) -> bool {
         let progress = self.shared.progress();
-        progress.first_byte.is_none() && progress.ended.is_none() && !progress.client_left()
+        let may_go_on = matches!(progress.ended, None | Some(Ended::FirstByte));
+        progress.first_byte.is_none() && may_go_on && !progress.client_left()
     }
 }
 

@@ -335,6 +335,14 @@ impl Ledger {
         accounts.collect::<Result<_, _>>().map_err(sql)
     }
 
+    /// Leaves `ledger.db` whole without its log: for a copy, and for the end.
+    ///
+    /// # Errors
+    /// The ledger cannot be written.
+    pub fn checkpoint(&self) -> Result<(), StoreError> {
+        sqlite::checkpoint(&self.writer())
+    }
+
     fn read<T>(
         &self,
         operation: &'static str,

@@ -5,6 +5,7 @@
 //! Next: `store/app.rs` (accounts, keys, sessions).
 
 use super::StoreError;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 use std::fs::{DirBuilder, OpenOptions};
 use std::io;
@@ -83,6 +84,16 @@ pub fn never_sync(connection: &Connection) -> Result<(), StoreError> {
         .map_err(|source| StoreError::sqlite("set a database's durability", source))
 }
 
+/// Carries the log back into the file, so that a copy of the file alone is whole.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn checkpoint(connection: &Connection) -> Result<(), StoreError> {
+    connection
+        .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+        .map_err(|source| StoreError::sqlite("checkpoint a database", source))
+}
+
 fn version(connection: &Connection) -> rusqlite::Result<usize> {
     connection
         .pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0))
@@ -101,6 +112,8 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(Duration::from_millis(BUSY_MS))?;
+    // Else every new value bound to a cached statement has it planned anew: more than the look-up itself costs.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     turn_to_wal(&connection)?;
     connection.execute_batch(
         "PRAGMA synchronous = FULL;
