@@ -197,7 +197,6 @@ def test_messages_raises_when_the_vendor_fails_in_mid_stream(account, messages_m
     assert attempts(client) == 2
 
 
-@pytest.mark.xfail(reason="the edge closes the connection unannounced: keep-alive cannot be set on edge/intake.rs's session")
 @pytest.mark.parametrize("marker", MID_STREAM)
 @pytest.mark.parametrize(("surface", "model"), TYPICAL_PAIRS)
 def test_a_connection_that_was_not_called_closed_serves_on(account, surface, model, marker):
