@@ -1,7 +1,7 @@
 //! Token counts on one convention: input excludes cache reads and cache writes.
 //!
 //! It must not know JSON, a price or a protocol's framing: it is fed counters, `None` where a vendor gave none
-//! that can be believed, and merges them by `protocol.md` §9.1 (messages) and §9.2 (chat).
+//! that can be believed, and merges them by each protocol's own rules.
 //!
 //! Read next: `protocol/counters.rs`, which reads the counters from a usage object.
 
@@ -38,7 +38,7 @@ impl Usage {
     }
 
     /// This usage, unless it says that nothing was used although `generated_bytes` were delivered: such a vendor
-    /// does not count (`protocol.md` §9.3), and the usage is missing.
+    /// does not count, and the usage is missing.
     pub fn believed(self, generated_bytes: u64) -> Option<Usage> {
         if self.is_zero() && generated_bytes > 0 {
             return None;

@@ -1,7 +1,7 @@
 //! Every failure the edge can answer with, and its shape on each surface.
 //!
 //! It must not decide *that* something failed, know HTTP types or log. What a kind of failure looks like is one
-//! total match in `failure/table.rs` (`protocol.md` §8.3, §8.4, §8.6, `contract.md` §4); what a vendor's error
+//! total match in `failure/table.rs`; what a vendor's error
 //! means is `failure/vendor.rs`.
 //!
 //! Read next: `protocol/failure/table.rs`, then `protocol/failure/vendor.rs`.

@@ -164,7 +164,7 @@ impl StreamPass {
         self.watch.generated_bytes
     }
 
-    /// A messages vendor refused before any output, which it documents as free (`protocol.md` §9.1).
+    /// A messages vendor refused before any output, which it documents as free.
     pub fn refused_free(&self) -> bool {
         self.watch.messages.refused_free(self.watch.generated_bytes)
     }

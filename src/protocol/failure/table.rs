@@ -1,6 +1,6 @@
 //! What each kind of failure looks like: ONE total match, so that a new kind cannot be forgotten.
 //!
-//! It must not depend on anything but the kind. `protocol.md` §8.3, §8.4 and §8.6, `contract.md` §4 above them.
+//! It must not depend on anything but the kind.
 //!
 //! Read next: `protocol/failure/vendor.rs`.
 

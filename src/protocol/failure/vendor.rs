@@ -1,4 +1,4 @@
-//! What a vendor's error means to our caller, by `protocol.md` §8.4.
+//! What a vendor's error means to our caller.
 //!
 //! It must not show anything that is between the vendor and us: model ids of the vendor, organisations, keys,
 //! addresses, the limits of our account. What the caller can act on keeps the vendor's words, scrubbed; the rest

@@ -1,4 +1,4 @@
-//! What makes a vendor read or do more than one pass over the body's own bytes (`contract.md` §5).
+//! What makes a vendor read or do more than one pass over the body's own bytes.
 //!
 //! It must not price anything, nor believe a word in a text, a schema or a tool's input: features are found by
 //! where they stand. Where a vendor's reading is in doubt it errs towards seeing the feature: that makes a hold
