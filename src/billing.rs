@@ -5,6 +5,7 @@
 //! bounds it), `billing/holds.rs` (may it), `billing/journal.rs` and `billing/settler.rs` (it counts once, whatever
 //! dies). Must not know HTTP.
 
+mod hold;
 pub mod holds;
 pub mod journal;
 pub mod pricing;
@@ -15,20 +16,19 @@ mod tests;
 mod verify;
 
 use crate::catalog::{Model, Price};
-use crate::clock;
 use crate::config::Limits;
 use crate::money::Micro;
-use crate::protocol::Protocol;
 use crate::store::StoreError;
 use crate::store::holds::HeldMirror;
 use crate::store::ledger::{Detail, Ending, Entry, Ledger, Outcome, Post};
 use crate::telemetry::METRICS;
 use crate::usage::Usage;
+pub use hold::{Hold, Opening};
 pub use holds::Refused;
 use holds::{Holds, Parts, Standing};
-use journal::{Journal, Record, Segment};
+use journal::Journal;
 use pricing::Quote;
-use settler::{Settlement, Settler};
+use settler::Settler;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -53,27 +53,6 @@ struct Serving {
     most_open: i64,
     most_open_per_account: u64,
     most_pending: usize,
-}
-
-/// Who asks for what: fixed at admission.
-#[derive(Debug, Clone)]
-pub struct Opening {
-    pub request_id: String,
-    pub account: Arc<str>,
-    pub key_id: Arc<str>,
-    pub key_shown: Arc<str>,
-    pub model: Arc<Model>,
-    pub surface: Protocol,
-}
-
-/// Credit set aside for one request. To be ended by [`Billing::settle`] or [`Billing::release`]; one that is dropped
-/// otherwise (its task was cancelled, or panicked) is released as interrupted.
-pub struct Hold {
-    opening: Opening,
-    parts: Parts,
-    opened_in: Option<Arc<Segment>>,
-    ended: bool,
-    billing: Billing,
 }
 
 /// What an account has, at one moment.
@@ -171,6 +150,9 @@ impl Billing {
         let Some(serving) = &self.0.serving else {
             return Err(Refused::Unavailable("this process does not serve".into()));
         };
+        if serving.settler.state.closing.load(Ordering::Acquire) {
+            return Err(Refused::Unavailable("the process is ending".into()));
+        }
         if serving.settler.state.failing.load(Ordering::Relaxed)
             || serving.settler.state.pending.load(Ordering::Relaxed) >= serving.most_pending
         {
@@ -181,19 +163,8 @@ impl Billing {
         }
         let decide = |standing: &Standing| decide(standing, quote, exact, serving.most_open_per_account, now_ms);
         let (parts, limit) = serving.holds.reserve(&self.0.ledger, &opening.account, now_ms, decide)?;
-        serving.open.fetch_add(1, Ordering::Relaxed);
-        METRICS.open_holds.inc();
-        let mut hold = Hold { opening, parts, opened_in: None, ended: false, billing: self.clone() };
-        let unfinished =
-            hold.ending(Parts::default(), Micro::ZERO, Usage::default(), Outcome::Interrupted, false, now_ms);
-        match serving.journal.write(&Record::Open(unfinished)) {
-            Ok(segment) => hold.opened_in = Some(segment),
-            Err(error) => {
-                METRICS.ledger_error("journal_write");
-                // The hold is dropped here, which gives the credit back.
-                return Err(Refused::Unavailable(format!("write the journal: {error}")));
-            }
-        }
+        let hold = Hold::open(self, opening, parts, now_ms)
+            .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")))?;
         Ok((hold, limit))
     }
 
@@ -210,14 +181,15 @@ impl Billing {
         estimated: bool,
         now_ms: i64,
     ) -> Result<Micro, std::io::Error> {
-        let price = Arc::clone(&hold.opening.model.price);
-        let cost = match outcome {
-            Outcome::RefusedFree => Micro::ZERO,
+        let price = Arc::clone(&hold.opening().model.price);
+        let usage = match outcome {
+            // What is free is billed as nothing, so that the receipt adds up.
+            Outcome::RefusedFree => Usage::default(),
             // An estimate never exceeds the hold.
-            _ if estimated => pricing::cost(&usage, &price).min(hold.parts.total()),
-            _ => pricing::cost(&usage, &price),
+            _ if estimated => pricing::within(usage, &price, hold.amount()),
+            _ => usage,
         };
-        hold.end(usage, cost, outcome, estimated, now_ms)
+        hold.end(usage, pricing::cost(&usage, &price), outcome, estimated, now_ms)
     }
 
     /// Ends a request that costs nothing, and says why.
@@ -339,7 +311,9 @@ impl Billing {
     /// # Errors
     /// The folder cannot be read or the ledger not written.
     pub fn replay(&self, dir: &Path) -> Result<(usize, usize), StoreError> {
-        let (endings, unreadable) = journal::read_endings(dir)?;
+        // Claimed until all is entered: of a running process's journal, what is still open is not over.
+        let left = journal::claim_left(dir)?;
+        let (endings, unreadable) = left.endings()?;
         Ok((enter(&self.0.ledger, &endings)?, unreadable))
     }
 
@@ -392,29 +366,6 @@ fn decide(
     }
 }
 
-fn count(ending: &Ending, taken: Parts) {
-    let (model, detail) = (ending.detail.model.as_str(), &ending.detail);
-    let add = |family: &prometheus::IntCounterVec, labels: &[&str], count: u64| {
-        if count > 0 {
-            family.with_label_values(labels).inc_by(count);
-        }
-    };
-    let usage = &detail.usage;
-    let classes = [
-        ("input", usage.input),
-        ("cache_read", usage.cache_read),
-        ("cache_write_5m", usage.cache_write_5m),
-        ("cache_write_1h", usage.cache_write_1h),
-        ("output", usage.output),
-    ];
-    for (class, tokens) in classes {
-        add(&METRICS.tokens, &[model, class], tokens);
-    }
-    add(&METRICS.credits_micro, &[model], taken.total().get().unsigned_abs());
-    add(&METRICS.writeoff_micro, &[model], ending.writeoff.get().unsigned_abs());
-    add(&METRICS.estimated, &[model], u64::from(detail.estimated));
-}
-
 /// Brings the journals of dead processes into the ledger.
 fn replay_left_behind(ledger: &Ledger, data_dir: &Path) -> Result<(), StoreError> {
     for left in journal::left_behind(data_dir)? {
@@ -438,96 +389,4 @@ fn enter(ledger: &Ledger, endings: &[Ending]) -> Result<usize, StoreError> {
         new += ledger.end_requests(&batch.iter().collect::<Vec<_>>(), "")?;
     }
     Ok(new)
-}
-
-impl Hold {
-    /// What is set aside.
-    pub fn amount(&self) -> Micro {
-        self.parts.total()
-    }
-
-    pub fn opening(&self) -> &Opening {
-        &self.opening
-    }
-
-    /// The one way a hold ends: the credit is given back but for `cost`, and the ending is journalled and on its way
-    /// to the ledger. One that was never journalled as open (the journal failed) leaves no trace.
-    fn end(
-        &mut self,
-        usage: Usage,
-        cost: Micro,
-        outcome: Outcome,
-        estimated: bool,
-        now_ms: i64,
-    ) -> Result<Micro, std::io::Error> {
-        self.ended = true;
-        let billing = self.billing.clone();
-        let Some(serving) = &billing.0.serving else { return Ok(Micro::ZERO) };
-        let account = &self.opening.account;
-        let (taken, writeoff) = serving.holds.resolve(&billing.0.ledger, account, self.parts, cost, now_ms);
-        serving.open.fetch_sub(1, Ordering::Relaxed);
-        METRICS.open_holds.dec();
-        let Some(opened_in) = self.opened_in.take() else { return Ok(Micro::ZERO) };
-        let record = Record::End(self.ending(taken, writeoff, usage, outcome, estimated, now_ms));
-        let written = serving.journal.write(&record);
-        let (Record::End(ending) | Record::Open(ending)) = record;
-        match written {
-            Ok(ended_in) => {
-                count(&ending, taken);
-                serving.settler.give(Settlement { ending, journalled_in: [opened_in, ended_in] });
-                Ok(taken.total())
-            }
-            Err(error) => {
-                METRICS.ledger_error("journal_write");
-                serving.holds.unsettle(account, taken);
-                opened_in.keep();
-                Err(error)
-            }
-        }
-    }
-
-    fn ending(
-        &self,
-        taken: Parts,
-        writeoff: Micro,
-        usage: Usage,
-        outcome: Outcome,
-        estimated: bool,
-        at_ms: i64,
-    ) -> Ending {
-        let Opening { request_id, account, key_id, key_shown, model, surface } = &self.opening;
-        Ending {
-            request_id: request_id.clone(),
-            account: account.to_string(),
-            at_ms,
-            paid: taken.paid,
-            trial: taken.trial,
-            writeoff,
-            detail: Detail {
-                key_id: key_id.to_string(),
-                key_shown: key_shown.to_string(),
-                model: model.id.clone(),
-                surface: *surface,
-                vendor: model.vendor.name.clone(),
-                outcome,
-                usage,
-                price_version: model.price.version.clone(),
-                estimated,
-            },
-        }
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        if self.ended {
-            return;
-        }
-        if self.opened_in.is_some() {
-            log::warn!("request {} was cut off inside the gateway", self.opening.request_id);
-        }
-        if let Err(error) = self.end(Usage::default(), Micro::ZERO, Outcome::Interrupted, false, clock::now_ms()) {
-            log::error!("journal an interrupted request: {error}; a replay will find it");
-        }
-    }
 }

@@ -157,11 +157,12 @@ impl Segment {
 
 fn encode(record: &Record) -> io::Result<Vec<u8>> {
     let mut line = Vec::with_capacity(640);
-    line.extend_from_slice(b"00000000 ");
+    // The leading line end closes whatever a torn write before this one has left.
+    line.extend_from_slice(b"\n00000000 ");
     serde_json::to_writer(&mut line, record)?;
-    let (head, json) = line.split_at_mut(9);
+    let (head, json) = line.split_at_mut(10);
     let crc = format!("{:08x}", crc32fast::hash(json));
-    for (place, digit) in head.iter_mut().zip(crc.bytes()) {
+    for (place, digit) in head.iter_mut().skip(1).zip(crc.bytes()) {
         *place = digit;
     }
     line.push(b'\n');
@@ -250,11 +251,26 @@ impl Left {
     }
 }
 
+/// Claims one folder that was left behind.
+///
+/// # Errors
+/// A running process owns it, or it cannot be locked.
+pub fn claim_left(dir: &Path) -> Result<Left, StoreError> {
+    let failed = |source| StoreError::io("claim a journal", source);
+    if !dir.join(LOCK).exists() {
+        return Err(StoreError::Unusable(format!("{} is not a journal folder", dir.display())));
+    }
+    let lock = claim(dir).map_err(failed)?;
+    let lock = lock.ok_or_else(|| StoreError::Unusable(format!("{} is in use by a running gateway", dir.display())))?;
+    let boot = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    Ok(Left { dir: dir.to_owned(), boot, lock })
+}
+
 /// How every request in the journal folder `dir` ended, and the number of unreadable lines.
 ///
 /// # Errors
 /// A file cannot be read.
-pub fn read_endings(dir: &Path) -> Result<(Vec<Ending>, usize), StoreError> {
+fn read_endings(dir: &Path) -> Result<(Vec<Ending>, usize), StoreError> {
     let failed = |source| StoreError::io("read a journal", source);
     let mut files: Vec<_> = std::fs::read_dir(dir).map_err(failed)?.flatten().map(|entry| entry.path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "log"));

@@ -65,6 +65,28 @@ pub fn estimate(body_bytes: u64, generated_bytes: u64) -> Usage {
     Usage { input: body_bytes.div_ceil(2), output: generated_bytes.div_ceil(2), ..Usage::default() }
 }
 
+/// `usage` lowered until it costs at most `most`: the output first, then the input. An estimate is billed like any
+/// usage, so its receipt must add up to what was taken.
+pub fn within(usage: Usage, price: &Price, most: Micro) -> Usage {
+    let mut usage = usage;
+    if cost(&usage, price) <= most {
+        return usage;
+    }
+    let without = |usage: &Usage, output, input| Usage { output, input, ..*usage };
+    let affordable = |rest: Micro, per_million: Micro| {
+        let tokens =
+            i128::from(rest.get()) * i128::from(money::MICRO_PER_CREDIT) / i128::from(per_million.get().max(1));
+        u64::try_from(tokens).unwrap_or(0)
+    };
+    let rest = most.minus(cost(&without(&usage, 0, usage.input), price));
+    usage.output = usage.output.min(affordable(rest, price.output));
+    if cost(&usage, price) > most {
+        let rest = most.minus(cost(&without(&usage, usage.output, 0), price));
+        usage.input = usage.input.min(affordable(rest, price.input));
+    }
+    usage
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,5 +125,18 @@ mod tests {
     fn a_free_model_fits_into_nothing() {
         let quote = Quote { input_price: Micro::ZERO, output_price: Micro::ZERO, ..quote(10) };
         assert_eq!(quote.fit(Micro::ZERO), Some(10));
+    }
+
+    #[test]
+    fn an_estimate_is_lowered_until_the_hold_bears_it() {
+        let credits = |whole: i64| Micro::new(whole * 1_000_000);
+        let price = Price::new([credits(100), credits(10), credits(125), credits(200), credits(500)]);
+        let usage = Usage { input: 5_000, output: 2_000, ..Usage::default() };
+        assert_eq!(within(usage, &price, credits(2)), usage);
+        let lowered = within(usage, &price, credits(1));
+        assert_eq!((lowered.input, lowered.output, cost(&lowered, &price)), (5_000, 1_000, credits(1)));
+        let lowered = within(usage, &price, Micro::new(100_000));
+        assert_eq!((lowered.input, lowered.output), (1_000, 0));
+        assert_eq!(within(usage, &price, Micro::ZERO), Usage::default());
     }
 }

@@ -50,6 +50,8 @@ pub struct State {
     pub oldest_ms: AtomicI64,
     /// The ledger refuses to be written.
     pub failing: AtomicBool,
+    /// The process is ending.
+    pub closing: AtomicBool,
 }
 
 impl Settler {
@@ -92,8 +94,9 @@ impl Settler {
         }
     }
 
-    /// Ends the thread once everything given is in the ledger.
+    /// Ends the thread once everything given is in the ledger, or left to the next start where that refuses.
     pub fn finish(&self) {
+        self.state.closing.store(true, Ordering::Release);
         drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = thread.join();
@@ -157,6 +160,11 @@ impl Run {
         while let Err(error) = self.ledger.end_requests(&endings, self.journal.boot()) {
             self.state.failing.store(true, Ordering::Relaxed);
             METRICS.ledger_error("commit");
+            if self.state.closing.load(Ordering::Acquire) && pause >= RETRY_MOST {
+                log::error!("enter {} debits: {error}; the next start replays them", batch.len());
+                batch.iter().flat_map(|settlement| &settlement.journalled_in).for_each(|segment| segment.keep());
+                return;
+            }
             log::error!("enter {} debits: {error}; trying again in {pause:?}", batch.len());
             std::thread::sleep(pause);
             pause = (pause * 2).min(RETRY_MOST);

@@ -1,7 +1,10 @@
 //! Money's rules on a real ledger in a folder of the test's own.
 
+use super::journal::Record;
 use super::*;
 use crate::catalog::{Endpoint, Secret, Vendor};
+use crate::clock;
+use crate::protocol::Protocol;
 use crate::store::ledger::Ledger;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};

@@ -231,10 +231,12 @@ async fn call(
     drop(body);
     let sent_bytes = sent.len();
     let deadlines = deadlines(settings, ctx.arrived, outline.stream);
+    let (previews, dropped) = previews(session, surface);
+    warnings.extend(dropped.then(|| "dropped:anthropic-beta".to_owned()));
     let upstream = Upstream {
         path: asked.path,
         version: version_header(session, settings),
-        previews: previews(session, surface),
+        previews,
         plan: upstream::plan(&model.vendor, settings.limits.attempts),
         tries: 0,
         repeated: false,
@@ -354,11 +356,15 @@ fn deadlines(settings: &Settings, arrived: Instant, stream: bool) -> Deadlines {
     }
 }
 
-/// The messages protocol's preview flags, unknown ones too, joined by commas.
-fn previews(session: &Session, surface: Protocol) -> Option<String> {
+/// Preview flags that would widen the context beyond what the model's price and hold were made for.
+const UNPRICED_PREVIEWS: &[&str] = &["context-1m-"];
+
+/// The messages protocol's preview flags, unknown ones too, joined by commas; and whether an unpriced one was dropped.
+fn previews(session: &Session, surface: Protocol) -> (Option<String>, bool) {
     if surface != Protocol::Messages {
-        return None;
+        return (None, false);
     }
+    let mut dropped = false;
     let values = session.req_header().headers.get_all("anthropic-beta");
     let flags: Vec<_> = values
         .iter()
@@ -366,6 +372,11 @@ fn previews(session: &Session, surface: Protocol) -> Option<String> {
         .flat_map(|value| value.split(','))
         .map(str::trim)
         .filter(|flag| !flag.is_empty())
+        .filter(|flag| {
+            let unpriced = UNPRICED_PREVIEWS.iter().any(|start| flag.starts_with(start));
+            dropped |= unpriced;
+            !unpriced
+        })
         .collect();
-    (!flags.is_empty()).then(|| flags.join(","))
+    ((!flags.is_empty()).then(|| flags.join(",")), dropped)
 }

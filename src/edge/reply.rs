@@ -305,6 +305,7 @@ fn error(call: &mut Call, surface: Protocol, request_id: &str) -> Option<Bytes> 
     let headers = rendered.headers.into_iter();
     let headers = headers.filter_map(|(name, value)| Some((name, HeaderValue::from_str(&value).ok()?))).collect();
     call.shared.set_late(Late { status: Some(rendered.status), content_length: Some(rendered.body.len()), headers });
+    call.shared.set_completed();
     call.failure = Some(failure);
     Some(rendered.body.into())
 }

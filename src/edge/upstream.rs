@@ -59,8 +59,12 @@ pub async fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>>
     };
     call.upstream.tries += 1;
     let address = gateway.names.resolve(&endpoint).await.map_err(|error| {
+        count_attempt(call, 0);
         call.failure = Some(Failure::of(Kind::UpstreamUnreachable));
-        Error::because(ErrorType::ConnectNoRoute, format!("resolve {}", endpoint.host), error).into_up()
+        let context = format!("resolve {}", endpoint.host);
+        let mut error = Error::because(ErrorType::ConnectNoRoute, context, error).into_up();
+        error.set_retry(call.may_retry());
+        error
     })?;
     let mut peer = HttpPeer::new(address, endpoint.tls, endpoint.host.clone());
     set_times(&mut peer, &call.settings.limits);

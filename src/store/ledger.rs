@@ -249,7 +249,8 @@ impl Ledger {
         let mut new = 0;
         for ending in endings {
             new += usize::from(end_request(&transaction, ending).map_err(sql)?);
-            if ending.paid.is_positive() || ending.trial.is_positive() {
+            // A replay, which has no boot, changes balances that no running process has settled.
+            if !boot.is_empty() && (ending.paid.is_positive() || ending.trial.is_positive()) {
                 transaction
                     .prepare_cached(
                         "INSERT INTO applied (boot, account, paid, trial) VALUES (?1, ?2, ?3, ?4)

@@ -1,0 +1,171 @@
+//! One request's hold: what was set aside for whom, and the one way in which it ends.
+//!
+//! Must not decide amounts.
+
+use super::Billing;
+use super::holds::Parts;
+use super::journal::{Record, Segment};
+use super::settler::Settlement;
+use crate::catalog::Model;
+use crate::clock;
+use crate::money::Micro;
+use crate::protocol::Protocol;
+use crate::store::ledger::{Detail, Ending, Outcome};
+use crate::telemetry::METRICS;
+use crate::usage::Usage;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Who asks for what: fixed at admission.
+#[derive(Debug, Clone)]
+pub struct Opening {
+    pub request_id: String,
+    pub account: Arc<str>,
+    pub key_id: Arc<str>,
+    pub key_shown: Arc<str>,
+    pub model: Arc<Model>,
+    pub surface: Protocol,
+}
+
+/// Credit set aside for one request. To be ended by [`Billing::settle`] or [`Billing::release`]; one that is dropped
+/// otherwise (its task was cancelled, or panicked) is released as interrupted.
+pub struct Hold {
+    opening: Opening,
+    parts: Parts,
+    opened_in: Option<Arc<Segment>>,
+    ended: bool,
+    billing: Billing,
+}
+
+impl Hold {
+    /// Begins a hold of `parts`, which are set aside already, and journals it.
+    ///
+    /// # Errors
+    /// The journal cannot be written; the parts were given back.
+    pub(super) fn open(billing: &Billing, opening: Opening, parts: Parts, now_ms: i64) -> Result<Self, std::io::Error> {
+        let mut hold = Self { opening, parts, opened_in: None, ended: false, billing: billing.clone() };
+        METRICS.open_holds.inc();
+        let Some(serving) = &billing.0.serving else { return Ok(hold) };
+        serving.open.fetch_add(1, Ordering::Relaxed);
+        let unfinished =
+            hold.ending(Parts::default(), Micro::ZERO, Usage::default(), Outcome::Interrupted, false, now_ms);
+        // Where this fails, the hold is dropped, which gives the credit back.
+        let opened_in =
+            serving.journal.write(&Record::Open(unfinished)).inspect_err(|_| METRICS.ledger_error("journal_write"))?;
+        hold.opened_in = Some(opened_in);
+        Ok(hold)
+    }
+
+    /// What is set aside.
+    pub fn amount(&self) -> Micro {
+        self.parts.total()
+    }
+
+    pub fn opening(&self) -> &Opening {
+        &self.opening
+    }
+
+    /// The one way a hold ends: the credit is given back but for `cost`, and the ending is journalled and on its way
+    /// to the ledger. One that was never journalled as open (the journal failed) leaves no trace.
+    pub(super) fn end(
+        &mut self,
+        usage: Usage,
+        cost: Micro,
+        outcome: Outcome,
+        estimated: bool,
+        now_ms: i64,
+    ) -> Result<Micro, std::io::Error> {
+        self.ended = true;
+        let billing = self.billing.clone();
+        let Some(serving) = &billing.0.serving else { return Ok(Micro::ZERO) };
+        let account = &self.opening.account;
+        let (taken, writeoff) = serving.holds.resolve(&billing.0.ledger, account, self.parts, cost, now_ms);
+        serving.open.fetch_sub(1, Ordering::Relaxed);
+        METRICS.open_holds.dec();
+        let Some(opened_in) = self.opened_in.take() else { return Ok(Micro::ZERO) };
+        let record = Record::End(self.ending(taken, writeoff, usage, outcome, estimated, now_ms));
+        let written = serving.journal.write(&record);
+        let (Record::End(ending) | Record::Open(ending)) = record;
+        match written {
+            Ok(ended_in) => {
+                count(&ending, taken);
+                serving.settler.give(Settlement { ending, journalled_in: [opened_in, ended_in] });
+                Ok(taken.total())
+            }
+            Err(error) => {
+                METRICS.ledger_error("journal_write");
+                serving.holds.unsettle(account, taken);
+                opened_in.keep();
+                Err(error)
+            }
+        }
+    }
+
+    fn ending(
+        &self,
+        taken: Parts,
+        writeoff: Micro,
+        usage: Usage,
+        outcome: Outcome,
+        estimated: bool,
+        at_ms: i64,
+    ) -> Ending {
+        let Opening { request_id, account, key_id, key_shown, model, surface } = &self.opening;
+        Ending {
+            request_id: request_id.clone(),
+            account: account.to_string(),
+            at_ms,
+            paid: taken.paid,
+            trial: taken.trial,
+            writeoff,
+            detail: Detail {
+                key_id: key_id.to_string(),
+                key_shown: key_shown.to_string(),
+                model: model.id.clone(),
+                surface: *surface,
+                vendor: model.vendor.name.clone(),
+                outcome,
+                usage,
+                price_version: model.price.version.clone(),
+                estimated,
+            },
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        if self.opened_in.is_some() {
+            log::warn!("request {} was cut off inside the gateway", self.opening.request_id);
+        }
+        if let Err(error) = self.end(Usage::default(), Micro::ZERO, Outcome::Interrupted, false, clock::now_ms()) {
+            log::error!("journal an interrupted request: {error}; a replay will find it");
+        }
+    }
+}
+
+fn count(ending: &Ending, taken: Parts) {
+    let (model, detail) = (ending.detail.model.as_str(), &ending.detail);
+    let add = |family: &prometheus::IntCounterVec, labels: &[&str], count: u64| {
+        if count > 0 {
+            family.with_label_values(labels).inc_by(count);
+        }
+    };
+    let usage = &detail.usage;
+    let classes = [
+        ("input", usage.input),
+        ("cache_read", usage.cache_read),
+        ("cache_write_5m", usage.cache_write_5m),
+        ("cache_write_1h", usage.cache_write_1h),
+        ("output", usage.output),
+    ];
+    for (class, tokens) in classes {
+        add(&METRICS.tokens, &[model, class], tokens);
+    }
+    add(&METRICS.credits_micro, &[model], taken.total().get().unsigned_abs());
+    add(&METRICS.writeoff_micro, &[model], ending.writeoff.get().unsigned_abs());
+    add(&METRICS.estimated, &[model], u64::from(detail.estimated));
+}

@@ -1,0 +1,112 @@
+//! Reading the client's body whole, under a limit of bytes and of time.
+//!
+//! Must not judge what it says.
+
+use crate::edge::EdgeLimits;
+use crate::protocol::failure::{Failure, Kind};
+use bytes::{Bytes, BytesMut};
+use http::header;
+use pingora::protocols::http::ServerSession as HttpSession;
+use pingora::proxy::Session;
+use pingora::{Error, ErrorType, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of request bodies held by the whole process.
+#[derive(Default)]
+pub struct BodiesInFlight(AtomicU64);
+
+/// A part of [`BodiesInFlight`], given back when dropped.
+pub struct BodyShare {
+    of: Arc<BodiesInFlight>,
+    bytes: u64,
+}
+
+impl BodyShare {
+    fn grow(&mut self, bytes: u64, most: u64) -> Result<(), Failure> {
+        let before = self.of.0.fetch_add(bytes, Ordering::AcqRel);
+        self.bytes = self.bytes.saturating_add(bytes);
+        if before.saturating_add(bytes) > most {
+            return Err(Failure::of(Kind::Overloaded));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for BodyShare {
+    fn drop(&mut self) {
+        self.of.0.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+/// Reads the request's body whole, under a limit of bytes and of time.
+///
+/// # Errors
+/// 413 past the limit, 408 past the time, 400 where the client broke off, 503 where the process holds too much.
+pub async fn read_body(
+    session: &mut Session,
+    in_flight: &Arc<BodiesInFlight>,
+    limits: &EdgeLimits,
+) -> Result<(Bytes, BodyShare), Failure> {
+    let too_large = || Failure::body_too_large(limits.body_bytes);
+    let length = session.req_header().headers.get(header::CONTENT_LENGTH);
+    let announced = length.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|bytes| bytes > limits.body_bytes) {
+        return Err(too_large());
+    }
+    let mut share = BodyShare { of: Arc::clone(in_flight), bytes: 0 };
+    share.grow(announced.unwrap_or(0), limits.bodies_in_flight_bytes)?;
+    let read = async {
+        accept_expectation(session).await?;
+        let mut first = Bytes::new();
+        let mut rest = BytesMut::new();
+        while let Some(piece) = session.read_request_body().await.map_err(|error| broken_body(&error))? {
+            let total = (first.len() + rest.len() + piece.len()) as u64;
+            if total > limits.body_bytes {
+                return Err(too_large());
+            }
+            if total > share.bytes {
+                let more = total - share.bytes;
+                share.grow(more, limits.bodies_in_flight_bytes)?;
+            }
+            if first.is_empty() && rest.is_empty() {
+                first = piece;
+                continue;
+            }
+            if rest.is_empty() {
+                rest.reserve(usize::try_from(announced.unwrap_or(total * 2)).unwrap_or_default());
+                rest.extend_from_slice(&std::mem::take(&mut first));
+            }
+            rest.extend_from_slice(&piece);
+        }
+        Ok(if rest.is_empty() { first } else { rest.freeze() })
+    };
+    match tokio::time::timeout(limits.body_read, read).await {
+        Ok(body) => body.map(|body| (body, share)),
+        Err(_) => Err(Failure::of(Kind::BodyTimeout)),
+    }
+}
+
+/// A client that waits for `100 Continue` gets it, and its connection stays alive.
+async fn accept_expectation(session: &mut Session) -> Result<(), Failure> {
+    if session.req_header_mut().remove_header(&header::EXPECT).is_none() {
+        return Ok(());
+    }
+    // Pingora closes a connection whose response began before the body's end; an interim one is no such response.
+    let close_early = |session: &mut Session, on: bool| {
+        if let HttpSession::H1(h1) = session.downstream_session.as_mut() {
+            h1.set_close_on_response_before_downstream_finish(on);
+        }
+    };
+    close_early(session, false);
+    let written = session.write_continue_response().await;
+    close_early(session, true);
+    written.map_err(|error| broken_body(&error))
+}
+
+fn broken_body(error: &Error) -> Failure {
+    match error.etype() {
+        ErrorType::ReadTimedout => Failure::of(Kind::BodyTimeout),
+        _ => Failure::new(Kind::InvalidRequest, "The request body ended before it was complete."),
+    }
+}

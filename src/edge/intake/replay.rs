@@ -1,0 +1,370 @@
+//! The session that stands in the place of the client's: it replays the body, holds the answer's head back, watches the
+//! time, and reads the vendor on after the client has left.
+//!
+//! Implements a trait that is internal to Pingora: the version is pinned for it. Must not judge what the bytes say.
+
+use super::body::BodyShare;
+use super::{Deadlines, Ended, Shared};
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{HeaderMap, header};
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::protocols::Digest;
+use pingora::protocols::http::custom::CustomMessageWrite;
+use pingora::protocols::http::custom::server::Session as CustomSession;
+use pingora::protocols::http::{HttpTask, ServerSession as HttpSession};
+use pingora::protocols::l4::socket::SocketAddr;
+use pingora::{Error, ErrorType, Result};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::time::Sleep;
+
+type MessageStream = Box<dyn futures_core::Stream<Item = Result<Bytes>> + Unpin + Send + Sync + 'static>;
+
+/// Asks [`Replay`] through `shutdown`, the one call that reaches it, to hand the session inside back.
+pub const HAND_BACK: u32 = 0x6877_6261;
+/// After the answer's last event, how long the vendor may take to end its body.
+const TAIL: Duration = Duration::from_secs(1);
+/// A write that took longer means that the client does not read.
+const BLOCKED: Duration = Duration::from_secs(1);
+/// For so long after such a write, a vendor's failure is the client's doing.
+const BLOCKED_COUNTS_FOR: Duration = Duration::from_secs(5);
+
+pub struct Replay {
+    /// `None` only after it was handed back; nothing calls then.
+    inner: Option<Box<HttpSession>>,
+    /// Let go once the answer has begun: there is no further attempt then.
+    body: Option<(Bytes, BodyShare)>,
+    shared: Arc<Shared>,
+    /// The answer's head waits for the first bytes, so that until then another attempt, another status and late
+    /// headers are possible.
+    held_head: Option<Box<ResponseHeader>>,
+    deadlines: Deadlines,
+    last_progress: Instant,
+    head_seen: bool,
+    /// Never later than the next deadline; set anew only when it fires, not at every event.
+    timer: Pin<Box<Sleep>>,
+}
+
+impl Replay {
+    pub fn new(inner: Box<HttpSession>, body: (Bytes, BodyShare), shared: Arc<Shared>, deadlines: Deadlines) -> Self {
+        Self {
+            inner: Some(inner),
+            body: Some(body),
+            shared,
+            held_head: None,
+            deadlines,
+            last_progress: Instant::now(),
+            head_seen: false,
+            timer: Box::pin(tokio::time::sleep_until(deadlines.total.into())),
+        }
+    }
+
+    #[expect(clippy::expect_used, reason = "handed back only in `logging`, after which Pingora calls nothing here")]
+    fn inner(&self) -> &HttpSession {
+        self.inner.as_deref().expect("the session inside")
+    }
+
+    #[expect(clippy::expect_used, reason = "as above")]
+    fn inner_mut(&mut self) -> &mut HttpSession {
+        self.inner.as_deref_mut().expect("the session inside")
+    }
+
+    fn deadline(&self) -> (Instant, Ended) {
+        let progress = self.shared.lock().progress;
+        let total = (self.deadlines.total, Ended::Total);
+        if progress.completed {
+            return (self.last_progress + TAIL, Ended::Tail);
+        }
+        if let Some(left) = progress.client_left {
+            let drain = if progress.generated { self.deadlines.drain } else { self.deadlines.drain_hidden };
+            let drained = left + if self.head_seen { drain } else { self.deadlines.drain };
+            return if self.deadlines.stream && drained < total.0 { (drained, Ended::Drained) } else { total };
+        }
+        let silent = match progress.attempt_began {
+            _ if self.head_seen => (self.last_progress + self.deadlines.idle, Ended::Idle),
+            Some(began) => (began + self.deadlines.first_byte, Ended::FirstByte),
+            None => return total,
+        };
+        if silent.0 < total.0 { silent } else { total }
+    }
+
+    /// Ends the request where a deadline has passed; else sets the timer to it.
+    async fn expired(&mut self) -> Option<Box<Error>> {
+        let (deadline, ended) = self.deadline();
+        if Instant::now() < deadline {
+            self.timer.as_mut().reset(deadline.into());
+            return None;
+        }
+        self.shared.lock().progress.ended = Some(ended);
+        if ended == Ended::Tail {
+            let _ = self.inner_mut().finish_body().await;
+        }
+        Some(Error::explain(ErrorType::ReadTimedout, "a deadline of the request"))
+    }
+
+    fn client_left(&mut self) {
+        self.shared.lock().progress.client_left.get_or_insert_with(Instant::now);
+        self.inner_mut().set_keepalive(None);
+    }
+
+    /// Brings the timer forward where the next deadline has come nearer; a later one is set when it fires.
+    fn advance_timer(&mut self) {
+        let deadline = self.deadline().0.into();
+        if self.timer.deadline() > deadline {
+            self.timer.as_mut().reset(deadline);
+        }
+    }
+
+    /// The tasks that go to the client now. The head is held until the first bytes are there.
+    fn outgoing(&mut self, tasks: Vec<HttpTask>) -> Result<Vec<HttpTask>> {
+        let mut out = Vec::with_capacity(tasks.len() + 1);
+        for task in tasks {
+            match task {
+                HttpTask::Header(head, end) if !head.status.is_informational() => {
+                    if end {
+                        // Pingora shows the body filters nothing then, and no model answers with nothing.
+                        let error = Error::explain(ErrorType::InvalidHTTPHeader, "an answer without a body");
+                        return Err(error.into_up());
+                    }
+                    self.head_seen = true;
+                    self.held_head = Some(head);
+                }
+                HttpTask::Header(..) => {}
+                HttpTask::Body(data, false) if data.as_ref().is_none_or(Bytes::is_empty) => {}
+                // The body filters saw no end, so the answer was never understood as whole.
+                HttpTask::Trailer(_) | HttpTask::Done if !self.is_over() => {
+                    let error = Error::explain(ErrorType::ConnectionClosed, "an end without the end of the answer");
+                    match self.broken_off(!out.is_empty()) {
+                        Some(last) => out.push(last),
+                        None => return Err(error.into_up()),
+                    }
+                }
+                HttpTask::Failed(error) => match self.broken_off(!out.is_empty()) {
+                    Some(last) => out.push(last),
+                    None => return Err(error),
+                },
+                task => {
+                    out.extend(self.release_head());
+                    out.push(task);
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// How a stream ends whose vendor has broken off: cleanly where it was over, else with a failure that the client
+    /// can read, for a body that just ends passes for a whole answer. `None` where nothing has gone out or is about to,
+    /// or it was no stream.
+    fn broken_off(&mut self, goes_out: bool) -> Option<HttpTask> {
+        let mut state = self.shared.lock();
+        if state.progress.first_byte.is_none() && !goes_out {
+            return None;
+        }
+        let last = if state.progress.completed { None } else { Some(state.epitaph.take()?) };
+        Some(HttpTask::Body(last, true))
+    }
+
+    /// The answer was given whole, or told as a failure.
+    fn is_over(&self) -> bool {
+        self.shared.lock().progress.completed
+    }
+
+    fn release_head(&mut self) -> Option<HttpTask> {
+        let mut head = self.held_head.take()?;
+        let late = std::mem::take(&mut self.shared.lock().late);
+        if let Some(status) = late.status {
+            let _ = head.set_status(status);
+        }
+        if let Some(bytes) = late.content_length {
+            head.remove_header(&header::TRANSFER_ENCODING);
+            let _ = head.insert_header(header::CONTENT_LENGTH, bytes);
+        }
+        for (name, value) in late.headers {
+            let _ = head.insert_header(name, value);
+        }
+        Some(HttpTask::Header(head, false))
+    }
+
+    async fn write(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
+        let end = tasks.iter().any(HttpTask::is_end);
+        let began = Instant::now();
+        self.body = None;
+        self.shared.lock().progress.first_byte.get_or_insert(began);
+        let limit = self.deadlines.client_write;
+        let written = tokio::time::timeout(limit, self.inner_mut().response_duplex_vec(tasks)).await;
+        let now = Instant::now();
+        self.last_progress = now;
+        if now.duration_since(began) > BLOCKED {
+            self.shared.lock().progress.blocked_until = Some(now + BLOCKED_COUNTS_FOR);
+        }
+        match written {
+            Ok(Ok(end)) => Ok(end),
+            Ok(Err(_)) | Err(_) => {
+                self.client_left();
+                Ok(end)
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl CustomSession for Replay {
+    fn req_header(&self) -> &RequestHeader {
+        self.inner().req_header()
+    }
+    fn req_header_mut(&mut self) -> &mut RequestHeader {
+        self.inner_mut().req_header_mut()
+    }
+    async fn read_body_bytes(&mut self) -> Result<Option<Bytes>> {
+        Ok(None)
+    }
+    async fn drain_request_body(&mut self) -> Result<()> {
+        self.inner_mut().drain_request_body().await
+    }
+    async fn write_response_header(&mut self, head: Box<ResponseHeader>, _end: bool) -> Result<()> {
+        self.inner_mut().write_response_header(head).await
+    }
+    async fn write_response_header_ref(&mut self, head: &ResponseHeader, _end: bool) -> Result<()> {
+        self.inner_mut().write_response_header_ref(head).await
+    }
+    async fn write_body(&mut self, data: Bytes, end: bool) -> Result<()> {
+        self.inner_mut().write_response_body(data, end).await
+    }
+    async fn write_trailers(&mut self, trailers: HeaderMap) -> Result<()> {
+        self.inner_mut().write_response_trailers(trailers).await
+    }
+
+    async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
+        self.last_progress = Instant::now();
+        if self.shared.lock().progress.client_left.is_some() {
+            let end = tasks.iter().any(HttpTask::is_end);
+            for task in tasks {
+                match task {
+                    HttpTask::Failed(error) => return Err(error),
+                    HttpTask::Header(..) => self.head_seen = true,
+                    _ => {}
+                }
+            }
+            return Ok(end);
+        }
+        let out = self.outgoing(tasks)?;
+        if out.is_empty() { Ok(false) } else { self.write(out).await }
+    }
+
+    fn set_read_timeout(&mut self, timeout: Option<Duration>) {
+        self.inner_mut().set_read_timeout(timeout);
+    }
+    fn get_read_timeout(&self) -> Option<Duration> {
+        self.inner().get_read_timeout()
+    }
+    fn set_write_timeout(&mut self, timeout: Option<Duration>) {
+        self.inner_mut().set_write_timeout(timeout);
+    }
+    fn get_write_timeout(&self) -> Option<Duration> {
+        self.inner().get_write_timeout()
+    }
+    fn set_total_drain_timeout(&mut self, timeout: Option<Duration>) {
+        self.inner_mut().set_total_drain_timeout(timeout);
+    }
+    fn get_total_drain_timeout(&self) -> Option<Duration> {
+        self.inner().get_total_drain_timeout()
+    }
+    fn request_summary(&self) -> String {
+        self.inner().request_summary()
+    }
+    fn response_written(&self) -> Option<&ResponseHeader> {
+        self.inner().response_written()
+    }
+
+    async fn shutdown(&mut self, code: u32, _context: &str) {
+        if code == HAND_BACK {
+            self.shared.lock().handed_back = self.inner.take();
+        } else if let Some(inner) = self.inner.as_deref_mut() {
+            inner.shutdown().await;
+        }
+    }
+
+    /// The client's body was read whole before this session was put in place.
+    fn is_body_done(&mut self) -> bool {
+        true
+    }
+    async fn finish(&mut self) -> Result<()> {
+        if self.shared.lock().progress.client_left.is_some() {
+            return Ok(());
+        }
+        self.inner_mut().finish_body().await.map(drop)
+    }
+    fn is_body_empty(&mut self) -> bool {
+        self.body.as_ref().is_none_or(|(body, _)| body.is_empty())
+    }
+
+    /// Watches for the client's leaving while the vendor answers. That does not end the request: the vendor is read
+    /// on until its usage is known or the time for it is over.
+    async fn read_body_or_idle(&mut self, _no_body_expected: bool) -> Result<Option<Bytes>> {
+        loop {
+            self.advance_timer();
+            let left = self.shared.lock().progress.client_left.is_some();
+            let Self { inner, timer, .. } = self;
+            match inner.as_deref_mut() {
+                Some(inner) if !left => tokio::select! {
+                    biased;
+                    outcome = inner.read_body_or_idle(true) => match outcome {
+                        Ok(data) => return Ok(data),
+                        Err(_) => self.client_left(),
+                    },
+                    () = timer.as_mut() => {}
+                },
+                _ => timer.as_mut().await,
+            }
+            if let Some(error) = self.expired().await {
+                return Err(error);
+            }
+        }
+    }
+
+    fn body_bytes_sent(&self) -> usize {
+        self.inner().body_bytes_sent()
+    }
+    fn body_bytes_read(&self) -> usize {
+        self.inner().body_bytes_read()
+    }
+    fn digest(&self) -> Option<&Digest> {
+        self.inner().digest()
+    }
+    fn digest_mut(&mut self) -> Option<&mut Digest> {
+        self.inner_mut().digest_mut()
+    }
+    fn client_addr(&self) -> Option<&SocketAddr> {
+        self.inner().client_addr()
+    }
+    fn server_addr(&self) -> Option<&SocketAddr> {
+        self.inner().server_addr()
+    }
+    fn pseudo_raw_h1_request_header(&self) -> Bytes {
+        self.inner().to_h1_raw()
+    }
+    fn enable_retry_buffering(&mut self) {}
+    fn retry_buffer_truncated(&self) -> bool {
+        false
+    }
+    fn get_retry_buffer(&self) -> Option<Bytes> {
+        self.body.as_ref().map(|(body, _)| body.clone())
+    }
+    async fn finish_custom(&mut self) -> Result<()> {
+        Ok(())
+    }
+    fn take_custom_message_reader(&mut self) -> Option<MessageStream> {
+        None
+    }
+    fn restore_custom_message_reader(&mut self, _reader: MessageStream) -> Result<()> {
+        Ok(())
+    }
+    fn take_custom_message_writer(&mut self) -> Option<Box<dyn CustomMessageWrite>> {
+        None
+    }
+    fn restore_custom_message_writer(&mut self, _writer: Box<dyn CustomMessageWrite>) -> Result<()> {
+        Ok(())
+    }
+}
