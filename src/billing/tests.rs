@@ -262,6 +262,39 @@ fn what_a_dead_process_journalled_is_debited_once_and_what_it_did_not_is_void() 
 }
 
 #[test]
+fn a_write_that_a_full_disk_tore_takes_no_other_record_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    account_with(&serving(dir.path()), 10);
+    let journal = Journal::begin(dir.path(), 1 << 20).unwrap();
+    let log = dir.path().join("journal").join(journal.boot()).join("000001.log");
+    let torn = |text: &[u8]| {
+        use std::io::Write;
+        std::fs::OpenOptions::new().append(true).open(&log).unwrap().write_all(text).unwrap();
+    };
+    torn(b"\n1234abcd {\"end\":{\"ref\":\"req_to");
+    journal.write(&Record::End(ending("req_after", Outcome::Completed, 3))).unwrap();
+    drop(journal);
+    let billing = serving(dir.path());
+    assert_eq!(balance(&billing), "7 held 0 available 7");
+    assert_sound(&billing, 1);
+}
+
+#[test]
+fn a_living_processs_journal_is_not_replayed_under_its_feet() {
+    let dir = tempfile::tempdir().unwrap();
+    let billing = serving(dir.path());
+    account_with(&billing, 10);
+    let (quote, usage) = one_credit();
+    let (hold, _) = billing.reserve(opening("req_a"), &quote, false, NOW).unwrap();
+    let boot = journal::live_boots(dir.path()).pop().unwrap();
+    let other = Billing::open(dir.path()).unwrap();
+    assert!(other.replay(&dir.path().join("journal").join(boot)).is_err(), "it would void a request that runs");
+    billing.settle(hold, usage, Outcome::Completed, false, NOW).unwrap();
+    wait_for("the debit", || billing.verify().unwrap().debits == 1);
+    assert_eq!(balance(&billing), "9 held 0 available 9");
+}
+
+#[test]
 fn a_damaged_journal_is_replayed_as_far_as_it_can_be_read_and_set_aside() {
     let dir = tempfile::tempdir().unwrap();
     account_with(&serving(dir.path()), 10);
