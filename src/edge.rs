@@ -16,16 +16,15 @@ mod upstream;
 use crate::account::Accounts;
 use crate::billing::Billing;
 use crate::config::{Limits, Settings};
-use crate::protocol::failure::{Failure, Kind};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
-use context::{Call, Context, Stage};
-use intake::{BodiesInFlight, Ended};
+use context::{Context, Stage};
+use intake::BodiesInFlight;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::proxy::{FailToProxy, ProxyHttp, Session};
 use pingora::upstreams::peer::HttpPeer;
-use pingora::{Error, ErrorSource, ErrorType, Result};
+use pingora::{Error, ErrorSource, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
@@ -113,10 +112,7 @@ impl ProxyHttp for Gateway {
         header: &mut RequestHeader,
         ctx: &mut Context,
     ) -> Result<()> {
-        if let Some(call) = ctx.call() {
-            call.upstream.sent = true;
-            call.failure = None;
-            call.shared.begin_attempt();
+        if ctx.call().is_some() {
             return upstream::vendor_header(ctx, header);
         }
         let client = session.client_addr().and_then(|address| Some(address.as_inet()?.ip().to_string()));
@@ -158,11 +154,7 @@ impl ProxyHttp for Gateway {
         mut error: Box<Error>,
     ) -> Box<Error> {
         if let Some(call) = ctx.call() {
-            upstream::count_attempt(call, 0);
-            let timed_out = matches!(error.etype(), ErrorType::ConnectTimedout | ErrorType::TLSHandshakeTimedout);
-            let kind = if timed_out { Kind::UpstreamTimeout } else { Kind::UpstreamUnreachable };
-            call.failure = Some(Failure::of(kind));
-            error.set_retry(call.may_retry());
+            upstream::connect_failed(call, &mut error);
         }
         error
     }
@@ -176,28 +168,14 @@ impl ProxyHttp for Gateway {
         ctx: &mut Context,
         client_reused: bool,
     ) -> Box<Error> {
-        error.retry.decide_reuse(client_reused);
-        let was_dead = error.retry() && client_reused;
-        let retry = ctx.call().is_some_and(|call| {
-            // A silent vendor is noticed on the client's side, where time is watched.
-            let is_silence = call.shared.progress().ended == Some(Ended::FirstByte);
-            if *error.esource() != ErrorSource::Upstream && !is_silence {
-                return false;
-            }
-            call.failure = call.failure.take().or_else(|| call.reply.bare_error(&call.model));
-            if call.failure.is_none() {
-                upstream::count_attempt(call, 0);
-            }
-            let worth_it = call.failure.as_ref().is_none_or(|failure| failure.kind.is_passing());
-            (was_dead && call.may_repeat()) || (worth_it && call.may_retry())
-        });
+        let retry = ctx.call().is_some_and(|call| upstream::retry_broken(call, &mut error, client_reused));
         error.set_retry(retry);
         error
     }
 
     /// 8. Nothing is left to try.
     async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Context) -> FailToProxy {
-        if let Err(error) = tell_failure(session, error, ctx).await {
+        if let Err(error) = reject::tell(session, error, ctx).await {
             log::debug!("tell a client of a failure: {error}");
         }
         FailToProxy { error_code: ctx.status, can_reuse_downstream: false }
@@ -212,46 +190,4 @@ impl ProxyHttp for Gateway {
     fn suppress_error_log(&self, _session: &Session, _ctx: &Context, error: &Error) -> bool {
         *error.esource() != ErrorSource::Internal
     }
-}
-
-/// Tells the client what failed: as an answer, or inside the stream that has begun.
-async fn tell_failure(session: &mut Session, error: &Error, ctx: &mut Context) -> Result<()> {
-    let (failure, unsent, began_stream) = match &mut ctx.stage {
-        Stage::Call(call) => {
-            let progress = call.shared.progress();
-            if progress.client_left() || progress.completed {
-                return Ok(());
-            }
-            let failure = call.failure.clone().unwrap_or_else(|| what_failed(call, error));
-            (failure, std::mem::take(&mut call.reply.unsent), call.reply.is_stream())
-        }
-        Stage::Sidecar => {
-            (Failure::new(Kind::UpstreamUnreachable, "The dashboard does not answer."), Vec::new(), false)
-        }
-        Stage::New | Stage::Answered { .. } => (Failure::of(Kind::Internal), Vec::new(), false),
-    };
-    if session.response_written().is_none() {
-        if let Some(call) = ctx.call() {
-            // Only the client's own session can announce that Pingora closes the connection after this.
-            intake::restore(session, &call.shared).await;
-        }
-        session.set_keepalive(None);
-        return reject::answer(session, ctx, &failure).await;
-    }
-    if began_stream {
-        return reject::end_stream(session, ctx, &failure, &unsent).await;
-    }
-    Ok(())
-}
-
-fn what_failed(call: &Call, error: &Error) -> Failure {
-    let timed_out = call.shared.progress().ended.is_some()
-        || matches!(error.etype(), ErrorType::ReadTimedout | ErrorType::WriteTimedout | ErrorType::ConnectTimedout);
-    Failure::of(if timed_out {
-        Kind::UpstreamTimeout
-    } else if call.shared.progress().first_byte.is_some() {
-        Kind::UpstreamClosed
-    } else {
-        Kind::UpstreamFailed
-    })
 }

@@ -94,7 +94,11 @@ impl Metrics {
                 &[],
             ),
             ledger_errors: counter("gateway_ledger_errors_total", "Failures around the ledger.", &["reason"]),
-            rejected: counter("gateway_rejected_total", "Requests refused before a vendor was called.", &["reason"]),
+            rejected: counter(
+                "gateway_rejected_total",
+                "Requests answered with a failure of the gateway's own words, by reason.",
+                &["reason"],
+            ),
             config_reloads: counter("gateway_config_reloads_total", "Reloads of the config file.", &["result"]),
             registry,
         }

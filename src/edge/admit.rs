@@ -242,9 +242,7 @@ async fn call(
         repeated: false,
         sent: false,
     };
-    let event_bytes = usize::try_from(settings.limits.event_bytes).unwrap_or(usize::MAX);
-    let buffer_bytes = usize::try_from(settings.limits.response_buffer_bytes).unwrap_or(usize::MAX);
-    let reply = Reply::new(&model.id, outline.stream, !outline.include_usage, event_bytes, buffer_bytes);
+    let reply = Reply::new(!outline.include_usage);
     let shared = intake::install(session, sent, share, deadlines);
     Ok(Call {
         settings: Arc::clone(settings),

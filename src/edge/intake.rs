@@ -106,11 +106,6 @@ impl Shared {
         self.lock().late = late;
     }
 
-    /// The status that the answer will have, where that is not the one its head came with.
-    pub fn late_status(&self) -> Option<u16> {
-        self.lock().late.status
-    }
-
     pub fn set_epitaph(&self, frame: Vec<u8>) {
         self.lock().epitaph = Some(frame.into());
     }

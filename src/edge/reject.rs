@@ -1,14 +1,15 @@
 //! The only place where a failure of the edge becomes an answer, in the shape of the surface that was called.
 //!
-//! Must not decide what failed.
+//! Must not decide that something failed, nor whether it is tried again.
 
-use super::context::Context;
-use crate::protocol::failure::Failure;
+use super::context::{Call, Context, Stage};
+use super::intake;
+use crate::protocol::failure::{Failure, Kind};
 use crate::telemetry::METRICS;
 use bytes::Bytes;
-use pingora::Result;
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
+use pingora::{Error, ErrorType, Result};
 
 /// Answers with a failure, before anything else was sent. The connection stays usable where the body was read.
 pub async fn answer(session: &mut Session, ctx: &mut Context, failure: &Failure) -> Result<()> {
@@ -36,9 +37,51 @@ pub async fn send(session: &mut Session, ctx: &Context, mut head: ResponseHeader
     Ok(())
 }
 
+/// Tells the client what failed: as an answer, or inside the stream that has begun.
+pub async fn tell(session: &mut Session, error: &Error, ctx: &mut Context) -> Result<()> {
+    let (failure, unsent, began_stream) = match &mut ctx.stage {
+        Stage::Call(call) => {
+            let progress = call.shared.progress();
+            if progress.client_left() || progress.completed {
+                return Ok(());
+            }
+            let failure = call.failure.clone().unwrap_or_else(|| what_failed(call, error));
+            (failure, std::mem::take(&mut call.reply.unsent), call.reply.is_stream())
+        }
+        Stage::Sidecar => {
+            (Failure::new(Kind::UpstreamUnreachable, "The dashboard does not answer."), Vec::new(), false)
+        }
+        Stage::New | Stage::Answered { .. } => (Failure::of(Kind::Internal), Vec::new(), false),
+    };
+    if session.response_written().is_none() {
+        if let Some(call) = ctx.call() {
+            // Only the client's own session can announce that Pingora closes the connection after this.
+            intake::restore(session, &call.shared).await;
+        }
+        session.set_keepalive(None);
+        return answer(session, ctx, &failure).await;
+    }
+    if began_stream {
+        return end_stream(session, ctx, &failure, &unsent).await;
+    }
+    Ok(())
+}
+
+fn what_failed(call: &Call, error: &Error) -> Failure {
+    let timed_out = call.shared.progress().ended.is_some()
+        || matches!(error.etype(), ErrorType::ReadTimedout | ErrorType::WriteTimedout | ErrorType::ConnectTimedout);
+    Failure::of(if timed_out {
+        Kind::UpstreamTimeout
+    } else if call.shared.progress().first_byte.is_some() {
+        Kind::UpstreamClosed
+    } else {
+        Kind::UpstreamFailed
+    })
+}
+
 /// Ends a stream that has begun with a failure the client can read; a body that just ended would pass for a whole
 /// answer. `unsent` is what was still to go out before.
-pub async fn end_stream(session: &mut Session, ctx: &mut Context, failure: &Failure, unsent: &[u8]) -> Result<()> {
+async fn end_stream(session: &mut Session, ctx: &mut Context, failure: &Failure, unsent: &[u8]) -> Result<()> {
     ctx.reason = Some(failure.reason());
     let mut bytes = unsent.to_vec();
     bytes.extend_from_slice(&failure.frame(ctx.surface, &ctx.request_id));

@@ -26,11 +26,8 @@ const ERROR_BODY_MAX: usize = 262_144;
 
 /// What is being made of the vendor's answer.
 pub struct Reply {
-    event_bytes: usize,
-    buffer_bytes: usize,
     hide_usage: bool,
-    public_model: String,
-    wants_stream: bool,
+    /// The vendor answered with a stream.
     streams: bool,
     mode: Mode,
     /// Events that stood before a failure in the same piece: still to go out before it is told.
@@ -69,16 +66,9 @@ impl Drop for OpenStream {
 }
 
 impl Reply {
-    pub fn new(
-        public_model: &str,
-        wants_stream: bool,
-        hide_usage: bool,
-        event_bytes: usize,
-        buffer_bytes: usize,
-    ) -> Self {
-        let public_model = public_model.to_owned();
-        let (streams, mode, unsent) = (false, Mode::Waiting, Vec::new());
-        Self { event_bytes, buffer_bytes, hide_usage, public_model, wants_stream, streams, mode, unsent }
+    /// `hide_usage`: a chat caller did not ask for the usage that the vendor is made to tell.
+    pub fn new(hide_usage: bool) -> Self {
+        Self { hide_usage, streams: false, mode: Mode::Waiting, unsent: Vec::new() }
     }
 
     /// The vendor answered with a stream: once it has begun, a failure must be told inside it.
@@ -125,8 +115,9 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     let reply = &mut call.reply;
     reply.mode = if !header.status.is_success() {
         Mode::Error { status, retry_after: text("retry-after"), body: Vec::new() }
-    } else if reply.wants_stream && is_events {
-        let pass = StreamPass::new(surface, &reply.public_model, reply.hide_usage, reply.event_bytes);
+    } else if call.stream && is_events {
+        let event_bytes = size(call.settings.limits.event_bytes);
+        let pass = StreamPass::new(surface, &call.model.id, reply.hide_usage, event_bytes);
         Mode::Stream(Box::new(pass), OpenStream::begin())
     } else {
         Mode::Whole(Vec::new())
@@ -167,6 +158,7 @@ pub fn body(billing: &Billing, ctx: &mut Context, body: &mut Option<Bytes>, end:
     let request_id = ctx.request_id.clone();
     let Some(call) = ctx.call() else { return Ok(()) };
     let piece = body.take().unwrap_or_default();
+    let mut status = None;
     let outcome = match &mut call.reply.mode {
         Mode::Stream(..) => match stream(billing, call, surface, &piece, end) {
             Err(failure) if call.shared.progress().first_byte.is_some() => {
@@ -175,7 +167,7 @@ pub fn body(billing: &Billing, ctx: &mut Context, body: &mut Option<Bytes>, end:
             outcome => outcome,
         },
         Mode::Whole(kept) => {
-            let limit = call.reply.buffer_bytes;
+            let limit = size(call.settings.limits.response_buffer_bytes);
             match keep(kept, &piece, limit) {
                 Ok(()) if end => whole(billing, call, surface),
                 Ok(()) => Ok(None),
@@ -186,17 +178,16 @@ pub fn body(billing: &Billing, ctx: &mut Context, body: &mut Option<Bytes>, end:
             // What is past the limit is not worth reading: the start tells.
             let room = ERROR_BODY_MAX.saturating_sub(kept.len()).min(piece.len());
             kept.extend_from_slice(piece.get(..room).unwrap_or_default());
-            Ok(if end { error(call, surface, &request_id) } else { None })
+            let told = if end { error(call, surface, &request_id) } else { None };
+            status = call.failure.as_ref().map(|failure| failure.status(surface));
+            Ok(told)
         }
         Mode::Waiting | Mode::Over => Ok(None),
     };
     match outcome {
         Ok(bytes) => {
             *body = bytes;
-            let late = call.shared.late_status();
-            if let Some(status) = late {
-                ctx.status = status;
-            }
+            ctx.status = status.unwrap_or(ctx.status);
             Ok(())
         }
         Err(failure) => {
@@ -205,6 +196,10 @@ pub fn body(billing: &Billing, ctx: &mut Context, body: &mut Option<Bytes>, end:
                 .map_err(|error: Box<Error>| error.into_up())
         }
     }
+}
+
+fn size(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
 fn keep(kept: &mut Vec<u8>, piece: &[u8], limit: usize) -> Result<(), Failure> {

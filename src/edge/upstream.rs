@@ -15,7 +15,7 @@ use http::{Method, Version, header};
 use pingora::http::RequestHeader;
 use pingora::protocols::ALPN;
 use pingora::upstreams::peer::HttpPeer;
-use pingora::{Error, ErrorType, Result};
+use pingora::{Error, ErrorSource, ErrorType, Result};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -130,13 +130,42 @@ impl Call {
     }
 }
 
-/// The header that the vendor gets.
+/// An attempt that nobody answered: the next endpoint is tried, if there is one.
+pub fn connect_failed(call: &mut Call, error: &mut Error) {
+    count_attempt(call, 0);
+    let timed_out = matches!(error.etype(), ErrorType::ConnectTimedout | ErrorType::TLSHandshakeTimedout);
+    let kind = if timed_out { Kind::UpstreamTimeout } else { Kind::UpstreamUnreachable };
+    call.failure = Some(Failure::of(kind));
+    error.set_retry(call.may_retry());
+}
+
+/// Whether an attempt that broke off is made again, there or elsewhere.
+pub fn retry_broken(call: &mut Call, error: &mut Error, reused: bool) -> bool {
+    error.retry.decide_reuse(reused);
+    let was_dead = error.retry() && reused;
+    // A silent vendor is noticed on the client's side, where time is watched.
+    let is_silence = call.shared.progress().ended == Some(Ended::FirstByte);
+    if *error.esource() != ErrorSource::Upstream && !is_silence {
+        return false;
+    }
+    call.failure = call.failure.take().or_else(|| call.reply.bare_error(&call.model));
+    if call.failure.is_none() {
+        count_attempt(call, 0);
+    }
+    let worth_it = call.failure.as_ref().is_none_or(|failure| failure.kind.is_passing());
+    (was_dead && call.may_repeat()) || (worth_it && call.may_retry())
+}
+
+/// Begins an attempt with the header that the vendor gets.
 ///
 /// # Errors
 /// A configured value does not fit into a header.
 pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()> {
     let request_id = ctx.request_id.clone();
     let Some(call) = ctx.call() else { return Ok(()) };
+    call.upstream.sent = true;
+    call.failure = None;
+    call.shared.begin_attempt();
     let Some(endpoint) = call.endpoint() else { return Ok(()) };
     let path = format!("{}{}", endpoint.prefix, call.upstream.path);
     let mut fresh = RequestHeader::build(Method::POST, path.as_bytes(), Some(12))?;
