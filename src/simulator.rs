@@ -9,7 +9,7 @@
 //!
 //! Behaviour is chosen per request by the first `[[sim key=value key=value …]]` in the last user
 //! text (a string content, or a text part of the last user message that has one). A value is a bare
-//! word, `"quoted"` (with `\"`, `\\`, `\n`, `\t`), `'quoted'` (raw) or a JSON object `{…}`. Flags
+//! word, `"quoted"` (with `\"`, `\\`, `\n`, `\t`), `'quoted'` (raw) or JSON, `{…}` or `[…]`. Flags
 //! are `0` or `1`. An unknown key, a bad value or an unclosed marker is a 400 that names it.
 //! An *event* is one SSE event of any kind (the role chunk, `message_start`, `ping`, `[DONE]`, …);
 //! comments are not counted. A count above the stream's length means its end, before the terminator.
@@ -29,9 +29,13 @@
 //! | `cache_read`, `write_5m`, `write_1h` | tokens | cached input; the two writes are one number on chat |
 //! | `output`, `reasoning` | tokens | whole output; its reasoning part |
 //! | `usage` | `none` `zero` `twice` `every` `finish` `negative` `huge` `nan` | usage left out, all 0, last report twice, cumulative on every chunk (messages: a `message_delta` after every delta), on chat's finish chunk, below 0, 2^63, the bare token NaN |
+//! | | `before` | the only full report before the end: chat's usage chunk before the finish chunk; messages: a `message_delta` before the first block, and none in the last one |
+//! | | `late` `early` `start` `nosplit` | messages: no input in `message_start`, in the last `message_delta` only; no input in `message_delta`; all in `message_start` and none later; cache writes without the split by age |
 //! | `model` | string | model name in the answer |
-//! | `finish` | string | `finish_reason` / `stop_reason`, word for word |
-//! | `refusal` | flag | chat: `message.refusal`; messages: stop reason `refusal`, no content |
+//! | `finish` | string | `finish_reason` / `stop_reason`, word for word; `null` is JSON's |
+//! | `stop_sequence` | string | messages: the sequence that ended the answer |
+//! | `refusal` | flag or `after` | chat: `message.refusal`; messages: stop reason `refusal` and `stop_details`, no content but thinking. `after`: the output stands before it |
+//! | `explanation`, `category` | string | what `stop_details` says of the refusal; chat: the words of `refusal=after` |
 //! | `status` | 300–599 | error in the vendor's words (with `error_event`: the kind of that event) |
 //! | `retry_after` | seconds | header on that error |
 //! | `error_body` | `json` `html` `empty` `leak` `quota` `context` `policy` | its body; `leak` quotes a key and an organisation |
@@ -41,16 +45,42 @@
 //! | `hang` | `headers` or events | silence from there on, connection open; a JSON answer after half |
 //! | `garbage` | `json` `sse` `chunk` `headers` `length` | broken JSON, an event that is not JSON, an invalid chunk size, a 2 MiB header, a content-length too large by 100 (JSON) or 2^40 (stream) |
 //! | `error_event` | events | then an error event ends the stream |
+//! | `error_type`, `error_code` | string | the type and the code of the error, in a body and in an event, instead of the usual ones |
 //! | `comment` | flag | an SSE comment before every event |
+//! | `keepalive` | `comment` `data` `ping` `blank` | before every event, and not counted as one: a comment; `data: : keepalive`; a ping (chat: the comment `: ping`); an event with empty data |
 //! | `unknown` | flag | an unknown field in the answer or in every event, and one unknown event |
 //! | `crlf` | flag | CRLF line ends in the event stream |
 //! | `split` | bytes | the stream is written in pieces of this size, across events |
 //! | `nodone` | flag | no `[DONE]`, no `message_stop`; the body ends cleanly |
+//! | `nofinish` | flag | the stream ends cleanly before `message_delta` or the finish chunk |
 //! | `chunked` | flag | a JSON answer in chunked framing |
+//! | `blocks` | JSON array | the answer, part by part, instead of `thinking`, `tool` and `bytes`; see below |
+//! | `display` | `omitted` `summarized` | messages: thinking by its signature only, or in full; else as `thinking.display` says (from generation 4.7 on, omitted without it) |
+//! | `spelling` | `reasoning_content` `reasoning` `reasoning_details` `all` | chat: where reasoning stands |
+//! | `calls` | `interleaved` `zero` `noid` `noindex` `whole` `repeat` `double` `legacy` | chat: fragments of parallel calls alternate; all of them have index 0; they have no id; no index; a call in one chunk; id and name in every fragment; two fragments of a call in one chunk; `function_call` (also if the request has `functions`). messages: `whole` puts the input into the start of the block |
+//! | `shape` | `array` `nochoices` `error` | chat: content is an array of parts; no choices; either vendor: an error with status 200 |
+//! | `min_output` | tokens | chat: an output limit below this is the 400 of a reasoning model that could not finish |
+//! | `strict` | flag | the vendor also refuses what it bears for the sake of tests that pass bodies on: unknown fields that start with `x_` or stand in `stream_options`, `max_tokens` for a chat model that reasons, temperature 1 where sampling is fixed, an output limit above the model's beside `bytes` |
+//! | `lenient` | flag | the vendor checks no more than it needs to answer |
+//!
+//! An element of `blocks` is an object with one of these: `thinking` (a text; `omitted: true` shows
+//! the signature only), `redacted: true`, `text` (with `citations`, each `{url, title, cited}`), `tool`
+//! (a name; with `args`, an object or a string that is sent as it is, and `id`), `search` (a query that the
+//! vendor runs itself; with `hits`, each `{url, title}`, or an `error` code), `unknown` (the type of a
+//! block nobody knows), `refusal` (chat's words). Chat leaves out searches and unknown blocks, and shows redacted
+//! thinking in `reasoning_details` only. If `blocks` has a tool and the last turn is a tool result, the
+//! answer is `text` instead.
+//!
+//! # What is refused
+//!
+//! Both vendors check requests as the real ones do, in their words: see `simulator/checks.rs`. What a
+//! model takes follows from the generation in its name (`claude-opus-4-7`, `gpt-5.5`); a name without
+//! one takes everything. Signatures of thinking must be the simulator's own, of the same text.
 
 mod answer;
 mod behaviour;
 mod chat;
+mod checks;
 mod errors;
 mod events;
 mod http;
@@ -58,8 +88,10 @@ mod json;
 mod marker;
 mod messages;
 mod pages;
+mod part;
 mod play;
 mod request;
+mod signature;
 mod sink;
 mod stats;
 #[cfg(test)]

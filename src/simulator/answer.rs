@@ -4,8 +4,9 @@
 
 use std::ops::Range;
 
-use super::behaviour::Behaviour;
+use super::behaviour::{Behaviour, Refusal};
 use super::errors::Vendor;
+use super::part::{Call, Part, Text, Thought};
 use super::request::Turn;
 use super::usage::Usage;
 
@@ -18,39 +19,30 @@ const PIECES: usize = 6;
 
 #[derive(Debug)]
 pub struct Answer {
-    pub thinking: String,
-    pub text: String,
-    pub calls: Vec<Call>,
+    /// In the order they are produced.
+    pub parts: Vec<Part>,
     pub refuses: bool,
     /// The output was cut at the caller's maximum.
     pub limited: bool,
-    /// Text deltas of a stream.
-    pub deltas: usize,
+    /// Deltas of each text in a stream, if the marker says how many.
+    deltas: Option<usize>,
     pub usage: Usage,
-}
-
-#[derive(Debug)]
-pub struct Call {
-    /// The caller-visible id, if the marker set it.
-    pub id: Option<String>,
-    pub name: String,
-    /// JSON, unless it was cut at the maximum.
-    pub args: String,
 }
 
 impl Answer {
     pub fn new(turn: &Turn, behaviour: &Behaviour) -> Self {
-        let thinking = behaviour.thinking.clone().unwrap_or_default();
-        let calls = calls(turn, behaviour);
-        let text = text(turn, behaviour, calls.is_empty());
-        let deltas = behaviour.events.unwrap_or_else(|| usual_deltas(text.len()));
+        let mut parts = parts(turn, behaviour);
+        for part in &mut parts {
+            if let Part::Thinking(thought) = part {
+                thought.omitted |= behaviour.omitted.unwrap_or(turn.omits_thinking);
+            }
+        }
+        let searches = parts.iter().filter(|part| matches!(part, Part::Search(_))).count();
         let mut answer = Self {
-            thinking,
-            text,
-            calls,
-            refuses: behaviour.refusal,
+            parts,
+            refuses: behaviour.refusal != Refusal::No,
             limited: false,
-            deltas,
+            deltas: behaviour.events,
             usage: Usage {
                 mode: behaviour.usage,
                 input: behaviour.input.unwrap_or_else(|| tokens(turn.body_bytes)),
@@ -59,75 +51,123 @@ impl Answer {
                 write_1h: behaviour.write_1h,
                 output: 0,
                 reasoning: 0,
+                searches: u64::try_from(searches).unwrap_or(u64::MAX),
             },
         };
         let produced = answer.apply_limit(turn.max_tokens);
         let choices = u64::try_from(turn.choices).unwrap_or(1);
         let produced = produced.saturating_mul(choices);
         answer.usage.output = behaviour.output.unwrap_or(produced);
-        let reasoning = behaviour.reasoning.unwrap_or_else(|| tokens(answer.thinking.len()));
-        answer.usage.reasoning = reasoning.min(answer.usage.output);
-        if behaviour.reasoning.is_some() {
-            // Asked for by number: reported as it is, even if it is nonsense.
-            answer.usage.reasoning = reasoning;
-        }
+        let thought = answer.parts.iter().filter(|part| matches!(part, Part::Thinking(_)));
+        let thought = tokens(thought.map(|part| part.output().len()).sum());
+        // Asked for by number, it is reported as it is, even if it is nonsense.
+        answer.usage.reasoning = behaviour.reasoning.unwrap_or(thought.min(answer.usage.output));
         answer
     }
 
     /// Cuts the output at `max_tokens`, in the order it is produced, and counts it. The end of an
     /// answer is a token too, which an answer that was cut does not have.
     fn apply_limit(&mut self, max_tokens: Option<u64>) -> u64 {
-        let whole =
-            self.thinking.len() + self.text.len() + self.calls.iter().map(|call| call.args.len()).sum::<usize>();
+        let whole = self.parts.iter().map(|part| part.output().len()).sum::<usize>();
         let count = tokens(whole) + 1;
         let Some(limit) = max_tokens.filter(|limit| *limit < count) else {
             return count;
         };
         self.limited = true;
         let mut room = usize::try_from(limit).unwrap_or(usize::MAX).saturating_mul(BYTES_PER_TOKEN);
-        let Self { thinking, text, calls, .. } = self;
-        let args = calls.iter_mut().map(|call| &mut call.args);
-        for part in [thinking, text].into_iter().chain(args) {
-            part.truncate(part.floor_char_boundary(room));
-            room -= part.len();
-        }
-        self.calls.retain(|call| !call.args.is_empty());
+        self.parts.retain_mut(|part| {
+            let had_room = room > 0;
+            let Some(output) = part.output_mut() else {
+                return had_room;
+            };
+            output.truncate(output.floor_char_boundary(room));
+            room -= output.len();
+            !output.is_empty()
+        });
         limit
     }
 
-    pub fn thinking_pieces(&self) -> Vec<Range<usize>> {
-        pieces(&self.thinking, PIECES)
+    /// The pieces of a part's output in a stream.
+    pub fn pieces(&self, part: &Part) -> Vec<Range<usize>> {
+        let output = part.output();
+        let count = match part {
+            Part::Text(_) | Part::Refusal(_) => self.deltas.unwrap_or_else(|| usual_deltas(output.len())),
+            _ => PIECES,
+        };
+        pieces(output, count)
     }
 
-    pub fn text_pieces(&self) -> Vec<Range<usize>> {
-        pieces(&self.text, self.deltas)
+    pub fn calls(&self) -> impl Iterator<Item = &Call> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Call(call) => Some(call),
+            _ => None,
+        })
+    }
+
+    /// All texts, joined.
+    pub fn text(&self) -> String {
+        self.joined(|part| matches!(part, Part::Text(_)))
+    }
+
+    /// All thinking, joined.
+    pub fn thinking(&self) -> String {
+        self.joined(|part| matches!(part, Part::Thinking(_)))
+    }
+
+    /// The refusal's words, joined.
+    pub fn refusal(&self) -> String {
+        self.joined(|part| matches!(part, Part::Refusal(_)))
+    }
+
+    fn joined(&self, is_meant: impl Fn(&Part) -> bool) -> String {
+        self.parts.iter().filter(|part| is_meant(part)).map(Part::output).collect()
     }
 }
 
-impl Call {
-    pub fn pieces(&self) -> Vec<Range<usize>> {
-        pieces(&self.args, PIECES)
+fn parts(turn: &Turn, behaviour: &Behaviour) -> Vec<Part> {
+    let thinking = behaviour.thinking.iter().filter(|text| !text.is_empty());
+    let mut parts: Vec<Part> =
+        thinking.map(|text| Part::Thinking(Thought { text: text.clone(), omitted: false })).collect();
+    let mut calls = calls(turn, behaviour);
+    match &behaviour.blocks {
+        // Calls are made once: after their results comes the reply.
+        Some(blocks) if turn.tool_result.is_none() || !blocks.iter().any(|part| matches!(part, Part::Call(_))) => {
+            parts.clone_from(blocks);
+        }
+        _ => {
+            let said = text(turn, behaviour, calls.is_empty());
+            let refuses = behaviour.refusal == Refusal::Instead;
+            let part = if refuses { Part::Refusal(said) } else { Part::Text(Text { text: said, sources: Vec::new() }) };
+            parts.extend((!part.output().is_empty()).then_some(part));
+        }
     }
+    parts.append(&mut calls);
+    if behaviour.refusal == Refusal::After && turn.vendor == Vendor::Chat {
+        parts.push(Part::Refusal(behaviour.explanation.clone().unwrap_or_else(|| REFUSAL.to_owned())));
+    }
+    parts
 }
 
-fn calls(turn: &Turn, behaviour: &Behaviour) -> Vec<Call> {
-    let Some(name) = behaviour.tool.as_ref().filter(|_| turn.tool_result.is_none() && !behaviour.refusal) else {
+fn calls(turn: &Turn, behaviour: &Behaviour) -> Vec<Part> {
+    let refuses = behaviour.refusal == Refusal::Instead;
+    let Some(name) = behaviour.tool.as_ref().filter(|_| turn.tool_result.is_none() && !refuses) else {
         return Vec::new();
     };
     (1..=behaviour.tools.unwrap_or(1))
-        .map(|number| Call {
-            id: behaviour.tool_id.as_ref().map(|id| match number {
+        .map(|number| {
+            let id = behaviour.tool_id.as_ref().map(|id| match number {
                 1 => id.clone(),
                 _ => format!("{id}_{number}"),
-            }),
-            name: name.clone(),
-            args: behaviour.args.clone().unwrap_or_else(|| "{}".to_owned()),
+            });
+            let args = behaviour.args.clone().unwrap_or_else(|| "{}".to_owned());
+            Part::Call(Call { id, name: name.clone(), args })
         })
         .collect()
 }
 
 fn text(turn: &Turn, behaviour: &Behaviour, is_whole_answer: bool) -> String {
-    if behaviour.refusal && turn.vendor == Vendor::Messages {
+    let refuses = behaviour.refusal == Refusal::Instead;
+    if refuses && turn.vendor == Vendor::Messages {
         return String::new();
     }
     if let Some(text) = &behaviour.text {
@@ -139,7 +179,7 @@ fn text(turn: &Turn, behaviour: &Behaviour, is_whole_answer: bool) -> String {
     if !is_whole_answer {
         return String::new();
     }
-    if behaviour.refusal {
+    if refuses {
         return REFUSAL.to_owned();
     }
     let (opening, said) = match &turn.tool_result {

@@ -3,13 +3,20 @@
 //! It must not guess: whatever it does not know is an error that names it. The list for people is in
 //! `simulator.rs`; the syntax is in `marker.rs`.
 
+mod modes;
+
 use std::time::Duration;
 
+pub use self::modes::{Calls, ErrorBody, Garbage, KeepAlive, Refusal, Shape, Spelling, UsageMode};
+
 use super::marker;
+use super::part::{self, Part};
 
 const BYTES_MAX: u64 = 64 * 1024 * 1024;
 const EVENTS_MAX: u64 = 1024 * 1024;
 const TOOLS_MAX: u64 = 128;
+const END: [(&str, bool); 2] = [("clean", true), ("cut", false)];
+const DISPLAY: [(&str, bool); 2] = [("omitted", true), ("summarized", false)];
 const WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What one request asked for.
@@ -35,7 +42,7 @@ pub struct Behaviour {
     pub usage: UsageMode,
     pub model: Option<String>,
     pub finish: Option<String>,
-    pub refusal: bool,
+    pub refusal: Refusal,
     pub status: Option<u16>,
     pub retry_after: Option<u64>,
     pub error_body: ErrorBody,
@@ -45,38 +52,27 @@ pub struct Behaviour {
     pub hang: Option<Point>,
     pub garbage: Option<Garbage>,
     pub error_event: Option<usize>,
-    pub comment: bool,
     pub unknown: bool,
     pub crlf: bool,
     pub split: Option<usize>,
     pub nodone: bool,
     pub chunked: bool,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum UsageMode {
-    #[default]
-    Normal,
-    None,
-    Zero,
-    Twice,
-    Every,
-    Finish,
-    Negative,
-    Huge,
-    Nan,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ErrorBody {
-    #[default]
-    Json,
-    Html,
-    Empty,
-    Leak,
-    Quota,
-    Context,
-    Policy,
+    pub blocks: Option<Vec<Part>>,
+    /// Whether thinking is shown by its signature only.
+    pub omitted: Option<bool>,
+    pub explanation: Option<String>,
+    pub category: Option<String>,
+    pub stop_sequence: Option<String>,
+    pub spelling: Spelling,
+    pub calls: Calls,
+    pub shape: Option<Shape>,
+    pub nofinish: bool,
+    pub keep_alive: Option<KeepAlive>,
+    pub error_type: Option<String>,
+    pub error_code: Option<String>,
+    pub min_output: Option<u64>,
+    pub strict: bool,
+    pub lenient: bool,
 }
 
 /// Where in an answer something goes wrong.
@@ -84,15 +80,6 @@ pub enum ErrorBody {
 pub enum Point {
     Headers,
     Events(usize),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Garbage {
-    Json,
-    Sse,
-    Chunk,
-    Headers,
-    Length,
 }
 
 impl Behaviour {
@@ -108,6 +95,13 @@ impl Behaviour {
     fn check(self) -> Result<Self, String> {
         if self.tool.is_none() && (self.args.is_some() || self.tools.is_some()) {
             return Err("'args' and 'tools' need 'tool'".to_owned());
+        }
+        let is_spelt_out = self.bytes.is_some() || self.tool.is_some() || self.thinking.is_some();
+        if self.blocks.is_some() && is_spelt_out {
+            return Err("'blocks' takes the place of 'bytes', 'tool' and 'thinking'".to_owned());
+        }
+        if self.strict && self.lenient {
+            return Err("'strict' and 'lenient' exclude each other".to_owned());
         }
         Ok(self)
     }
@@ -134,7 +128,7 @@ impl Behaviour {
             "write_5m" => self.write_5m = number(key, &value)?,
             "write_1h" => self.write_1h = number(key, &value)?,
             "reasoning" => self.reasoning = Some(number(key, &value)?),
-            "usage" => self.usage = usage_mode(&value).ok_or_else(|| bad(key, &value))?,
+            "usage" => self.usage = word(key, &value, &modes::USAGE)?,
             _ => return self.set_fault(key, &value),
         }
         Ok(())
@@ -145,24 +139,53 @@ impl Behaviour {
         match key {
             "status" => self.status = Some(status(value).ok_or_else(|| bad(key, value))?),
             "retry_after" => self.retry_after = Some(number(key, value)?),
-            "error_body" => self.error_body = error_body(value).ok_or_else(|| bad(key, value))?,
+            "error_body" => self.error_body = word(key, value, &modes::ERROR_BODY)?,
             "cut" => self.cut = Some(point(key, value)?),
             "hang" => self.hang = Some(point(key, value)?),
-            "end" => self.clean_end = end(value).ok_or_else(|| bad(key, value))?,
-            "garbage" => self.garbage = Some(garbage(value).ok_or_else(|| bad(key, value))?),
+            "end" => self.clean_end = word(key, value, &END)?,
+            "garbage" => self.garbage = Some(word(key, value, &modes::GARBAGE)?),
             "error_event" => self.error_event = Some(size(key, value, 0, EVENTS_MAX)?),
             "split" => self.split = Some(size(key, value, 1, BYTES_MAX)?),
             "reset" => self.reset = flag(key, value)?,
-            "comment" => self.comment = flag(key, value)?,
+            "comment" => self.keep_alive = flag(key, value)?.then_some(KeepAlive::Comment),
             "unknown" => self.unknown = flag(key, value)?,
             "crlf" => self.crlf = flag(key, value)?,
             "nodone" => self.nodone = flag(key, value)?,
             "chunked" => self.chunked = flag(key, value)?,
-            "refusal" => self.refusal = flag(key, value)?,
+            _ => return self.set_form(key, value),
+        }
+        Ok(())
+    }
+
+    /// The last third: what else a translator must bear, and how strict the vendor is.
+    fn set_form(&mut self, key: &str, value: &str) -> Result<(), String> {
+        match key {
+            "blocks" => self.blocks = Some(part::read(value)?),
+            "display" => self.omitted = Some(word(key, value, &DISPLAY)?),
+            "refusal" => self.refusal = word(key, value, &modes::REFUSAL)?,
+            "explanation" => self.explanation = Some(value.to_owned()),
+            "category" => self.category = Some(value.to_owned()),
+            "stop_sequence" => self.stop_sequence = Some(value.to_owned()),
+            "spelling" => self.spelling = word(key, value, &modes::SPELLING)?,
+            "calls" => self.calls = word(key, value, &modes::CALLS)?,
+            "shape" => self.shape = Some(word(key, value, &modes::SHAPE)?),
+            "nofinish" => self.nofinish = flag(key, value)?,
+            "keepalive" => self.keep_alive = Some(word(key, value, &modes::KEEP_ALIVE)?),
+            "error_type" => self.error_type = Some(value.to_owned()),
+            "error_code" => self.error_code = Some(value.to_owned()),
+            "min_output" => self.min_output = Some(number(key, value)?),
+            "strict" => self.strict = flag(key, value)?,
+            "lenient" => self.lenient = flag(key, value)?,
             _ => return Err(format!("unknown key '{key}'")),
         }
         Ok(())
     }
+}
+
+/// The way that a word stands for.
+fn word<T: Copy>(key: &str, value: &str, words: &[(&str, T)]) -> Result<T, String> {
+    let found = words.iter().find(|(word, _)| *word == value);
+    found.map(|(_, way)| *way).ok_or_else(|| bad(key, value))
 }
 
 fn bad(key: &str, value: &str) -> String {
@@ -206,51 +229,4 @@ fn point(key: &str, value: &str) -> Result<Point, String> {
 
 fn status(value: &str) -> Option<u16> {
     value.parse().ok().filter(|status| (300..=599).contains(status))
-}
-
-fn end(value: &str) -> Option<bool> {
-    match value {
-        "clean" => Some(true),
-        "cut" => Some(false),
-        _ => None,
-    }
-}
-
-fn usage_mode(value: &str) -> Option<UsageMode> {
-    Some(match value {
-        "normal" => UsageMode::Normal,
-        "none" => UsageMode::None,
-        "zero" => UsageMode::Zero,
-        "twice" => UsageMode::Twice,
-        "every" => UsageMode::Every,
-        "finish" => UsageMode::Finish,
-        "negative" => UsageMode::Negative,
-        "huge" => UsageMode::Huge,
-        "nan" => UsageMode::Nan,
-        _ => return None,
-    })
-}
-
-fn error_body(value: &str) -> Option<ErrorBody> {
-    Some(match value {
-        "json" => ErrorBody::Json,
-        "html" => ErrorBody::Html,
-        "empty" => ErrorBody::Empty,
-        "leak" => ErrorBody::Leak,
-        "quota" => ErrorBody::Quota,
-        "context" => ErrorBody::Context,
-        "policy" => ErrorBody::Policy,
-        _ => return None,
-    })
-}
-
-fn garbage(value: &str) -> Option<Garbage> {
-    Some(match value {
-        "json" => Garbage::Json,
-        "sse" => Garbage::Sse,
-        "chunk" => Garbage::Chunk,
-        "headers" => Garbage::Headers,
-        "length" => Garbage::Length,
-        _ => return None,
-    })
 }

@@ -2,11 +2,14 @@
 //!
 //! It must not decide what is said (`answer.rs`), nor when it is sent (`play.rs`).
 
+mod deltas;
+
 use std::ops::Range;
 
 use super::answer::Answer;
-use super::behaviour::{Behaviour, UsageMode};
+use super::behaviour::{Behaviour, Calls, Shape, Spelling, UsageMode};
 use super::json::{pretty, quote};
+use super::part::Part;
 use super::request::Turn;
 use super::usage::Usage;
 
@@ -25,24 +28,29 @@ pub struct Reply {
 }
 
 /// One event of a stream, before it is worded; kept small, because streams can be long.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Step {
     /// A chunk that knows nothing, as some hosts send first.
     Prelude,
     Role,
     /// The vendor opens an answer that is one call and nothing else in a single chunk.
     RoleAndCall,
-    Thinking(Range<usize>),
-    Text(Range<usize>),
-    CallStart(usize),
-    CallArgs(usize, Range<usize>),
+    /// A piece of what a part says.
+    Piece(usize, Range<usize>),
+    Opaque(usize),
+    Annotations,
+    /// Entries of one chunk's calls: the call, whether this opens it, and a range of its arguments.
+    Calls(Vec<(usize, bool, Range<usize>)>),
     Finish,
     Usage,
     Done,
 }
 
 impl Reply {
-    pub fn new(turn: Turn, behaviour: Behaviour, serial: String, created: i64) -> Self {
+    pub fn new(turn: Turn, mut behaviour: Behaviour, serial: String, created: i64) -> Self {
+        if turn.legacy_functions {
+            behaviour.calls = Calls::Legacy;
+        }
         let answer = Answer::new(&turn, &behaviour);
         let mut reply = Self { turn, behaviour, answer, serial, created, steps: Vec::new() };
         if reply.turn.stream {
@@ -53,7 +61,8 @@ impl Reply {
 
     /// The body of a JSON answer.
     pub fn whole(&self) -> String {
-        let choices: Vec<String> = (0..self.turn.choices).map(|index| self.choice(index)).collect();
+        let count = if self.behaviour.shape == Some(Shape::NoChoices) { 0 } else { self.turn.choices };
+        let choices: Vec<String> = (0..count).map(|index| self.choice(index)).collect();
         let usage = match self.answer.usage.mode {
             UsageMode::None => String::new(),
             _ => format!(r#","usage":{}"#, self.answer.usage.chat()),
@@ -87,26 +96,16 @@ impl Reply {
                 );
             }
             Step::Usage => return Some(self.chunk(index, "[]", &self.answer.usage)),
-            Step::Role => self.role_delta(""),
-            Step::RoleAndCall => self.role_delta(&format!(r#","tool_calls":[{}]"#, self.call_start(*choice, 0))),
-            Step::Thinking(range) => {
-                format!(r#"{{"reasoning_content":{}}}"#, quote(&self.answer.thinking[range.clone()]))
-            }
-            Step::Text(range) => {
-                let field = if self.answer.refuses { "refusal" } else { "content" };
-                format!(r#"{{"{field}":{}}}"#, quote(&self.answer.text[range.clone()]))
-            }
-            Step::CallStart(call) => {
-                format!(r#"{{"tool_calls":[{}]}}"#, self.call_start(*choice, *call))
-            }
-            Step::CallArgs(call, range) => {
-                let piece = quote(&self.answer.calls[*call].args[range.clone()]);
-                format!(r#"{{"tool_calls":[{{"index":{call},"function":{{"arguments":{piece}}}}}]}}"#)
-            }
+            Step::Role => self.role(""),
+            Step::RoleAndCall => self.role(&format!(r#","tool_calls":[{}]"#, self.entry(*choice, 0, true, None))),
+            Step::Piece(part, range) => self.piece(*part, range.clone()),
+            Step::Opaque(part) => self.opaque(*part),
+            Step::Annotations => format!(r#"{{"annotations":[{}]}}"#, self.annotations()),
+            Step::Calls(entries) => self.calls(*choice, entries),
             Step::Finish => "{}".to_owned(),
         };
         let (finish, usage) = match step {
-            Step::Finish => (quote(self.finish_reason()), self.answer.usage),
+            Step::Finish => (self.finish_reason(), self.answer.usage),
             _ => {
                 let so_far = self.answer.usage.partial(index + 1, self.steps.len());
                 ("null".to_owned(), so_far)
@@ -117,45 +116,106 @@ impl Reply {
     }
 
     fn plan(&mut self) {
-        let answer = &self.answer;
+        let usage = &self.answer.usage;
         let mut steps = Vec::new();
-        let mut for_all = |make: &dyn Fn() -> Step| {
-            steps.extend((0..self.turn.choices).map(|choice| (choice, make())));
-        };
-        let only_call = answer.calls.len() == 1 && answer.text.is_empty() && answer.thinking.is_empty();
+        let only_call = self.answer.parts.len() == 1 && self.answer.calls().next().is_some();
+        let opens_at_once = only_call && self.behaviour.calls == Calls::Usual;
         if self.behaviour.unknown {
-            for_all(&|| Step::Prelude);
+            steps.push(Step::Prelude);
         }
-        for_all(&|| {
-            if only_call { Step::RoleAndCall } else { Step::Role }
-        });
-        for range in answer.thinking_pieces() {
-            for_all(&|| Step::Thinking(range.clone()));
-        }
-        for range in answer.text_pieces() {
-            for_all(&|| Step::Text(range.clone()));
-        }
-        for (number, call) in answer.calls.iter().enumerate() {
-            if !only_call {
-                for_all(&|| Step::CallStart(number));
-            }
-            for range in call.pieces() {
-                for_all(&|| Step::CallArgs(number, range.clone()));
-            }
-        }
-        for_all(&|| Step::Finish);
-        let reports = match answer.usage.mode {
-            UsageMode::None | UsageMode::Finish => 0,
+        steps.push(if opens_at_once { Step::RoleAndCall } else { Step::Role });
+        self.plan_parts(opens_at_once, &mut steps);
+        let is_before = usage.mode == UsageMode::Before && self.turn.include_usage;
+        let reports = match usage.mode {
+            UsageMode::None | UsageMode::Finish | UsageMode::Before => 0,
             UsageMode::Twice => 2,
             _ => 1,
         };
-        if self.turn.include_usage {
-            steps.extend((0..reports).map(|_| (0, Step::Usage)));
+        let choices = self.turn.choices;
+        let for_each = |step: Step| (0..choices).map(move |choice| (choice, step.clone()));
+        let mut all: Vec<(usize, Step)> = steps.into_iter().flat_map(for_each).collect();
+        all.extend(is_before.then_some((0, Step::Usage)));
+        if !self.behaviour.nofinish {
+            all.extend(for_each(Step::Finish));
+            if self.turn.include_usage {
+                all.extend((0..reports).map(|_| (0, Step::Usage)));
+            }
+            if !self.behaviour.nodone {
+                all.push((0, Step::Done));
+            }
         }
-        if !self.behaviour.nodone {
-            steps.push((0, Step::Done));
+        self.steps = all;
+    }
+
+    fn plan_parts(&self, opens_at_once: bool, steps: &mut Vec<Step>) {
+        let mut call = 0;
+        let mut waiting = Vec::new();
+        for (index, part) in self.answer.parts.iter().enumerate() {
+            let pieces = self.answer.pieces(part);
+            match part {
+                Part::Thinking(_) | Part::Text(_) | Part::Refusal(_) => {
+                    steps.extend(pieces.into_iter().map(|range| Step::Piece(index, range)));
+                }
+                Part::Redacted if matches!(self.behaviour.spelling, Spelling::Details | Spelling::All) => {
+                    steps.push(Step::Opaque(index));
+                }
+                Part::Call(_) => {
+                    let entries = self.entries(call, part, opens_at_once);
+                    if self.behaviour.calls == Calls::Interleaved {
+                        waiting.push(entries.into_iter());
+                    } else {
+                        steps.extend(entries.into_iter().map(Step::Calls));
+                    }
+                    call += 1;
+                }
+                Part::Redacted | Part::Search(_) | Part::Unknown(_) => {}
+            }
         }
-        self.steps = steps;
+        while !waiting.is_empty() {
+            waiting.retain_mut(|entries| {
+                let next = entries.next();
+                steps.extend(next.map(Step::Calls));
+                entries.len() > 0
+            });
+        }
+        if !self.annotations().is_empty() {
+            steps.push(Step::Annotations);
+        }
+    }
+
+    /// The entries of each chunk of a call.
+    fn entries(&self, call: usize, part: &Part, is_open: bool) -> Vec<Vec<(usize, bool, Range<usize>)>> {
+        let pieces = self.answer.pieces(part);
+        let later = |range: Range<usize>| (call, false, range);
+        let opening = (call, true, 0..0);
+        match self.behaviour.calls {
+            Calls::Whole => vec![vec![(call, true, 0..part.output().len())]],
+            Calls::Legacy if call > 0 => Vec::new(),
+            Calls::Double => {
+                let mut entries: Vec<_> = std::iter::once(opening).chain(pieces.into_iter().map(later)).collect();
+                let mut chunks = Vec::new();
+                while !entries.is_empty() {
+                    chunks.push(entries.drain(..entries.len().min(2)).collect());
+                }
+                chunks
+            }
+            _ => {
+                let opening = (!is_open).then(|| vec![opening]);
+                opening.into_iter().chain(pieces.into_iter().map(|range| vec![later(range)])).collect()
+            }
+        }
+    }
+
+    fn calls(&self, choice: usize, entries: &[(usize, bool, Range<usize>)]) -> String {
+        let word = |(call, opens, range): &(usize, bool, Range<usize>)| match self.behaviour.calls {
+            Calls::Legacy => self.function(*call, *opens, Some(range.clone())),
+            _ => self.entry(choice, *call, *opens, Some(range.clone())),
+        };
+        let words: Vec<String> = entries.iter().map(word).collect();
+        match self.behaviour.calls {
+            Calls::Legacy => format!(r#"{{"function_call":{}}}"#, words.concat()),
+            _ => format!(r#"{{"tool_calls":[{}]}}"#, words.join(",")),
+        }
     }
 
     fn chunk(&self, index: usize, choices: &str, usage: &Usage) -> String {
@@ -186,58 +246,18 @@ impl Reply {
     }
 
     fn choice(&self, index: usize) -> String {
-        let answer = &self.answer;
-        let text = quote(&answer.text);
-        let only_calls = answer.text.is_empty() && !answer.calls.is_empty();
-        let content = if answer.refuses || only_calls { "null" } else { &text };
-        let refusal = if answer.refuses { &text } else { "null" };
-        let mut calls = String::new();
-        if !answer.calls.is_empty() {
-            let listed: Vec<String> =
-                (0..answer.calls.len()).map(|call| self.call(index, call, "", &answer.calls[call].args)).collect();
-            calls = format!(r#","tool_calls":[{}]"#, listed.join(","));
-        }
-        let mut reasoning = String::new();
-        if !answer.thinking.is_empty() {
-            reasoning = format!(r#","reasoning_content":{}"#, quote(&answer.thinking));
-        }
-        let unknown = self.unknown_field();
-        let finish = quote(self.finish_reason());
-        format!(
-            r#"{{"index":{index},"message":{{"role":"assistant","content":{content}{reasoning}{calls},"refusal":{refusal},"annotations":[]{unknown}}},"logprobs":null,"finish_reason":{finish}}}"#
-        )
+        let (message, finish) = (self.message(index), self.finish_reason());
+        format!(r#"{{"index":{index},"message":{message},"logprobs":null,"finish_reason":{finish}}}"#)
     }
 
-    /// A call; `index` is a field that only streams have.
-    fn call(&self, choice: usize, call: usize, index: &str, args: &str) -> String {
-        let (id, args) = (self.call_id(choice, call), quote(args));
-        let name = quote(&self.answer.calls[call].name);
-        format!(r#"{{{index}"id":{id},"type":"function","function":{{"name":{name},"arguments":{args}}}}}"#)
-    }
-
-    fn call_start(&self, choice: usize, call: usize) -> String {
-        self.call(choice, call, &format!(r#""index":{call},"#), "")
-    }
-
-    fn call_id(&self, choice: usize, call: usize) -> String {
-        match &self.answer.calls[call].id {
-            Some(id) => quote(id),
-            None => format!(r#""call_{}{choice:02}{call:02}""#, self.serial),
-        }
-    }
-
-    fn role_delta(&self, calls: &str) -> String {
-        let has_text = !self.answer.text.is_empty() || self.answer.calls.is_empty();
-        let content = if has_text && !self.answer.refuses { r#""""# } else { "null" };
-        format!(r#"{{"role":"assistant","content":{content}{calls},"refusal":null}}"#)
-    }
-
-    fn finish_reason(&self) -> &str {
+    fn finish_reason(&self) -> String {
         match &self.behaviour.finish {
-            Some(finish) => finish,
-            None if self.answer.limited => "length",
-            None if !self.answer.calls.is_empty() => "tool_calls",
-            None => "stop",
+            Some(finish) if finish == "null" => finish.clone(),
+            Some(finish) => quote(finish),
+            None if self.answer.limited => quote("length"),
+            None if self.answer.calls().next().is_none() => quote("stop"),
+            None if self.behaviour.calls == Calls::Legacy => quote("function_call"),
+            None => quote("tool_calls"),
         }
     }
 

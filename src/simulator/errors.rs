@@ -13,14 +13,16 @@ pub enum Vendor {
     Messages,
 }
 
-/// An error before it is worded. On messages the status alone decides the type.
+/// An error before it is worded.
 #[derive(Clone, Debug)]
 pub struct Problem {
     pub status: u16,
     pub message: String,
     chat_type: &'static str,
-    param: Option<&'static str>,
-    code: Option<&'static str>,
+    /// The type that a marker asked for, on either vendor.
+    kind: Option<String>,
+    param: Option<String>,
+    code: Option<String>,
 }
 
 const INVALID: &str = "invalid_request_error";
@@ -34,13 +36,18 @@ const CHAT_NO_KEY: &str = "You didn't provide an API key. You need to provide yo
 impl Problem {
     pub fn new(status: u16, message: impl Into<String>) -> Self {
         let chat_type = if status >= 500 { "server_error" } else { INVALID };
-        Self { status, message: message.into(), chat_type, param: None, code: None }
+        Self { status, message: message.into(), chat_type, kind: None, param: None, code: None }
     }
 
-    fn coded(mut self, param: Option<&'static str>, code: Option<&'static str>) -> Self {
-        self.param = param;
-        self.code = code;
+    fn coded(mut self, param: Option<&str>, code: Option<&str>) -> Self {
+        self.param = param.map(str::to_owned);
+        self.code = code.map(str::to_owned);
         self
+    }
+
+    /// What the chat vendor says of a request's parameter.
+    pub fn of_param(message: impl Into<String>, param: &str, code: Option<&str>) -> Self {
+        Self::new(400, message).coded(Some(param), code)
     }
 
     pub fn chat_not_json() -> Self {
@@ -90,11 +97,6 @@ impl Problem {
 
     pub fn messages_no_such_model(model: &str) -> Self {
         Self::new(404, format!("model: {model}"))
-    }
-
-    pub fn messages_signature(turn: usize, block: usize) -> Self {
-        let place = format!("messages.{turn}.content.{block}");
-        Self::new(400, format!("{place}: Invalid `signature` in `thinking` block"))
     }
 
     pub fn messages_version() -> Self {
@@ -173,7 +175,14 @@ impl Problem {
         if let Some(text) = &behaviour.text {
             problem.message.clone_from(text);
         }
-        problem
+        problem.named(behaviour)
+    }
+
+    /// The same with the type and the code that the marker asks for, if it does.
+    pub fn named(mut self, behaviour: &Behaviour) -> Self {
+        self.kind = behaviour.error_type.clone().or(self.kind);
+        self.code = behaviour.error_code.clone().or(self.code);
+        self
     }
 
     /// The body of an HTTP error.
@@ -181,9 +190,9 @@ impl Problem {
         match vendor {
             Vendor::Chat => pretty(&self.event(vendor, request_id), 4),
             Vendor::Messages => {
-                let (kind, message) = (messages_type(self.status), quote(&self.message));
+                let (kind, message) = (self.messages_type(), quote(&self.message));
                 format!(
-                    r#"{{"type":"error","error":{{"type":"{kind}","message":{message}}},"request_id":"{request_id}"}}"#
+                    r#"{{"type":"error","error":{{"type":{kind},"message":{message}}},"request_id":"{request_id}"}}"#
                 )
             }
         }
@@ -194,17 +203,21 @@ impl Problem {
         let message = quote(&self.message);
         match vendor {
             Vendor::Chat => {
-                let (param, code) = (nullable(self.param), nullable(self.code));
-                let kind = self.chat_type;
-                format!(r#"{{"error":{{"message":{message},"type":"{kind}","param":{param},"code":{code}}}}}"#)
+                let (param, code) = (nullable(self.param.as_deref()), nullable(self.code.as_deref()));
+                let kind = quote(self.kind.as_deref().unwrap_or(self.chat_type));
+                format!(r#"{{"error":{{"message":{message},"type":{kind},"param":{param},"code":{code}}}}}"#)
             }
             Vendor::Messages => {
-                let kind = messages_type(self.status);
+                let kind = self.messages_type();
                 format!(
-                    r#"{{"type":"error","error":{{"details":null,"type":"{kind}","message":{message}}},"request_id":"{request_id}"}}"#
+                    r#"{{"type":"error","error":{{"details":null,"type":{kind},"message":{message}}},"request_id":"{request_id}"}}"#
                 )
             }
         }
+    }
+
+    fn messages_type(&self) -> String {
+        quote(self.kind.as_deref().unwrap_or_else(|| messages_type(self.status)))
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! It must not send anything (`play.rs` does).
 
+use super::behaviour::KeepAlive;
 use super::{chat, messages};
 
 /// The events of one stream, in order, worded one by one.
@@ -43,6 +44,17 @@ impl Events {
     /// An event whose data is not JSON.
     pub fn garbage(&self, line_end: &str) -> String {
         frame(self.named("content_block_delta"), "{\"type\":\"content_block_delta\",oops", line_end)
+    }
+
+    /// What keeps a silent connection open; no event of the answer.
+    pub fn keep_alive(&self, kind: KeepAlive, line_end: &str) -> String {
+        match (kind, &self.reply) {
+            (KeepAlive::Comment, _) => format!(": keep-alive{line_end}{line_end}"),
+            (KeepAlive::Data, _) => frame(None, ": keepalive", line_end),
+            (KeepAlive::Ping, Reply::Messages(_)) => frame(Some("ping"), r#"{"type": "ping"}"#, line_end),
+            (KeepAlive::Ping, Reply::Chat(_)) => format!(": ping{line_end}{line_end}"),
+            (KeepAlive::Blank, _) => frame(self.named("ping"), "", line_end),
+        }
     }
 
     fn named(&self, name: &'static str) -> Option<&'static str> {

@@ -47,7 +47,7 @@ fn read_value<'a>(key: &str, text: &'a str) -> Result<(String, &'a str), String>
             let end = inner.find('\'').ok_or_else(|| unclosed(key))?;
             return Ok((inner[..end].to_owned(), &inner[end + 1..]));
         }
-        Some(b'{') => object_end(text).ok_or_else(|| unclosed(key))?,
+        Some(b'{' | b'[') => json_end(text).ok_or_else(|| unclosed(key))?,
         _ => {
             let marker_end = text.find("]]").ok_or_else(|| unclosed(key))?;
             text.find(char::is_whitespace).map_or(marker_end, |space| space.min(marker_end))
@@ -73,16 +73,16 @@ fn read_quoted(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// Length of the JSON object `text` starts with.
-fn object_end(text: &str) -> Option<usize> {
+/// Length of the JSON object or array `text` starts with.
+fn json_end(text: &str) -> Option<usize> {
     let (mut depth, mut in_string, mut escaped) = (0usize, false, false);
     for (at, byte) in text.bytes().enumerate() {
         match byte {
             _ if escaped => escaped = false,
             b'\\' if in_string => escaped = true,
             b'"' => in_string = !in_string,
-            b'{' if !in_string => depth += 1,
-            b'}' if !in_string => {
+            b'{' | b'[' if !in_string => depth += 1,
+            b'}' | b']' if !in_string => {
                 depth = depth.saturating_sub(1);
                 if depth == 0 {
                     return Some(at + 1);
@@ -107,10 +107,17 @@ mod tests {
     use super::read;
 
     #[test]
-    fn values_may_be_words_quoted_or_objects() {
-        let text = r#"hello [[sim a=1 b="x ]] \"y\"" c='{"k": 1}' d={"k":"}]]"} e=]] [[sim f=2]]"#;
+    fn values_may_be_words_quoted_or_json() {
+        let text = r#"hello [[sim a=1 b="x ]] \"y\"" c='{"k": 1}' d={"k":"}]]"} f=[[1],"]"] e=]] [[sim g=2]]"#;
         let pairs = read(text).unwrap_or_default();
-        let want = [("a", "1"), ("b", "x ]] \"y\""), ("c", r#"{"k": 1}"#), ("d", r#"{"k":"}]]"}"#), ("e", "")];
+        let want = [
+            ("a", "1"),
+            ("b", "x ]] \"y\""),
+            ("c", r#"{"k": 1}"#),
+            ("d", r#"{"k":"}]]"}"#),
+            ("f", r#"[[1],"]"]"#),
+            ("e", ""),
+        ];
         assert_eq!(pairs, want.map(|(key, value)| (key, value.to_owned())));
     }
 

@@ -2,16 +2,15 @@
 //!
 //! It must not decide what is said (`answer.rs`), nor when it is sent (`play.rs`).
 
+mod blocks;
+
 use std::ops::Range;
 
-use sha2::{Digest as _, Sha256};
-
 use super::answer::Answer;
-use super::behaviour::{Behaviour, UsageMode};
+use super::behaviour::{Behaviour, Calls, Refusal, UsageMode};
 use super::json::quote;
+use super::part::Part;
 use super::request::Turn;
-use super::stats::hex;
-use super::usage::Usage;
 
 #[derive(Debug)]
 pub struct Reply {
@@ -24,11 +23,11 @@ pub struct Reply {
     steps: Vec<Step>,
 }
 
+/// A block, by the number of its part; a search has two.
 #[derive(Clone, Copy, Debug)]
 enum Block {
-    Thinking,
-    Text,
-    Call(usize),
+    Part(usize),
+    Result(usize),
 }
 
 /// One event of a stream, before it is worded; kept small, because streams can be long.
@@ -40,6 +39,10 @@ enum Step {
     BlockStart(usize),
     Delta(usize, Range<usize>),
     Signature(usize),
+    /// A block and the number of one of its citations.
+    Citation(usize, usize),
+    /// A delta of a block that nobody knows.
+    Odd(usize),
     BlockStop(usize),
     /// Usage so far, in the middle of the answer.
     Report,
@@ -50,10 +53,16 @@ enum Step {
 impl Reply {
     pub fn new(turn: Turn, behaviour: Behaviour, serial: String) -> Self {
         let answer = Answer::new(&turn, &behaviour);
-        let thinking = (!answer.thinking.is_empty()).then_some(Block::Thinking);
-        let text = (!answer.text.is_empty()).then_some(Block::Text);
-        let calls = (0..answer.calls.len()).map(Block::Call);
-        let blocks = thinking.into_iter().chain(text).chain(calls).collect();
+        let mut blocks = Vec::with_capacity(answer.parts.len());
+        for (index, part) in answer.parts.iter().enumerate() {
+            blocks.push(Block::Part(index));
+            blocks.extend(matches!(part, Part::Search(_)).then_some(Block::Result(index)));
+        }
+        if behaviour.refusal == Refusal::Instead {
+            // The vendor shows what it thought, but has said nothing.
+            blocks
+                .retain(|block| matches!(block, Block::Part(part) if matches!(answer.parts[*part], Part::Thinking(_))));
+        }
         let mut reply = Self { turn, behaviour, answer, serial, blocks, steps: Vec::new() };
         if reply.turn.stream {
             reply.plan();
@@ -63,11 +72,11 @@ impl Reply {
 
     /// The body of a JSON answer.
     pub fn whole(&self) -> String {
-        let blocks: Vec<String> = self.blocks.iter().map(|block| self.block(*block)).collect();
-        let (stop, details) = (quote(self.stop_reason()), self.stop_details());
+        let blocks: Vec<String> = (0..self.blocks.len()).map(|index| self.block(index)).collect();
+        let (stop, sequence, details) = (self.stop_reason(), self.stop_sequence(), self.stop_details());
         let usage = self.usage_field(&self.answer.usage.messages_whole());
         format!(
-            r#"{{"id":"msg_{}","type":"message","role":"assistant","model":{},"content":[{}],"stop_reason":{stop},"stop_sequence":null{details}{usage}{}}}"#,
+            r#"{{"id":"msg_{}","type":"message","role":"assistant","model":{},"content":[{}],"stop_reason":{stop},"stop_sequence":{sequence}{details}{usage}{}}}"#,
             self.serial,
             self.model(),
             blocks.join(","),
@@ -87,21 +96,35 @@ impl Reply {
             Step::Unknown => ("sim_unknown", r#","n":1"#.to_owned()),
             Step::Ping => return Some(("ping", r#"{"type": "ping"}"#.to_owned())),
             Step::BlockStart(block) => {
-                let content = self.empty_block(self.blocks[*block]);
+                let content = self.empty_block(*block);
                 ("content_block_start", format!(r#","index":{block},"content_block":{content}"#))
             }
             Step::Delta(block, range) => {
-                let delta = self.delta(self.blocks[*block], range.clone());
+                let delta = self.delta(*block, range.clone());
                 ("content_block_delta", format!(r#","index":{block},"delta":{delta}"#))
             }
             Step::Signature(block) => {
-                let signature = self.signature();
+                let signature = self.signature(*block);
                 let delta = format!(r#"{{"type":"signature_delta","signature":"{signature}"}}"#);
+                ("content_block_delta", format!(r#","index":{block},"delta":{delta}"#))
+            }
+            Step::Citation(block, number) => {
+                let Part::Text(text) = self.part(*block) else { return None };
+                let citation = self.citation(*block, text.sources.get(*number)?);
+                let delta = format!(r#"{{"type":"citations_delta","citation":{citation}}}"#);
+                ("content_block_delta", format!(r#","index":{block},"delta":{delta}"#))
+            }
+            Step::Odd(block) => {
+                let Part::Unknown(kind) = self.part(*block) else { return None };
+                let delta = format!(r#"{{"type":{},"data":"x"}}"#, quote(&format!("{kind}_delta")));
                 ("content_block_delta", format!(r#","index":{block},"delta":{delta}"#))
             }
             Step::BlockStop(block) => ("content_block_stop", format!(r#","index":{block}"#)),
             Step::Report => {
-                let usage = self.answer.usage.partial(index + 1, self.steps.len());
+                let usage = match self.answer.usage.mode {
+                    UsageMode::Before => self.answer.usage,
+                    _ => self.answer.usage.partial(index + 1, self.steps.len()),
+                };
                 let usage = self.usage_field(&usage.messages_so_far());
                 ("message_delta", format!(r#","delta":{{"stop_reason":null,"stop_sequence":null}}{usage}"#))
             }
@@ -115,48 +138,62 @@ impl Reply {
     }
 
     fn plan(&mut self) {
-        let reports = self.answer.usage.mode == UsageMode::Every;
         let mut steps = vec![Step::Start];
         if self.behaviour.unknown {
             steps.push(Step::Unknown);
         }
-        for (index, block) in self.blocks.iter().enumerate() {
+        if self.answer.usage.mode == UsageMode::Before {
+            steps.push(Step::Report);
+        }
+        for index in 0..self.blocks.len() {
             steps.push(Step::BlockStart(index));
             if index == 0 {
                 steps.push(Step::Ping);
             }
-            let ranges = match block {
-                Block::Thinking => self.answer.thinking_pieces(),
-                Block::Text => self.answer.text_pieces(),
-                Block::Call(call) => {
-                    // The vendor opens every call with an empty piece.
-                    steps.push(Step::Delta(index, 0..0));
-                    self.answer.calls[*call].pieces()
-                }
-            };
-            for range in ranges {
-                steps.push(Step::Delta(index, range));
-                steps.extend(reports.then_some(Step::Report));
-            }
-            if matches!(block, Block::Thinking) {
-                steps.push(Step::Signature(index));
-            }
+            self.plan_block(index, &mut steps);
             steps.push(Step::BlockStop(index));
         }
-        steps.push(Step::Finish);
-        if self.answer.usage.mode == UsageMode::Twice {
+        if !self.behaviour.nofinish {
             steps.push(Step::Finish);
-        }
-        if !self.behaviour.nodone {
-            steps.push(Step::Stop);
+            if self.answer.usage.mode == UsageMode::Twice {
+                steps.push(Step::Finish);
+            }
+            if !self.behaviour.nodone {
+                steps.push(Step::Stop);
+            }
         }
         self.steps = steps;
     }
 
+    fn plan_block(&self, index: usize, steps: &mut Vec<Step>) {
+        let reports = self.answer.usage.mode == UsageMode::Every;
+        let part = self.part(index);
+        let ranges = match part {
+            Part::Thinking(thought) if thought.omitted => Vec::new(),
+            Part::Call(_) if self.behaviour.calls == Calls::Whole => Vec::new(),
+            Part::Search(_) if matches!(self.blocks[index], Block::Result(_)) => Vec::new(),
+            Part::Search(search) => std::iter::once(0..blocks::search_input(search).len()).collect(),
+            _ => self.answer.pieces(part),
+        };
+        let is_input = matches!(part, Part::Call(_) | Part::Search(_)) && !ranges.is_empty();
+        if is_input {
+            // The vendor opens every input with an empty piece.
+            steps.push(Step::Delta(index, 0..0));
+        }
+        for range in ranges {
+            steps.push(Step::Delta(index, range));
+            steps.extend(reports.then_some(Step::Report));
+        }
+        match part {
+            Part::Thinking(_) => steps.push(Step::Signature(index)),
+            Part::Text(text) => steps.extend((0..text.sources.len()).map(|number| Step::Citation(index, number))),
+            Part::Unknown(_) => steps.push(Step::Odd(index)),
+            _ => {}
+        }
+    }
+
     fn start(&self) -> String {
-        // The vendor has produced a token or so when it starts; the number is a placeholder.
-        let usage = Usage { output: self.answer.usage.output.min(1), reasoning: 0, ..self.answer.usage };
-        let usage = self.usage_field(&usage.messages_whole());
+        let usage = self.usage_field(&self.answer.usage.messages_start());
         format!(
             r#","message":{{"model":{},"id":"msg_{}","type":"message","role":"assistant","content":[],"stop_reason":null,"stop_sequence":null{usage}}}"#,
             self.model(),
@@ -165,72 +202,58 @@ impl Reply {
     }
 
     fn finish(&self) -> String {
-        let (stop, details) = (quote(self.stop_reason()), self.stop_details());
-        let usage = self.usage_field(&self.answer.usage.messages_so_far());
-        format!(r#","delta":{{"stop_reason":{stop},"stop_sequence":null{details}}}{usage}"#)
-    }
-
-    fn block(&self, block: Block) -> String {
-        match block {
-            Block::Thinking => {
-                let (thinking, signature) = (quote(&self.answer.thinking), self.signature());
-                format!(r#"{{"type":"thinking","thinking":{thinking},"signature":"{signature}"}}"#)
-            }
-            Block::Text => format!(r#"{{"type":"text","text":{}}}"#, quote(&self.answer.text)),
-            Block::Call(call) => {
-                let args = &self.answer.calls[call].args;
-                let is_json = serde_json::from_str::<serde::de::IgnoredAny>(args).is_ok();
-                self.call(call, if is_json { args } else { "{}" })
-            }
-        }
-    }
-
-    fn empty_block(&self, block: Block) -> String {
-        match block {
-            Block::Thinking => r#"{"type":"thinking","thinking":"","signature":""}"#.to_owned(),
-            Block::Text => r#"{"type":"text","text":""}"#.to_owned(),
-            Block::Call(call) => self.call(call, "{}"),
-        }
-    }
-
-    fn call(&self, call: usize, input: &str) -> String {
-        let name = quote(&self.answer.calls[call].name);
-        let id = match &self.answer.calls[call].id {
-            Some(id) => quote(id),
-            None => format!(r#""toolu_{}{call:02}""#, self.serial),
+        let (stop, sequence, details) = (self.stop_reason(), self.stop_sequence(), self.stop_details());
+        let usage = match self.answer.usage.mode {
+            UsageMode::Before | UsageMode::Start => String::new(),
+            _ => self.usage_field(&self.answer.usage.messages_so_far()),
         };
-        format!(r#"{{"type":"tool_use","id":{id},"name":{name},"input":{input}}}"#)
+        format!(r#","delta":{{"stop_reason":{stop},"stop_sequence":{sequence}{details}}}{usage}"#)
     }
 
-    fn delta(&self, block: Block, range: Range<usize>) -> String {
-        let (kind, field, whole) = match block {
-            Block::Thinking => ("thinking_delta", "thinking", &self.answer.thinking),
-            Block::Text => ("text_delta", "text", &self.answer.text),
-            Block::Call(call) => ("input_json_delta", "partial_json", &self.answer.calls[call].args),
+    fn part(&self, index: usize) -> &Part {
+        let (Block::Part(part) | Block::Result(part)) = self.blocks[index];
+        &self.answer.parts[part]
+    }
+
+    fn delta(&self, index: usize, range: Range<usize>) -> String {
+        let search;
+        let (kind, field, whole) = match self.part(index) {
+            Part::Thinking(_) => ("thinking_delta", "thinking", self.shown(index)),
+            Part::Call(call) => ("input_json_delta", "partial_json", call.args.as_str()),
+            Part::Search(written) => {
+                search = blocks::search_input(written);
+                ("input_json_delta", "partial_json", search.as_str())
+            }
+            part => ("text_delta", "text", part.output()),
         };
         format!(r#"{{"type":"{kind}","{field}":{}}}"#, quote(&whole[range]))
     }
 
-    fn signature(&self) -> String {
-        format!("EqSim{}==", hex(&Sha256::digest(self.answer.thinking.as_bytes())))
+    fn stop_reason(&self) -> String {
+        match &self.behaviour.finish {
+            Some(finish) if finish == "null" => finish.clone(),
+            Some(finish) => quote(finish),
+            None if self.answer.refuses => quote("refusal"),
+            None if self.answer.limited => quote("max_tokens"),
+            None if self.behaviour.stop_sequence.is_some() => quote("stop_sequence"),
+            None if self.answer.calls().next().is_some() => quote("tool_use"),
+            None => quote("end_turn"),
+        }
     }
 
-    fn stop_reason(&self) -> &str {
-        match &self.behaviour.finish {
-            Some(finish) => finish,
-            None if self.answer.refuses => "refusal",
-            None if self.answer.limited => "max_tokens",
-            None if !self.answer.calls.is_empty() => "tool_use",
-            None => "end_turn",
-        }
+    fn stop_sequence(&self) -> String {
+        self.behaviour.stop_sequence.as_deref().map_or_else(|| "null".to_owned(), quote)
     }
 
     fn stop_details(&self) -> String {
         if !self.answer.refuses {
             return String::new();
         }
-        let words = self.behaviour.text.as_deref().map_or_else(|| "null".to_owned(), quote);
-        format!(r#","stop_details":{{"type":"refusal","category":null,"explanation":{words}}}"#)
+        let behaviour = &self.behaviour;
+        let text = behaviour.text.as_ref().filter(|_| behaviour.refusal == Refusal::Instead);
+        let words = behaviour.explanation.as_ref().or(text).map_or_else(|| "null".to_owned(), |words| quote(words));
+        let category = behaviour.category.as_deref().map_or_else(|| "null".to_owned(), quote);
+        format!(r#","stop_details":{{"type":"refusal","category":{category},"explanation":{words}}}"#)
     }
 
     fn usage_field(&self, usage: &str) -> String {

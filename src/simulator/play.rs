@@ -178,8 +178,8 @@ async fn send_stream(
         if index > 0 && !behaviour.gap.is_zero() {
             deadline = wait_for_turn(&mut sink, deadline, behaviour.gap).await?;
         }
-        if behaviour.comment {
-            sink.write(format!(": keep-alive{line_end}{line_end}").as_bytes()).await?;
+        if let Some(kind) = behaviour.keep_alive {
+            sink.write(events.keep_alive(kind, line_end).as_bytes()).await?;
         }
         sink.write(events.event(index, line_end).as_bytes()).await?;
         index += 1;

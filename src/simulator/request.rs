@@ -1,14 +1,22 @@
-//! What a call asks for, as the vendors check and read it.
+//! What a call asks for.
 //!
-//! It must not be stricter than the vendors where they are lenient, nor check what no test needs.
-//! Read next: `errors.rs` for how a problem is worded on the wire.
+//! It must not check more than an answer needs: the rest is in `checks.rs`. Read next: `errors.rs`
+//! for how a problem is worded on the wire.
 
 use serde_json::Value;
 
+use super::checks::models;
 use super::errors::{Problem, Vendor};
 use super::marker;
 
 const CHOICES_MAX: u64 = 128;
+
+/// A call's body, read as far as every answer needs it.
+pub struct Asked {
+    pub turn: Turn,
+    /// The whole of it, for the checks.
+    pub body: Value,
+}
 
 /// The parts of a request body that decide the answer.
 #[derive(Debug)]
@@ -20,6 +28,10 @@ pub struct Turn {
     pub include_usage: bool,
     /// Chat: the caller did not switch the padding field off.
     pub obfuscation: bool,
+    /// Chat: the caller knows functions, but no tools.
+    pub legacy_functions: bool,
+    /// Messages: thinking is to be shown by its signature only.
+    pub omits_thinking: bool,
     pub choices: usize,
     pub max_tokens: Option<u64>,
     pub service_tier: String,
@@ -30,7 +42,7 @@ pub struct Turn {
     pub body_bytes: usize,
 }
 
-pub fn read_chat(body: &[u8]) -> Result<Turn, Problem> {
+pub fn read_chat(body: &[u8]) -> Result<Asked, Problem> {
     let value: Value = serde_json::from_slice(body).map_err(|_| Problem::chat_not_json())?;
     let model = value["model"].as_str().ok_or_else(Problem::chat_without_model)?;
     let messages = match value.get("messages") {
@@ -53,23 +65,26 @@ pub fn read_chat(body: &[u8]) -> Result<Turn, Problem> {
     let tier = value["service_tier"].as_str().filter(|tier| matches!(*tier, "flex" | "priority"));
     let last = messages.last().unwrap_or(&Value::Null);
     let is_result = matches!(last["role"].as_str(), Some("tool" | "function"));
-    Ok(Turn {
+    let turn = Turn {
         vendor: Vendor::Chat,
         model: model.to_owned(),
         stream,
         include_usage: options["include_usage"] == true,
         obfuscation: options["include_obfuscation"] != false,
+        legacy_functions: value["functions"].is_array() && !value["tools"].is_array(),
+        omits_thinking: false,
         choices: usize::try_from(choices).unwrap_or(1),
         max_tokens: value["max_completion_tokens"].as_u64().or(value["max_tokens"].as_u64()),
         service_tier: tier.unwrap_or("default").to_owned(),
         user_text: last_user_text(messages).to_owned(),
         tool_result: is_result.then(|| joined_text(&last["content"])),
         body_bytes: body.len(),
-    })
+    };
+    Ok(Asked { turn, body: value })
 }
 
 /// `counts` is true for the token counter, which needs no `max_tokens`.
-pub fn read_messages(body: &[u8], counts: bool) -> Result<Turn, Problem> {
+pub fn read_messages(body: &[u8], counts: bool) -> Result<Asked, Problem> {
     let value: Value = serde_json::from_slice(body).map_err(|error| Problem::messages_not_json(&error))?;
     let model = value["model"].as_str().ok_or_else(|| Problem::messages_missing("model"))?;
     let max_tokens = value["max_tokens"].as_u64();
@@ -84,37 +99,32 @@ pub fn read_messages(body: &[u8], counts: bool) -> Result<Turn, Problem> {
     if model.starts_with("missing-") {
         return Err(Problem::messages_no_such_model(model));
     }
-    check_signatures(messages)?;
     let last = &messages.last().unwrap_or(&Value::Null)["content"];
     let result = last.as_array().and_then(|blocks| blocks.iter().rev().find(|block| block["type"] == "tool_result"));
-    Ok(Turn {
+    let turn = Turn {
         vendor: Vendor::Messages,
         model: model.to_owned(),
         stream: value["stream"] == true,
         include_usage: true,
         obfuscation: false,
+        legacy_functions: false,
+        omits_thinking: omits_thinking(model, &value["thinking"]["display"]),
         choices: 1,
         max_tokens,
         service_tier: "standard".to_owned(),
         user_text: last_user_text(messages).to_owned(),
         tool_result: result.map(|block| joined_text(&block["content"])),
         body_bytes: body.len(),
-    })
+    };
+    Ok(Asked { turn, body: value })
 }
 
-/// The messages vendor refuses thinking that it did not sign. Any signature that could be one passes.
-fn check_signatures(messages: &[Value]) -> Result<(), Problem> {
-    for (turn, message) in messages.iter().enumerate() {
-        let blocks = message["content"].as_array().map_or(&[][..], Vec::as_slice);
-        for (index, block) in blocks.iter().enumerate() {
-            let signature = block["signature"].as_str().unwrap_or_default();
-            let is_foreign = signature.is_empty() || signature.starts_with("gw1.");
-            if block["type"] == "thinking" && is_foreign {
-                return Err(Problem::messages_signature(turn, index));
-            }
-        }
+/// The newer models show their thinking only on request.
+fn omits_thinking(model: &str, display: &Value) -> bool {
+    match display.as_str() {
+        Some(display) => display == "omitted",
+        None => models::generation(model).is_some_and(|generation| generation >= (4, 7)),
     }
-    Ok(())
 }
 
 fn last_user_text(messages: &[Value]) -> &str {

@@ -5,6 +5,8 @@
 // Tests stop at the first thing that is not as it should be.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod chat_forms;
+mod messages_forms;
 mod wire;
 
 use serde_json::{Value, json};

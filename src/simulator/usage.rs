@@ -14,6 +14,8 @@ pub struct Usage {
     pub write_1h: u64,
     pub output: u64,
     pub reasoning: u64,
+    /// Searches that the vendor ran itself.
+    pub searches: u64,
 }
 
 impl Usage {
@@ -65,30 +67,64 @@ impl Usage {
         )
     }
 
-    /// The messages vendor's report in an answer and at the start of a stream.
+    /// The messages vendor's report in an answer.
     pub fn messages_whole(&self) -> String {
+        let split = match self.mode {
+            UsageMode::NoSplit => String::new(),
+            _ => format!(
+                r#""cache_creation":{{"ephemeral_5m_input_tokens":{},"ephemeral_1h_input_tokens":{}}},"#,
+                self.shown(self.write_5m),
+                self.shown(self.write_1h),
+            ),
+        };
         format!(
-            r#"{{"input_tokens":{},"cache_creation_input_tokens":{},"cache_read_input_tokens":{},"cache_creation":{{"ephemeral_5m_input_tokens":{},"ephemeral_1h_input_tokens":{}}},"output_tokens":{}{},"service_tier":"standard"}}"#,
-            self.shown(self.input),
-            self.shown(self.written()),
-            self.shown(self.cache_read),
-            self.shown(self.write_5m),
-            self.shown(self.write_1h),
+            r#"{{{},{split}"output_tokens":{}{}{},"service_tier":"standard"}}"#,
+            self.messages_input(),
             self.shown(self.output),
             self.thinking_tokens(),
+            self.search_requests(),
         )
+    }
+
+    /// The same at the start of a stream, when a token or so is produced: a placeholder, unless no
+    /// other report will come.
+    pub fn messages_start(&self) -> String {
+        let begun = Self { output: self.output.min(1), reasoning: 0, searches: 0, ..*self };
+        match self.mode {
+            UsageMode::Start => self.messages_whole(),
+            UsageMode::Late => Self { input: 0, cache_read: 0, write_5m: 0, write_1h: 0, ..begun }.messages_whole(),
+            _ => begun.messages_whole(),
+        }
     }
 
     /// The messages vendor's report later in a stream.
     pub fn messages_so_far(&self) -> String {
+        let input = match self.mode {
+            UsageMode::Early => String::new(),
+            _ => format!("{},", self.messages_input()),
+        };
         format!(
-            r#"{{"input_tokens":{},"cache_creation_input_tokens":{},"cache_read_input_tokens":{},"output_tokens":{}{}}}"#,
+            r#"{{{input}"output_tokens":{}{}{}}}"#,
+            self.shown(self.output),
+            self.thinking_tokens(),
+            self.search_requests(),
+        )
+    }
+
+    fn messages_input(&self) -> String {
+        format!(
+            r#""input_tokens":{},"cache_creation_input_tokens":{},"cache_read_input_tokens":{}"#,
             self.shown(self.input),
             self.shown(self.written()),
             self.shown(self.cache_read),
-            self.shown(self.output),
-            self.thinking_tokens(),
         )
+    }
+
+    fn search_requests(&self) -> String {
+        match self.searches {
+            0 => String::new(),
+            count => format!(r#","server_tool_use":{{"web_search_requests":{}}}"#, self.shown(count)),
+        }
     }
 
     fn thinking_tokens(&self) -> String {

@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::behaviour::{Behaviour, ErrorBody};
+use super::behaviour::{Behaviour, ErrorBody, Shape};
 use super::errors::{self, Problem, Vendor};
 use super::events::{Events, Reply};
 use super::http::Request;
+use super::request::Asked;
 use super::stats::hex;
-use super::{Fault, Keys, Options, Stats, chat, messages, request};
+use super::{Fault, Keys, Options, Stats, chat, checks, messages, request};
 
 const MODELS: [&str; 3] = ["sim-small", "sim-medium", "sim-large"];
 const MODELS_CREATED: &str = "2026-01-01T00:00:00Z";
@@ -98,9 +99,10 @@ impl Call<'_> {
         }
     }
 
-    fn converse(&self, turn: request::Turn) -> Result<Plan, Problem> {
-        self.server.stats.count_model(&turn.model);
-        let behaviour = Behaviour::read(&turn.user_text).map_err(|fault| Problem::marker(&fault))?;
+    fn converse(&self, asked: Asked) -> Result<Plan, Problem> {
+        self.server.stats.count_model(&asked.turn.model);
+        let behaviour = self.check(&asked)?;
+        let turn = asked.turn;
         let asked = behaviour.status.map(|status| Problem::of_marker(self.vendor, status, &behaviour));
         if let Some(problem) = asked.as_ref().filter(|_| behaviour.error_event.is_none() || !turn.stream) {
             return Ok(self.refuse(problem, behaviour));
@@ -111,6 +113,10 @@ impl Call<'_> {
             Vendor::Chat => Problem::of_status(self.vendor, 500),
             Vendor::Messages => Problem::of_status(self.vendor, 529),
         });
+        let error = error.named(&behaviour);
+        if behaviour.shape == Some(Shape::Error) && !streams {
+            return Ok(self.json(200, error.body(self.vendor, &self.request_id()), behaviour));
+        }
         let (whole, reply) = match self.vendor {
             Vendor::Chat => {
                 let created = Timestamp::now().as_second();
@@ -130,8 +136,21 @@ impl Call<'_> {
         Ok(Plan { status: 200, head: self.head(), behaviour, body })
     }
 
-    fn count_tokens(&self, turn: &request::Turn) -> Result<Plan, Problem> {
-        let behaviour = Behaviour::read(&turn.user_text).map_err(|fault| Problem::marker(&fault))?;
+    /// The behaviour that the call asks for, once the vendor has nothing against the call.
+    fn check(&self, asked: &Asked) -> Result<Behaviour, Problem> {
+        let behaviour = Behaviour::read(&asked.turn.user_text).map_err(|fault| Problem::marker(&fault))?;
+        if !behaviour.lenient {
+            let previews = self.request.headers.iter().filter(|(name, _)| name == "anthropic-beta");
+            let previews: Vec<&str> = previews.map(|(_, value)| value.as_str()).collect();
+            let (model, body, previews) = (&asked.turn.model, &asked.body, &previews.join(","));
+            checks::Call { model, body, behaviour: &behaviour, previews }.check(self.vendor)?;
+        }
+        Ok(behaviour)
+    }
+
+    fn count_tokens(&self, asked: &Asked) -> Result<Plan, Problem> {
+        let behaviour = self.check(asked)?;
+        let turn = &asked.turn;
         if let Some(status) = behaviour.status {
             let problem = Problem::of_marker(self.vendor, status, &behaviour);
             return Ok(self.refuse(&problem, behaviour));

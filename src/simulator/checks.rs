@@ -1,0 +1,84 @@
+//! What the vendors refuse in a request that could be answered: a wrong translation must not pass.
+//!
+//! It must not be stricter than the vendors are, and says what is wrong in their words. Read next:
+//! `checks/messages.rs` and `checks/chat.rs`.
+
+mod blocks;
+mod cache;
+mod chat;
+mod chat_schema;
+mod chat_tools;
+mod chat_turns;
+mod messages;
+mod messages_tools;
+pub mod models;
+mod pairing;
+mod structured;
+#[cfg(test)]
+mod tests;
+mod thinking;
+mod turns;
+
+use serde_json::Value;
+
+use super::behaviour::Behaviour;
+use super::errors::{Problem, Vendor};
+
+/// A call whose body has been read.
+pub struct Call<'a> {
+    pub model: &'a str,
+    pub body: &'a Value,
+    pub behaviour: &'a Behaviour,
+    /// The previews that the caller switched on, by header.
+    pub previews: &'a str,
+}
+
+impl Call<'_> {
+    pub fn check(&self, vendor: Vendor) -> Result<(), Problem> {
+        match vendor {
+            Vendor::Chat => chat::check(self),
+            Vendor::Messages => messages::check(self),
+        }
+    }
+
+    /// A member of the body, which is as good as absent if it is null.
+    fn given(&self, name: &str) -> Option<&Value> {
+        given(self.body, name)
+    }
+
+    /// The output limit of the model; whoever wants a filler for load may ask for more.
+    fn output_max(&self) -> Option<u64> {
+        let wants_filler = self.behaviour.bytes.is_some() && !self.behaviour.strict;
+        models::output_max(self.model).filter(|_| !wants_filler)
+    }
+
+    fn has_preview(&self, name: &str) -> bool {
+        self.previews.contains(name)
+    }
+
+    /// Whether a field that the vendor does not know passes all the same: tests of bodies that are
+    /// passed on mark theirs so.
+    fn spares(&self, name: &str) -> bool {
+        !self.behaviour.strict && name.starts_with("x_")
+    }
+}
+
+fn given<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
+    value.get(name).filter(|value| !value.is_null())
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// The first member of an object that is not among the known ones.
+fn unknown<'a>(value: &'a Value, known: &[&str]) -> Option<&'a str> {
+    let names = value.as_object()?.keys().map(String::as_str);
+    names.into_iter().find(|name| !known.contains(name))
+}
+
+/// Letters, digits, `_` and `-`, as many as there may be.
+fn is_word(text: &str, max: usize) -> bool {
+    let is_word_byte = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    (1..=max).contains(&text.len()) && text.bytes().all(is_word_byte)
+}

@@ -1,0 +1,139 @@
+//! The chat vendor's checks of a JSON schema, and of one that the output is held to.
+//!
+//! It must not know whose schema it is: `of` says it, as the vendor names it.
+
+use serde_json::Value;
+
+use super::list;
+use crate::simulator::errors::Problem;
+
+/// Keywords that a strict schema may not have.
+const NOT_STRICT: [&str; 10] = [
+    "allOf",
+    "oneOf",
+    "not",
+    "if",
+    "then",
+    "else",
+    "dependentRequired",
+    "dependentSchemas",
+    "patternProperties",
+    "uniqueItems",
+];
+
+struct Check<'a> {
+    of: &'a str,
+    param: &'a str,
+    strict: bool,
+}
+
+/// The schema must be one, of an object, whose members are told.
+pub fn check(of: &str, param: &str, schema: &Value) -> Result<(), Problem> {
+    Check { of, param, strict: false }.top(schema)
+}
+
+/// It must also leave nothing open.
+pub fn check_strict(of: &str, param: &str, schema: &Value) -> Result<(), Problem> {
+    Check { of, param, strict: true }.top(schema)
+}
+
+impl Check<'_> {
+    fn refused(&self, message: &str) -> Problem {
+        let text = format!("Invalid schema for {}: {message}", self.of);
+        let code = if self.param.starts_with("tools") { Some("invalid_function_parameters") } else { None };
+        Problem::of_param(text, self.param, code)
+    }
+
+    fn top(&self, schema: &Value) -> Result<(), Problem> {
+        let kind = schema["type"].as_str();
+        if kind != Some("object") {
+            let kind = kind.unwrap_or("None");
+            return Err(
+                self.refused(&format!("schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{kind}\"'."))
+            );
+        }
+        if ["oneOf", "anyOf", "allOf", "enum", "not"].iter().any(|name| schema.get(name).is_some()) {
+            return Err(self.refused(
+                "schema must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level.",
+            ));
+        }
+        if !schema["properties"].is_object() {
+            return Err(self.refused("In context=(), object schema missing properties."));
+        }
+        self.node(schema, &mut Vec::new())
+    }
+
+    fn node(&self, schema: &Value, context: &mut Vec<String>) -> Result<(), Problem> {
+        let Some(members) = schema.as_object() else {
+            return Ok(());
+        };
+        let place = place(context);
+        for name in ["required", "enum"] {
+            if members.get(name).is_some_and(|value| !value.is_array()) {
+                let shown = if schema[name].is_null() { "None".to_owned() } else { schema[name].to_string() };
+                return Err(self.refused(&format!("{shown} is not of type 'array'.")));
+            }
+        }
+        if is_of(schema, "array") && schema.get("items").is_none() {
+            return Err(self.refused(&format!("In context={place}, array schema missing items.")));
+        }
+        if self.strict {
+            self.strict(schema, &place)?;
+        }
+        for name in ["properties", "$defs"] {
+            for (member, inner) in schema[name].as_object().into_iter().flatten() {
+                self.inner(inner, context, &[name, member])?;
+            }
+        }
+        for name in ["anyOf", "oneOf", "allOf"] {
+            for (index, inner) in list(&schema[name]).iter().enumerate() {
+                self.inner(inner, context, &[name, &index.to_string()])?;
+            }
+        }
+        self.inner(&schema["items"], context, &["items"])
+    }
+
+    fn inner(&self, schema: &Value, context: &mut Vec<String>, names: &[&str]) -> Result<(), Problem> {
+        let depth = context.len();
+        context.extend(names.iter().map(|name| format!("'{name}'")));
+        let checked = self.node(schema, context);
+        context.truncate(depth);
+        checked
+    }
+
+    fn strict(&self, schema: &Value, place: &str) -> Result<(), Problem> {
+        if let Some(name) = NOT_STRICT.iter().find(|name| schema.get(**name).is_some()) {
+            return Err(self.refused(&format!("In context={place}, '{name}' is not permitted.")));
+        }
+        if !is_of(schema, "object") {
+            return Ok(());
+        }
+        if schema["additionalProperties"] != false {
+            return Err(self.refused(&format!(
+                "In context={place}, 'additionalProperties' is required to be supplied and to be false."
+            )));
+        }
+        let required = list(&schema["required"]);
+        let mut names = schema["properties"].as_object().into_iter().flat_map(|members| members.keys());
+        match names.find(|name| !required.iter().any(|required| required == name.as_str())) {
+            Some(name) => Err(self.refused(&format!(
+                "In context={place}, 'required' is required to be supplied and to be an array including every key in \
+                 properties. Missing '{name}'."
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn is_of(schema: &Value, kind: &str) -> bool {
+    schema["type"] == kind || list(&schema["type"]).iter().any(|listed| listed == kind)
+}
+
+/// The context as the vendor writes it: a tuple.
+fn place(context: &[String]) -> String {
+    match context {
+        [] => "()".to_owned(),
+        [one] => format!("({one},)"),
+        many => format!("({})", many.join(", ")),
+    }
+}

@@ -1,0 +1,148 @@
+//! What the simulated vendors' models accept, by the generation in their names.
+//!
+//! It must not refuse anything for a model whose name says no generation.
+
+/// Major and minor number of the model's generation; none if its name has none.
+pub fn generation(model: &str) -> Option<(u32, u32)> {
+    let name = model.strip_prefix("claude-").or_else(|| model.strip_prefix("gpt-"))?;
+    let mut numbers = name.split(['-', '.']).filter_map(small).peekable();
+    let major = numbers.next()?;
+    Some((major, numbers.next().unwrap_or(0)))
+}
+
+/// A number of a generation; eight digits are a date.
+fn small(word: &str) -> Option<u32> {
+    let digits = word.trim_end_matches(|character: char| character.is_ascii_alphabetic());
+    digits.parse().ok().filter(|_| digits.len() <= 2)
+}
+
+/// Output tokens that the model can produce at most.
+pub fn output_max(model: &str) -> Option<u64> {
+    match generation(model)? {
+        _ if model.starts_with("claude-") => Some(64_000),
+        (5.., _) => Some(128_000),
+        _ => Some(16_384),
+    }
+}
+
+/// How a model of the messages vendor thinks, is steered and is sampled.
+#[derive(Clone, Copy, Debug)]
+pub struct MessagesModel {
+    generation: Option<(u32, u32)>,
+    is_small: bool,
+}
+
+impl MessagesModel {
+    pub fn of(model: &str) -> Self {
+        Self { generation: generation(model), is_small: model.contains("haiku") }
+    }
+
+    fn is_from(&self, generation: (u32, u32)) -> bool {
+        self.generation.is_some_and(|own| own >= generation)
+    }
+
+    fn is_before(&self, generation: (u32, u32)) -> bool {
+        self.generation.is_some_and(|own| own < generation)
+    }
+
+    /// Temperature or top_p, but not both.
+    pub fn samples_by_one(&self) -> bool {
+        self.is_from((4, 1)) && self.is_before((4, 7))
+    }
+
+    pub fn has_fixed_sampling(&self) -> bool {
+        self.is_from((4, 7))
+    }
+
+    pub fn refuses_prefill(&self) -> bool {
+        self.is_from((4, 6))
+    }
+
+    pub fn refuses_system_turns(&self) -> bool {
+        self.is_before((4, 8))
+    }
+
+    /// Whether this value of `thinking.type` is refused.
+    pub fn refuses_thinking(&self, kind: &str) -> bool {
+        match kind {
+            "enabled" => self.is_from((4, 7)),
+            "adaptive" => self.is_before((4, 6)) || (self.is_small && self.is_before((4, 7))),
+            "between_tools" => self.is_before((4, 8)),
+            _ => false,
+        }
+    }
+
+    /// Efforts that the model takes; none if it takes any.
+    pub fn efforts(&self) -> Option<&'static [&'static str]> {
+        self.generation?;
+        Some(match () {
+            () if self.is_before((4, 5)) || (self.is_small && self.is_before((4, 7))) => &[],
+            () if self.is_before((4, 6)) => &["low", "medium", "high"],
+            () if self.is_before((4, 7)) => &["low", "medium", "high", "max"],
+            () => &["low", "medium", "high", "xhigh", "max"],
+        })
+    }
+}
+
+/// How a model of the chat vendor reasons.
+#[derive(Clone, Copy, Debug)]
+pub struct ChatModel {
+    generation: Option<(u32, u32)>,
+}
+
+impl ChatModel {
+    pub fn of(model: &str) -> Self {
+        Self { generation: generation(model) }
+    }
+
+    pub fn reasons(&self) -> bool {
+        self.generation.is_some_and(|own| own >= (5, 0))
+    }
+
+    /// Known, and known not to reason.
+    pub fn never_reasons(&self) -> bool {
+        self.generation.is_some() && !self.reasons()
+    }
+
+    pub fn refuses_effort(&self, effort: &str) -> bool {
+        let known: &[&str] = match self.generation {
+            Some((5, 0)) => &["minimal", "low", "medium", "high"],
+            Some((5, 1)) => &["none", "low", "medium", "high"],
+            _ => &["none", "low", "medium", "high", "xhigh"],
+        };
+        self.reasons() && !known.contains(&effort)
+    }
+
+    /// Function tools only with effort `none`; the newest reason unless they are told not to.
+    pub fn refuses_tools(&self, effort: Option<&str>) -> bool {
+        let from = |generation| self.generation.is_some_and(|own| own >= generation);
+        match effort {
+            Some(effort) => effort != "none" && from((5, 4)),
+            None => from((5, 5)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::generation;
+
+    #[test]
+    fn a_generation_is_read_from_every_form_of_name() {
+        let names = [
+            ("claude-haiku-4-5-20251001", Some((4, 5))),
+            ("claude-opus-4-7", Some((4, 7))),
+            ("claude-sonnet-4-20250514", Some((4, 0))),
+            ("claude-3-5-sonnet-20241022", Some((3, 5))),
+            ("claude-opus-5", Some((5, 0))),
+            ("gpt-5.2", Some((5, 2))),
+            ("gpt-5.6-terra", Some((5, 6))),
+            ("gpt-4o-mini", Some((4, 0))),
+            ("gpt-test", None),
+            ("sim-large", None),
+        ];
+        for (name, numbers) in names {
+            assert_eq!(generation(name), numbers, "{name}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The blocks of a message, as the messages vendor words them: whole, and at the start of a stream.
+//!
+//! It must not decide which blocks there are (`answer.rs`), nor in which order they come.
+
+use crate::simulator::behaviour::Calls;
+use crate::simulator::json::quote;
+use crate::simulator::part::{Call, Part, Search, Source, Text};
+use crate::simulator::signature::{Sealed, sign};
+
+use super::{Block, Reply};
+
+impl Reply {
+    /// A block of a JSON answer.
+    pub(super) fn block(&self, index: usize) -> String {
+        match (self.blocks[index], self.part(index)) {
+            (Block::Result(_), Part::Search(search)) => self.result(index, search),
+            (_, Part::Thinking(_)) => self.thinking(self.shown(index), &self.signature(index)),
+            (_, Part::Redacted) => self.redacted(index),
+            (_, Part::Text(text)) => self.text(index, text),
+            (_, Part::Refusal(text)) => format!(r#"{{"type":"text","text":{}}}"#, quote(text)),
+            (_, Part::Call(call)) => {
+                let is_json = serde_json::from_str::<serde::de::IgnoredAny>(&call.args).is_ok();
+                self.call(index, call, if is_json { &call.args } else { "{}" })
+            }
+            (_, Part::Search(search)) => self.search(index, &search_input(search)),
+            (_, Part::Unknown(kind)) => format!(r#"{{"type":{},"data":{{"a":[1,null]}}}}"#, quote(kind)),
+        }
+    }
+
+    /// The same before its deltas.
+    pub(super) fn empty_block(&self, index: usize) -> String {
+        match (self.blocks[index], self.part(index)) {
+            (Block::Part(_), Part::Thinking(_)) => self.thinking("", ""),
+            (_, Part::Text(text)) if text.sources.is_empty() => r#"{"type":"text","text":""}"#.to_owned(),
+            (_, Part::Text(_)) => r#"{"citations":[],"type":"text","text":""}"#.to_owned(),
+            (_, Part::Refusal(_)) => r#"{"type":"text","text":""}"#.to_owned(),
+            (_, Part::Call(call)) if self.behaviour.calls != Calls::Whole => self.call(index, call, "{}"),
+            (Block::Part(_), Part::Search(_)) => self.search(index, "{}"),
+            _ => self.block(index),
+        }
+    }
+
+    /// The output of a block as far as it is shown.
+    pub(super) fn shown(&self, index: usize) -> &str {
+        match self.part(index) {
+            Part::Thinking(thought) if thought.omitted => "",
+            part => part.output(),
+        }
+    }
+
+    pub(super) fn signature(&self, index: usize) -> String {
+        sign(Sealed::Thinking, self.shown(index), &self.seed(index))
+    }
+
+    pub(super) fn citation(&self, index: usize, source: &Source) -> String {
+        let (cited, url, title) = (quote(&source.cited), quote(&source.url), quote(&source.title));
+        let place = sign(Sealed::Search, "", &self.seed(index));
+        format!(
+            r#"{{"type":"web_search_result_location","cited_text":{cited},"url":{url},"title":{title},"encrypted_index":"{place}"}}"#
+        )
+    }
+
+    fn thinking(&self, text: &str, signature: &str) -> String {
+        format!(r#"{{"type":"thinking","thinking":{},"signature":"{signature}"}}"#, quote(text))
+    }
+
+    fn redacted(&self, index: usize) -> String {
+        let data = sign(Sealed::Redacted, "", &self.seed(index));
+        format!(r#"{{"type":"redacted_thinking","data":"{data}"}}"#)
+    }
+
+    fn text(&self, index: usize, text: &Text) -> String {
+        let sources: Vec<String> = text.sources.iter().map(|source| self.citation(index, source)).collect();
+        let citations = match sources.is_empty() {
+            true => String::new(),
+            false => format!(r#""citations":[{}],"#, sources.join(",")),
+        };
+        format!(r#"{{{citations}"type":"text","text":{}}}"#, quote(&text.text))
+    }
+
+    fn call(&self, index: usize, call: &Call, input: &str) -> String {
+        let name = quote(&call.name);
+        let id = match &call.id {
+            Some(id) => quote(id),
+            None => format!(r#""toolu_{}{:02}""#, self.serial, self.number(index)),
+        };
+        format!(r#"{{"type":"tool_use","id":{id},"name":{name},"input":{input}}}"#)
+    }
+
+    fn search(&self, index: usize, input: &str) -> String {
+        let id = self.search_id(index);
+        format!(r#"{{"type":"server_tool_use","id":{id},"name":"web_search","input":{input}}}"#)
+    }
+
+    fn result(&self, index: usize, search: &Search) -> String {
+        let content = match &search.error {
+            Some(code) => format!(r#"{{"type":"web_search_tool_result_error","error_code":{}}}"#, quote(code)),
+            None => {
+                let hits: Vec<String> = search.hits.iter().map(|hit| self.hit(index, hit)).collect();
+                format!("[{}]", hits.join(","))
+            }
+        };
+        let id = self.search_id(index);
+        format!(r#"{{"type":"web_search_tool_result","tool_use_id":{id},"content":{content}}}"#)
+    }
+
+    fn hit(&self, index: usize, hit: &Source) -> String {
+        let (url, title) = (quote(&hit.url), quote(&hit.title));
+        let content = sign(Sealed::Search, "", &self.seed(index));
+        format!(
+            r#"{{"type":"web_search_result","title":{title},"url":{url},"encrypted_content":"{content}","page_age":null}}"#
+        )
+    }
+
+    fn search_id(&self, index: usize) -> String {
+        let (Block::Part(part) | Block::Result(part)) = self.blocks[index];
+        format!(r#""srvtoolu_{}{part:02}""#, self.serial)
+    }
+
+    /// How many calls stand before the block.
+    fn number(&self, index: usize) -> usize {
+        (0..index).filter(|before| matches!(self.part(*before), Part::Call(_))).count()
+    }
+
+    fn seed(&self, index: usize) -> String {
+        format!("{}/{index}", self.serial)
+    }
+}
+
+pub fn search_input(search: &Search) -> String {
+    format!(r#"{{"query": {}}}"#, quote(&search.query))
+}

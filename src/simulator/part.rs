@@ -1,0 +1,149 @@
+//! The parts of an answer, in the order they are produced, and how a marker writes them.
+//!
+//! It must not know how a vendor words a part (`chat.rs` and `messages.rs` do).
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+const PARTS_MAX: usize = 256;
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Part {
+    Thinking(Thought),
+    /// Thinking that only the vendor can read.
+    Redacted,
+    Text(Text),
+    /// The chat vendor's words of a refusal.
+    Refusal(String),
+    Call(Call),
+    /// A search that the vendor ran itself, with its result.
+    Search(Search),
+    /// A kind of block that nobody knows yet.
+    Unknown(String),
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Thought {
+    pub text: String,
+    /// Only the signature is shown.
+    pub omitted: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Text {
+    pub text: String,
+    pub sources: Vec<Source>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Call {
+    /// The caller-visible id, if the marker set it.
+    pub id: Option<String>,
+    pub name: String,
+    /// JSON, unless it was cut at the maximum or written broken.
+    pub args: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Search {
+    pub query: String,
+    pub hits: Vec<Source>,
+    pub error: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    pub url: String,
+    #[serde(default)]
+    pub title: String,
+    /// The words that a citation quotes.
+    #[serde(default)]
+    pub cited: String,
+}
+
+impl Part {
+    /// What is produced piece by piece and counted as output.
+    pub fn output(&self) -> &str {
+        match self {
+            Self::Thinking(thought) => &thought.text,
+            Self::Text(text) => &text.text,
+            Self::Refusal(text) => text,
+            Self::Call(call) => &call.args,
+            Self::Redacted | Self::Search(_) | Self::Unknown(_) => "",
+        }
+    }
+
+    pub fn output_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Self::Thinking(thought) => Some(&mut thought.text),
+            Self::Text(text) => Some(&mut text.text),
+            Self::Refusal(text) => Some(text),
+            Self::Call(call) => Some(&mut call.args),
+            Self::Redacted | Self::Search(_) | Self::Unknown(_) => None,
+        }
+    }
+}
+
+/// One element of the marker's list: one of the seven kinds, and what belongs to it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written<'a> {
+    thinking: Option<String>,
+    #[serde(default)]
+    omitted: bool,
+    #[serde(default)]
+    redacted: bool,
+    text: Option<String>,
+    #[serde(default)]
+    citations: Vec<Source>,
+    refusal: Option<String>,
+    tool: Option<String>,
+    #[serde(borrow)]
+    args: Option<&'a RawValue>,
+    id: Option<String>,
+    search: Option<String>,
+    #[serde(default)]
+    hits: Vec<Source>,
+    error: Option<String>,
+    unknown: Option<String>,
+}
+
+/// Reads the marker's list of parts.
+pub fn read(text: &str) -> Result<Vec<Part>, String> {
+    let written: Vec<Written<'_>> = serde_json::from_str(text).map_err(|error| format!("'blocks': {error}"))?;
+    if written.len() > PARTS_MAX {
+        return Err(format!("'blocks' has more than {PARTS_MAX} elements"));
+    }
+    written.into_iter().map(part).collect()
+}
+
+fn part(written: Written<'_>) -> Result<Part, String> {
+    let Written { thinking, omitted, redacted, text, citations, refusal, tool, args, id, search, hits, error, unknown } =
+        written;
+    let kinds = [
+        thinking.map(|text| Part::Thinking(Thought { text, omitted })),
+        redacted.then_some(Part::Redacted),
+        text.map(|text| Part::Text(Text { text, sources: citations })),
+        refusal.map(Part::Refusal),
+        tool.map(|name| Part::Call(Call { id, name, args: arguments(args) })),
+        search.map(|query| Part::Search(Search { query, hits, error })),
+        unknown.map(Part::Unknown),
+    ];
+    let mut found = kinds.into_iter().flatten();
+    match (found.next(), found.next()) {
+        (Some(part), None) => Ok(part),
+        _ => Err(
+            "an element of 'blocks' must be exactly one of thinking, redacted, text, refusal, tool, search, unknown"
+                .to_owned(),
+        ),
+    }
+}
+
+/// A string stands for itself, so that broken JSON can be written; anything else for its JSON.
+fn arguments(args: Option<&RawValue>) -> String {
+    let Some(args) = args.map(RawValue::get) else {
+        return "{}".to_owned();
+    };
+    serde_json::from_str::<String>(args).unwrap_or_else(|_| args.to_owned())
+}

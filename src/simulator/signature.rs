@@ -1,0 +1,128 @@
+//! Signatures of thinking: they look like the vendor's, and whoever has the text can check them.
+//!
+//! It must not keep what it signed: a signature alone says whether it is ours and of which text.
+
+use sha2::{Digest as _, Sha256};
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+/// What the vendor's signatures start with.
+const START: [u8; 3] = [0x12, 0xa4, 0x01];
+const NONCE_BYTES: usize = 16;
+
+/// What was signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sealed {
+    Thinking,
+    Redacted,
+    /// Search results and the places that citations point at.
+    Search,
+}
+
+/// A signature of `text`, or of nothing where the text is not shown; another one for every `serial`.
+pub fn sign(what: Sealed, text: &str, serial: &str) -> String {
+    let nonce: Vec<u8> = Sha256::digest(serial).iter().take(NONCE_BYTES).copied().collect();
+    seal(what, text, &nonce)
+}
+
+/// Whether [`sign`] made this signature of this text.
+pub fn is_ours(what: Sealed, text: &str, signature: &str) -> bool {
+    let nonce = decode(signature).and_then(|bytes| {
+        let nonce = bytes.strip_prefix(&START)?.get(..NONCE_BYTES)?;
+        Some(nonce.to_vec())
+    });
+    nonce.is_some_and(|nonce| seal(what, text, &nonce) == signature)
+}
+
+fn seal(what: Sealed, text: &str, nonce: &[u8]) -> String {
+    let label = match what {
+        Sealed::Thinking => "thinking",
+        Sealed::Redacted => "redacted",
+        Sealed::Search => "search",
+    };
+    let mut hash = Sha256::new();
+    hash.update(nonce);
+    hash.update(label);
+    hash.update([0]);
+    hash.update(text);
+    let digest = hash.finalize();
+    let mut bytes = [&START[..], nonce, digest.as_slice()].concat();
+    for round in 0..3u8 {
+        bytes.extend_from_slice(&Sha256::digest([&digest[..], &[round]].concat()));
+    }
+    encode(&bytes)
+}
+
+/// Base64 with padding.
+pub fn encode(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let byte = |index: usize| u32::from(group.get(index).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for digit in 0..4 {
+            let shown = digit <= group.len();
+            let index = (bits >> (18 - 6 * digit) & 63) as usize;
+            out.push(if shown { char::from(ALPHABET[index]) } else { '=' });
+        }
+    }
+    out
+}
+
+/// Base64 with or without padding; none if it is not.
+pub fn decode(text: &str) -> Option<Vec<u8>> {
+    let digits = text.trim_end_matches('=').as_bytes();
+    if text.len() - digits.len() > 2 || digits.len() % 4 == 1 {
+        return None;
+    }
+    let mut bytes = Vec::with_capacity(digits.len() / 4 * 3 + 2);
+    let (mut bits, mut count) = (0u32, 0u32);
+    for digit in digits {
+        bits = bits << 6 | value(*digit)?;
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push(u8::try_from(bits >> count & 255).ok()?);
+            bits &= (1 << count) - 1;
+        }
+    }
+    Some(bytes)
+}
+
+fn value(digit: u8) -> Option<u32> {
+    let value = match digit {
+        b'A'..=b'Z' => digit - b'A',
+        b'a'..=b'z' => digit - b'a' + 26,
+        b'0'..=b'9' => digit - b'0' + 52,
+        b'+' => 62,
+        b'/' => 63,
+        _ => return None,
+    };
+    Some(value.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Sealed, decode, encode, is_ours, sign};
+
+    #[test]
+    fn a_signature_is_base64_of_one_text_and_no_other() {
+        let signature = sign(Sealed::Thinking, "hm", "1");
+        assert!(signature.starts_with("EqQB") && signature.len() > 150, "{signature}");
+        assert!(is_ours(Sealed::Thinking, "hm", &signature));
+        assert!(!is_ours(Sealed::Thinking, "hm ", &signature));
+        assert!(!is_ours(Sealed::Redacted, "hm", &signature));
+        assert_ne!(sign(Sealed::Thinking, "hm", "2"), signature);
+        for foreign in ["", "gw1.", "EqQB", "EqQBCgIYAhIM1gbcDa9GJwZA2b3h"] {
+            assert!(!is_ours(Sealed::Thinking, "hm", foreign), "{foreign}");
+        }
+    }
+
+    #[test]
+    fn base64_goes_there_and_back() {
+        for (plain, coded) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")] {
+            assert_eq!(encode(plain.as_bytes()), coded);
+            assert_eq!(decode(coded).as_deref(), Some(plain.as_bytes()));
+        }
+        assert_eq!(decode("Zm9v!"), None);
+        assert_eq!(decode("Z"), None);
+    }
+}
