@@ -5,6 +5,7 @@
 
 use crate::money::Micro;
 use crate::protocol::Protocol;
+use crate::protocol::rules::Accepts;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -27,9 +28,19 @@ pub struct Model {
     pub upstream_model: String,
     pub context_tokens: u64,
     pub max_output_tokens: u64,
-    /// The field to set where a caller gave no output limit.
-    pub output_limit_field: &'static str,
+    /// What translated requests go by.
+    pub accepts: Accepts,
     pub price: Arc<Price>,
+}
+
+impl Model {
+    /// The field to set where a caller gave no output limit.
+    pub fn output_limit_field(&self) -> &'static str {
+        match &self.accepts {
+            Accepts::Messages(_) => "max_tokens",
+            Accepts::Chat(model) => model.output_limit_field,
+        }
+    }
 }
 
 /// Whom we call.

@@ -3,6 +3,7 @@
 //! The only place that reads the environment and the config file. Must not open sockets or stores.
 //! Next: `config/raw.rs` (the keys), `config/read.rs` (how faults find their lines).
 
+mod capabilities;
 pub mod raw;
 mod read;
 
@@ -296,6 +297,12 @@ impl Judge {
                 self.fault(key.clone(), "context_tokens and max_output_tokens must be at most 100000000");
             }
             let price = self.price(&format!("{key}.price"), &model.price);
+            if let Some(Some(vendor)) = vendors.get(&model.vendor) {
+                for name in capabilities::misplaced(vendor.protocol, &model.capabilities) {
+                    let message = format!("says nothing about a model of a {} vendor", vendor.protocol);
+                    self.fault(format!("{key}.capabilities.{name}"), message);
+                }
+            }
             match vendors.get(&model.vendor) {
                 None => self.fault(format!("{key}.vendor"), format!("no vendor is named {:?}", model.vendor)),
                 Some(None) => {}
@@ -323,17 +330,14 @@ impl Judge {
 }
 
 fn model(model: raw::Model, vendor: &Arc<Vendor>, price: Price) -> Model {
-    let output_limit_field = match (vendor.protocol, model.capabilities.output_limit_field) {
-        (Protocol::Messages, _) | (_, Some(raw::OutputLimitField::MaxTokens)) => "max_tokens",
-        (Protocol::Chat, _) => "max_completion_tokens",
-    };
+    let accepts = capabilities::read(&model.id, vendor.protocol, &model.capabilities);
     Model {
         id: model.id,
         vendor: Arc::clone(vendor),
         upstream_model: model.upstream_model,
         context_tokens: model.context_tokens,
         max_output_tokens: model.max_output_tokens,
-        output_limit_field,
+        accepts,
         price: Arc::new(price),
     }
 }

@@ -175,7 +175,7 @@ impl ProxyHttp for Gateway {
 
     /// 8. Nothing is left to try.
     async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Context) -> FailToProxy {
-        if let Err(error) = reject::tell(session, error, ctx).await {
+        if let Err(error) = reject::tell(&self.billing, session, error, ctx).await {
             log::debug!("tell a client of a failure: {error}");
         }
         FailToProxy { error_code: ctx.status, can_reuse_downstream: false }

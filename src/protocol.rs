@@ -12,13 +12,22 @@
 
 use serde::{Deserialize, Serialize};
 
+pub mod answer;
+mod chat;
 mod counters;
+mod estimate;
 pub mod failure;
+pub mod form;
+mod messages;
 pub mod request;
+pub mod rules;
 pub mod same;
 mod scan;
 mod splice;
 pub mod sse;
+pub mod text;
+pub mod translate;
+pub mod tree;
 
 /// A protocol: of a *surface* when the client speaks it, of a vendor when we speak it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]

@@ -16,6 +16,8 @@ mod admission;
 mod bodies;
 #[path = "gateway/client.rs"]
 mod client;
+#[path = "gateway/clients.rs"]
+mod clients;
 #[path = "gateway/config_file.rs"]
 mod config_file;
 #[path = "gateway/crash.rs"]
@@ -38,6 +40,8 @@ mod shutdown;
 mod surface;
 #[path = "gateway/timing.rs"]
 mod timing;
+#[path = "gateway/translation.rs"]
+mod translation;
 #[path = "gateway/world.rs"]
 mod world;
 

@@ -13,12 +13,16 @@ mod answers;
 mod failures;
 #[path = "properties/features.rs"]
 mod features;
+#[path = "properties/legal.rs"]
+mod legal;
 #[path = "properties/payloads.rs"]
 mod payloads;
 #[path = "properties/requests.rs"]
 mod requests;
 #[path = "properties/streams.rs"]
 mod streams;
+#[path = "properties/translation.rs"]
+mod translation;
 
 /// Failing seeds are printed, not kept: a failure becomes a test of its own. `PROPTEST_CASES` asks for more.
 fn cases(cases: u32) -> proptest::prelude::ProptestConfig {

@@ -17,7 +17,8 @@ const MESSAGES_IMAGE_TOKENS: u64 = 5_000;
 /// The least thinking budget a messages vendor accepts.
 pub const THINKING_TOKENS_LEAST: u64 = 1_024;
 
-/// The largest cost of a request as a function of its output limit.
+/// The largest cost of a request as a function of its output limit. `outline` and `body_bytes` are of the body that the
+/// vendor gets; `surface` is the caller's, for the words of a refusal.
 ///
 /// # Errors
 /// It asks for something that has no price.
@@ -28,9 +29,10 @@ pub fn quote(
     body_bytes: u64,
     min_output: u64,
 ) -> Result<Quote, Failure> {
+    let vendor = model.vendor.protocol;
     let features = &outline.features;
     let unpriced = [
-        (features.server_tools, if surface == Protocol::Chat { "web_search_options" } else { "tools" }),
+        (features.server_tools, if vendor == Protocol::Chat { "web_search_options" } else { "tools" }),
         (features.service_tier.is_some(), "service_tier"),
         (features.speed, "speed"),
         (features.fallback_models, "fallbacks"),
@@ -45,8 +47,8 @@ pub fn quote(
         None => own_least,
     };
     Ok(Quote {
-        input_tokens: input_tokens(model, surface, outline, body_bytes),
-        input_price: dearest_input(model, surface, outline),
+        input_tokens: input_tokens(model, vendor, outline, body_bytes),
+        input_price: dearest_input(model, vendor, outline),
         output_price: model.price.output,
         choices: outline.choices.max(1),
         output_limit,
@@ -54,9 +56,9 @@ pub fn quote(
     })
 }
 
-fn input_tokens(model: &Model, surface: Protocol, outline: &Outline, body_bytes: u64) -> u64 {
+fn input_tokens(model: &Model, vendor: Protocol, outline: &Outline, body_bytes: u64) -> u64 {
     let features = &outline.features;
-    let images_unbounded = features.images > 0 && surface == Protocol::Chat;
+    let images_unbounded = features.images > 0 && vendor == Protocol::Chat;
     let unbounded = images_unbounded
         || features.documents_or_files
         || features.audio
@@ -71,9 +73,9 @@ fn input_tokens(model: &Model, surface: Protocol, outline: &Outline, body_bytes:
 }
 
 /// The dearest class that the input can be charged at: a chat vendor writes its cache unasked.
-fn dearest_input(model: &Model, surface: Protocol, outline: &Outline) -> crate::money::Micro {
+fn dearest_input(model: &Model, vendor: Protocol, outline: &Outline) -> crate::money::Micro {
     let price = &model.price;
-    let five_minutes = surface == Protocol::Chat || outline.features.cache_markers;
+    let five_minutes = vendor == Protocol::Chat || outline.features.cache_markers;
     let mut dearest = price.input.max(price.cache_read);
     if five_minutes {
         dearest = dearest.max(price.cache_write_5m);

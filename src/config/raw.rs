@@ -152,29 +152,133 @@ pub struct Model {
 }
 
 /// What the model accepts: the descriptor that translation between the protocols goes by. Traffic that keeps its
-/// protocol is not judged by it, but for `output_limit_field`.
+/// protocol is not judged by it, but for `output_limit_field`. A key that is left out takes the shipped catalog's
+/// value for a model of that id, else what every model of the protocol bears.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Capabilities {
-    /// Which field sets the output limit on a chat vendor where the caller gave none.
-    pub output_limit_field: Option<OutputLimitField>,
-    /// `free`, `one_of` or `fixed` (messages vendors); true or false (chat vendors).
-    pub sampling: Option<serde_json::Value>,
-    pub thinking_types: Option<Vec<String>>,
-    pub thinking_default: Option<String>,
-    pub effort_levels: Option<Vec<String>>,
+    /// Messages vendors: `free` (temperature up to 1, top_p, top_k), `one_of` (temperature or top_p), `fixed` (only the
+    /// default). Chat vendors: whether a temperature and top_p other than 1 are accepted.
+    pub sampling: Option<SamplingKey>,
+    /// Messages vendors: values of `thinking.type` that do not draw a 400.
+    pub thinking_types: Option<Vec<ThinkingTypeKey>>,
+    /// Messages vendors: what happens if `thinking` is left out.
+    pub thinking_default: Option<OnOff>,
+    /// Messages vendors: levels of `output_config.effort`; empty: none is accepted.
+    pub effort_levels: Option<Vec<EffortKey>>,
+    /// Messages vendors: a final assistant turn is allowed.
     pub prefill: Option<bool>,
+    /// Messages vendors: `role: system` inside `messages` is allowed.
     pub mid_system: Option<bool>,
+    /// Messages vendors: `output_config.format` and a tool's `strict` are allowed.
     pub structured: Option<bool>,
+    /// Messages vendors: server tools that may be used, such as `web_search`.
     pub server_tools: Option<Vec<String>>,
+    /// Chat vendors: which field sets the output limit.
+    pub output_limit_field: Option<OutputLimitField>,
+    /// Chat vendors: `reasoning_effort` is accepted.
     pub reasoning: Option<bool>,
-    pub effort_values: Option<Vec<String>>,
-    pub tools_with_reasoning: Option<String>,
+    /// Chat vendors: levels of `reasoning_effort`.
+    pub effort_values: Option<Vec<EffortKey>>,
+    /// Chat vendors: whether function tools work while the model reasons.
+    pub tools_with_reasoning: Option<ToolsWithReasoningKey>,
+    /// Chat vendors: `stop` is accepted.
     pub stop: Option<bool>,
+    /// Chat vendors: `prompt_cache_breakpoint` is accepted.
     pub cache_breakpoints: Option<bool>,
+    /// Chat vendors: `verbosity` is accepted.
     pub verbosity: Option<bool>,
-    pub system_role: Option<String>,
-    pub reasoning_replay: Option<String>,
+    /// Chat vendors: the role of instructions.
+    pub system_role: Option<SystemRole>,
+    /// Chat vendors: whether the server wants its reasoning back, and how.
+    pub reasoning_replay: Option<ReasoningReplayKey>,
+    /// Chat vendors: `top_k` is accepted.
+    pub top_k: Option<bool>,
+}
+
+/// A word for messages vendors, true or false for chat vendors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SamplingKey {
+    Free,
+    OneOf,
+    Fixed,
+    Accepted(bool),
+}
+
+impl<'de> Deserialize<'de> for SamplingKey {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match serde_json::Value::deserialize(deserializer)? {
+            serde_json::Value::Bool(accepted) => Ok(Self::Accepted(accepted)),
+            serde_json::Value::String(word) if word == "free" => Ok(Self::Free),
+            serde_json::Value::String(word) if word == "one_of" => Ok(Self::OneOf),
+            serde_json::Value::String(word) if word == "fixed" => Ok(Self::Fixed),
+            _ => Err(serde::de::Error::custom("capabilities.sampling: expected free, one_of, fixed, true or false")),
+        }
+    }
+}
+
+impl JsonSchema for SamplingKey {
+    fn schema_name() -> Cow<'static, str> {
+        "SamplingKey".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        schemars::json_schema!({
+            "description": "free, one_of or fixed (messages vendors); true or false (chat vendors).",
+            "enum": ["free", "one_of", "fixed", true, false]
+        })
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ThinkingTypeKey {
+    Enabled,
+    Adaptive,
+    BetweenTools,
+    Disabled,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnOff {
+    On,
+    Off,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EffortKey {
+    None,
+    Minimal,
+    Low,
+    Medium,
+    High,
+    Xhigh,
+    Max,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolsWithReasoningKey {
+    Any,
+    EffortNone,
+    ResponsesOnly,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SystemRole {
+    Developer,
+    System,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReasoningReplayKey {
+    None,
+    ReasoningContent,
+    ReasoningDetails,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -273,6 +377,8 @@ limits! {
     first_byte_seconds = 120, 1..=3_600;
     /// Between two pieces of a vendor's body.
     idle_seconds = 60, 1..=3_600;
+    /// Without a byte for so long, a translated stream's client is told that it is alive.
+    stream_keep_alive_seconds = 15, 1..=300;
     /// A whole request.
     total_seconds = 900, 1..=86_400;
     /// One write to a client that has stopped reading.

@@ -1,28 +1,25 @@
-//! Admission: path → key → body → model → quote → hold. What comes out is a [`Call`] with credit set aside, or a
-//! failure.
+//! Admission: path → key → body → model → quote → hold. What comes out is a [`Call`] with credit set aside, an answer
+//! of our own, or a failure.
 //!
 //! The order of judgement is the contract's: path 404, method 405, key 401/403, size 413, body 400, model 404, limits
-//! 429, credits 402. Must not talk to vendors. Next: `intake.rs` (the body), `billing.rs` (the hold), `own.rs` (paths
-//! that need no vendor).
+//! 429, credits 402. Must not talk to vendors. Next: `admit/call.rs` (from the body on), `own.rs` (paths that need no
+//! vendor).
 
-use super::context::{Call, Context, InFlight, Stage, Upstream};
-use super::intake::{self, Deadlines};
-use super::reply::Reply;
-use super::{EdgeLimits, Gateway, own, reject, upstream};
+mod call;
+
+pub use call::without_thinking;
+
+use super::context::{Call, Context, InFlight, Stage};
+use super::{Gateway, own, reject};
 use crate::account::{Principal, Refusal};
-use crate::billing::{Hold, Opening, Refused, rules};
-use crate::catalog::Model;
-use crate::clock;
 use crate::config::Settings;
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
-use crate::protocol::request::{self, Edits, Outline};
 use http::{Method, header};
 use pingora::Result;
 use pingora::proxy::Session;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 /// What a path leads to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -133,9 +130,14 @@ async fn judge(
             Ok(Admitted::Answered("own"))
         }
         Route::Vendor { surface, path, free } => {
-            let asked = Asked { surface, path, free, in_flight };
-            let call = call(gateway, settings, session, ctx, principal, asked).await?;
-            Ok(Admitted::Call(Box::new(call)))
+            let asked = call::Asked { surface, path, free, in_flight };
+            match call::prepare(gateway, settings, session, ctx, principal, asked).await? {
+                call::Prepared::Call(call) => Ok(Admitted::Call(call)),
+                call::Prepared::Count(tokens) => {
+                    own::count(session, ctx, tokens).await.map_err(lost)?;
+                    Ok(Admitted::Answered("count"))
+                }
+            }
         }
         _ => Err(Failure::of(Kind::Internal)),
     }
@@ -179,202 +181,4 @@ fn principal(gateway: &Gateway, session: &Session) -> Result<Principal, Failure>
 fn version_header(session: &Session, settings: &Settings) -> Option<String> {
     let headers = &session.req_header().headers;
     settings.version_headers.iter().find_map(|name| Some(headers.get(name)?.to_str().ok()?.to_owned()))
-}
-
-/// What the path said.
-struct Asked {
-    surface: Protocol,
-    path: &'static str,
-    free: bool,
-    in_flight: InFlight,
-}
-
-async fn call(
-    gateway: &Gateway,
-    settings: &Arc<Settings>,
-    session: &mut Session,
-    ctx: &Context,
-    principal: Principal,
-    asked: Asked,
-) -> Result<Call, Failure> {
-    let surface = asked.surface;
-    if let Some(encoding) = session.req_header().headers.get(header::CONTENT_ENCODING)
-        && encoding.as_bytes() != b"identity"
-    {
-        return Err(Failure::new(
-            Kind::InvalidRequest,
-            "The request body's content-encoding is not supported: send it plain.",
-        ));
-    }
-    let limits = EdgeLimits::of(&settings.limits);
-    let (body, share) = intake::read_body(session, &gateway.bodies, &limits).await?;
-    let outline = request::read(surface, &body)?;
-    let model = model(settings, surface, &outline)?;
-    let strict = session.req_header().headers.get("x-gateway-strict").is_some_and(|value| value.as_bytes() == b"true");
-    let Held { hold, mut warnings, lowered } = if asked.free {
-        Held { hold: None, warnings: Vec::new(), lowered: None }
-    } else {
-        let asking = Asking { principal, model: &model, outline: &outline, body_bytes: body.len() as u64, strict };
-        hold(gateway, settings, ctx, surface, asking)?
-    };
-    let budget = lowered.and_then(|limit| thinking_budget(settings, &outline, limit));
-    warnings.extend(budget.map(|_| "clamped:thinking.budget_tokens".to_owned()));
-    let edits = Edits {
-        model: &model.upstream_model,
-        output_limit: lowered,
-        output_limit_field: model.output_limit_field,
-        thinking_budget: budget,
-        include_usage: surface == Protocol::Chat && outline.stream,
-    };
-    let sent = request::rewrite(&body, &outline, &edits);
-    let body_bytes = body.len() as u64;
-    drop(body);
-    let sent_bytes = sent.len();
-    let deadlines = deadlines(settings, ctx.arrived, outline.stream);
-    let (previews, dropped) = previews(session, surface);
-    warnings.extend(dropped.then(|| "dropped:anthropic-beta".to_owned()));
-    let upstream = Upstream {
-        path: asked.path,
-        version: version_header(session, settings),
-        previews,
-        plan: upstream::plan(&model.vendor, settings.limits.attempts),
-        tries: 0,
-        repeated: false,
-        sent: false,
-    };
-    let reply = Reply::new(!outline.include_usage);
-    let shared = intake::install(session, sent, share, deadlines);
-    Ok(Call {
-        settings: Arc::clone(settings),
-        model,
-        upstream,
-        hold,
-        body_bytes,
-        sent_bytes,
-        stream: outline.stream,
-        warnings,
-        reply,
-        shared,
-        failure: None,
-        admitted: Instant::now(),
-        in_flight: asked.in_flight,
-    })
-}
-
-fn model(settings: &Settings, surface: Protocol, outline: &Outline) -> Result<Arc<Model>, Failure> {
-    let Some(model) = settings.catalog.find(&outline.model) else {
-        return Err(Failure::model_not_found(&outline.model));
-    };
-    if model.vendor.protocol != surface {
-        return Err(Failure::other_surface(&model.id));
-    }
-    Ok(Arc::clone(model))
-}
-
-/// Who asks for how much.
-struct Asking<'a> {
-    principal: Principal,
-    model: &'a Arc<Model>,
-    outline: &'a Outline,
-    body_bytes: u64,
-    strict: bool,
-}
-
-/// What was set aside, and what that changed.
-struct Held {
-    hold: Option<Hold>,
-    warnings: Vec<String>,
-    /// The output limit, where it was lowered to what the account can pay.
-    lowered: Option<u64>,
-}
-
-/// Sets the worst case aside.
-fn hold(
-    gateway: &Gateway,
-    settings: &Settings,
-    ctx: &Context,
-    surface: Protocol,
-    asking: Asking<'_>,
-) -> Result<Held, Failure> {
-    let Asking { principal, model, outline, body_bytes, strict } = asking;
-    let quote = rules::quote(model, surface, outline, body_bytes, settings.limits.min_output_tokens)?;
-    let opening = Opening {
-        request_id: ctx.request_id.clone(),
-        account: principal.account_id,
-        key_id: principal.key_id,
-        key_shown: principal.key_shown,
-        model: Arc::clone(model),
-        surface,
-    };
-    let (hold, limit) =
-        gateway.billing.reserve(opening, &quote, strict, clock::now_ms()).map_err(|refused| refusal(&refused))?;
-    if limit == quote.output_limit {
-        return Ok(Held { hold: Some(hold), warnings: Vec::new(), lowered: None });
-    }
-    let field = outline.output_limit.map_or(model.output_limit_field, |limit| limit.field);
-    Ok(Held { hold: Some(hold), warnings: vec![format!("clamped:{field}")], lowered: Some(limit) })
-}
-
-/// A thinking budget must stay below the output limit: lowered with it.
-fn thinking_budget(settings: &Settings, outline: &Outline, limit: u64) -> Option<u64> {
-    let budget = outline.thinking_budget?;
-    let most = limit.saturating_sub(settings.limits.min_output_tokens).max(rules::THINKING_TOKENS_LEAST);
-    (budget > most).then_some(most)
-}
-
-fn refusal(refused: &Refused) -> Failure {
-    match refused {
-        Refused::Insufficient { available, needed } => Failure::new(
-            Kind::InsufficientCredits,
-            format!("Insufficient credits: {available} available, at least {needed} needed for this request."),
-        ),
-        Refused::TrialExpired => Failure::of(Kind::TrialExpired),
-        Refused::TooManyOpen { limit } => {
-            Failure::new(Kind::TooManyOpen, format!("This account has {limit} requests in flight, its limit."))
-        }
-        Refused::Busy => Failure::of(Kind::Overloaded),
-        Refused::Unavailable(why) => {
-            log::error!("hold credit: {why}");
-            Failure::of(Kind::LedgerUnavailable)
-        }
-    }
-}
-
-fn deadlines(settings: &Settings, arrived: Instant, stream: bool) -> Deadlines {
-    let limits = &settings.limits;
-    let seconds = Duration::from_secs;
-    Deadlines {
-        total: arrived + seconds(limits.total_seconds),
-        first_byte: seconds(limits.first_byte_seconds),
-        idle: seconds(limits.idle_seconds),
-        client_write: seconds(limits.client_write_seconds),
-        drain: seconds(limits.drain_after_client_seconds),
-        drain_hidden: seconds(limits.drain_hidden_seconds),
-        stream,
-    }
-}
-
-/// Preview flags that would widen the context beyond what the model's price and hold were made for.
-const UNPRICED_PREVIEWS: &[&str] = &["context-1m-"];
-
-/// The messages protocol's preview flags, unknown ones too, joined by commas; and whether an unpriced one was dropped.
-fn previews(session: &Session, surface: Protocol) -> (Option<String>, bool) {
-    if surface != Protocol::Messages {
-        return (None, false);
-    }
-    let mut dropped = false;
-    let values = session.req_header().headers.get_all("anthropic-beta");
-    let flags: Vec<_> = values
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .map(str::trim)
-        .filter(|flag| !flag.is_empty())
-        .filter(|flag| {
-            let unpriced = UNPRICED_PREVIEWS.iter().any(|start| flag.starts_with(start));
-            dropped |= unpriced;
-            !unpriced
-        })
-        .collect();
-    ((!flags.is_empty()).then(|| flags.join(",")), dropped)
 }

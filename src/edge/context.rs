@@ -7,6 +7,7 @@ use crate::catalog::Model;
 use crate::config::Settings;
 use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
+use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -53,11 +54,23 @@ pub struct Call {
     pub warnings: Vec<String>,
     pub reply: Reply,
     pub shared: Arc<Shared>,
+    /// What is needed to say a translated request without its reasoning, if the vendor refuses that. Taken when used.
+    pub again: Option<Again>,
     /// Why it failed; told to the client when nothing else can be tried.
     pub failure: Option<Failure>,
     /// When it was handed to Pingora's upstream side.
     pub admitted: Instant,
     pub in_flight: InFlight,
+}
+
+/// A translated request, to be said again.
+pub struct Again {
+    pub surface: Protocol,
+    /// The client's.
+    pub body: Bytes,
+    pub output_limit: Option<u64>,
+    pub account_id: Arc<str>,
+    pub request_id: String,
 }
 
 /// How to call the vendor.
@@ -68,14 +81,35 @@ pub struct Upstream {
     pub version: Option<String>,
     /// Preview flags of the messages protocol.
     pub previews: Option<String>,
+    /// The vendor is asked for a stream, whether or not the client asked for one.
+    pub streams: bool,
     /// Indexes into the vendor's endpoints, in the order of trying.
     pub plan: Vec<usize>,
     /// Attempts begun.
     pub tries: usize,
     /// An attempt was repeated because its pooled connection was dead.
     pub repeated: bool,
+    /// The attempt that just broke off is to be made again with another body.
+    pub again: bool,
     /// The vendor may have begun to work on it.
     pub sent: bool,
+}
+
+impl Upstream {
+    /// Nothing was tried yet.
+    pub fn to(plan: Vec<usize>) -> Self {
+        Self {
+            path: "",
+            version: None,
+            previews: None,
+            streams: false,
+            plan,
+            tries: 0,
+            repeated: false,
+            again: false,
+            sent: false,
+        }
+    }
 }
 
 /// Counts itself among the requests that a drain waits for.

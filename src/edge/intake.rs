@@ -34,6 +34,8 @@ struct State {
     epitaph: Option<Bytes>,
     progress: Progress,
     handed_back: Option<Box<HttpSession>>,
+    /// Sent at further attempts instead of the first body.
+    body: Option<Bytes>,
 }
 
 /// What is known of the answer's head only once its body is.
@@ -51,6 +53,8 @@ pub struct Progress {
     pub completed: bool,
     /// Anything that the model generated has passed.
     pub generated: bool,
+    /// The model has finished: only the usage and the terminal event are missing.
+    pub finishing: bool,
     /// When the first byte went to the client.
     pub first_byte: Option<Instant>,
     pub ended: Option<Ended>,
@@ -106,6 +110,11 @@ impl Shared {
         self.lock().late = late;
     }
 
+    /// Another body for the attempts to come.
+    pub fn set_body(&self, body: Bytes) {
+        self.lock().body = Some(body);
+    }
+
     pub fn set_epitaph(&self, frame: Vec<u8>) {
         self.lock().epitaph = Some(frame.into());
     }
@@ -113,6 +122,11 @@ impl Shared {
     /// Nothing more goes to the client: the answer was given whole, or ended by a failure that it was told.
     pub fn set_completed(&self) {
         self.lock().progress.completed = true;
+    }
+
+    /// The model has finished; its vendor has not.
+    pub fn set_finishing(&self) {
+        self.lock().progress.finishing = true;
     }
 
     pub fn set_generated(&self) {
@@ -133,6 +147,8 @@ pub struct Deadlines {
     pub drain_hidden: Duration,
     /// A stream is drained; a whole answer is awaited to the request's own deadline.
     pub stream: bool,
+    /// After so long without a byte, this is written to a client that waits for the next event.
+    pub keep_alive: Option<(Duration, &'static [u8])>,
 }
 
 /// Puts `body` in the place of the request's own, for every attempt.

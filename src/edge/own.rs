@@ -51,6 +51,23 @@ pub async fn health(session: &mut Session, ctx: &mut Context) -> pingora::Result
     reject::send(session, ctx, head, Bytes::from_static(b"ok\n")).await
 }
 
+/// The answer to a token count that was made here.
+pub fn count_body(tokens: u64) -> Bytes {
+    json!({"input_tokens": tokens}).to_string().into()
+}
+
+/// Says that a count is an estimate of ours.
+pub const ESTIMATED: &str = "x-gateway-estimated";
+
+/// Answers a token count that was made here.
+pub async fn count(session: &mut Session, ctx: &mut Context, tokens: u64) -> pingora::Result<()> {
+    ctx.status = 200;
+    let mut head = ResponseHeader::build(200, Some(5))?;
+    head.insert_header("content-type", "application/json")?;
+    head.insert_header(ESTIMATED, "true")?;
+    reject::send(session, ctx, head, count_body(tokens)).await
+}
+
 /// # Errors
 /// There is no such thing, or it cannot be looked up.
 pub async fn answer(

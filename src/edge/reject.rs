@@ -3,7 +3,8 @@
 //! Must not decide that something failed, nor whether it is tried again.
 
 use super::context::{Call, Context, Stage};
-use super::intake;
+use super::{intake, reply};
+use crate::billing::Billing;
 use crate::protocol::failure::{Failure, Kind};
 use crate::telemetry::METRICS;
 use bytes::Bytes;
@@ -38,7 +39,13 @@ pub async fn send(session: &mut Session, ctx: &Context, mut head: ResponseHeader
 }
 
 /// Tells the client what failed: as an answer, or inside the stream that has begun.
-pub async fn tell(session: &mut Session, error: &Error, ctx: &mut Context) -> Result<()> {
+pub async fn tell(billing: &Billing, session: &mut Session, error: &Error, ctx: &mut Context) -> Result<()> {
+    if let Some(call) = ctx.call()
+        && !call.shared.progress().client_left()
+        && let Some(end) = reply::finish_late(billing, call)
+    {
+        return session.write_response_body(Some(end), true).await;
+    }
     let (failure, unsent, began_stream) = match &mut ctx.stage {
         Stage::Call(call) => {
             let progress = call.shared.progress();

@@ -6,13 +6,16 @@
 
 use super::context::{Call, Context};
 use super::intake::Late;
-use super::{meter, upstream};
+use super::{meter, own, upstream};
 use crate::billing::{Billing, pricing};
 use crate::catalog::Model;
 use crate::clock;
 use crate::protocol::Protocol;
+use crate::protocol::answer::{self, AnswerStream, Whole};
 use crate::protocol::failure::{self, Failure, Kind};
-use crate::protocol::same::{self, StreamPass};
+use crate::protocol::form::answer::Recall;
+use crate::protocol::same::StreamPass;
+use crate::protocol::translate::{self, StreamTranslation};
 use crate::store::ledger::Outcome;
 use crate::telemetry::METRICS;
 use crate::usage::Usage;
@@ -27,7 +30,11 @@ const ERROR_BODY_MAX: usize = 262_144;
 /// What is being made of the vendor's answer.
 pub struct Reply {
     hide_usage: bool,
-    /// The vendor answered with a stream.
+    /// What the translation of the answer must remember; `None`: it is passed on.
+    recall: Option<Recall>,
+    /// Of a token count: our own estimate, should the vendor have no such path.
+    count: Option<u64>,
+    /// The client gets a stream.
     streams: bool,
     mode: Mode,
     /// Events that stood before a failure in the same piece: still to go out before it is told.
@@ -37,7 +44,12 @@ pub struct Reply {
 enum Mode {
     /// No header yet.
     Waiting,
-    Stream(Box<StreamPass>, OpenStream),
+    Stream(AnswerStream, OpenStream),
+    /// The vendor streams, the client wants the whole.
+    Fold {
+        stream: Box<StreamTranslation>,
+        bytes: usize,
+    },
     /// A whole JSON answer, or one that is to be understood before its status is.
     Whole(Vec<u8>),
     Error {
@@ -67,11 +79,16 @@ impl Drop for OpenStream {
 
 impl Reply {
     /// `hide_usage`: a chat caller did not ask for the usage that the vendor is made to tell.
-    pub fn new(hide_usage: bool) -> Self {
-        Self { hide_usage, streams: false, mode: Mode::Waiting, unsent: Vec::new() }
+    pub fn new(hide_usage: bool, recall: Option<Recall>, count: Option<u64>) -> Self {
+        Self { hide_usage, recall, count, streams: false, mode: Mode::Waiting, unsent: Vec::new() }
     }
 
-    /// The vendor answered with a stream: once it has begun, a failure must be told inside it.
+    /// The answer of another request is to be translated: the same, said again.
+    pub fn set_recall(&mut self, recall: Recall) {
+        self.recall = Some(recall);
+    }
+
+    /// The client gets a stream: once it has begun, a failure must be told inside it.
     pub fn is_stream(&self) -> bool {
         self.streams
     }
@@ -88,6 +105,7 @@ impl Reply {
     pub fn learned(&self) -> (Option<Usage>, Option<Usage>, u64) {
         match &self.mode {
             Mode::Stream(pass, _) => (pass.usage(), pass.input_learned(), pass.generated_bytes()),
+            Mode::Fold { stream, .. } => (stream.usage(), stream.input_learned(), stream.generated_bytes()),
             _ => (None, None, 0),
         }
     }
@@ -112,17 +130,14 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     }
     let text = |name: &str| header.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let is_events = text("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"));
-    let reply = &mut call.reply;
-    reply.mode = if !header.status.is_success() {
-        Mode::Error { status, retry_after: text("retry-after"), body: Vec::new() }
-    } else if call.stream && is_events {
-        let event_bytes = size(call.settings.limits.event_bytes);
-        let pass = StreamPass::new(surface, &call.model.id, reply.hide_usage, event_bytes);
-        Mode::Stream(Box::new(pass), OpenStream::begin())
+    call.reply.mode = if header.status.is_success() {
+        understanding(call, surface, is_events)
     } else {
-        Mode::Whole(Vec::new())
+        Mode::Error { status, retry_after: text("retry-after"), body: Vec::new() }
     };
-    let stream = matches!(reply.mode, Mode::Stream(..));
+    let reply = &mut call.reply;
+    let made_stream = call.stream && reply.recall.is_some() && matches!(reply.mode, Mode::Whole(_));
+    let stream = made_stream || matches!(reply.mode, Mode::Stream(..));
     reply.streams = stream;
     let theirs = text("request-id").or_else(|| text("x-request-id"));
     let mut ours = ResponseHeader::build(if header.status.is_success() { 200 } else { status }, Some(10))?;
@@ -141,12 +156,56 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
         ours.insert_header("x-accel-buffering", "no")?;
     }
     if !call.warnings.is_empty() {
-        call.warnings.sort();
-        ours.insert_header("x-gateway-warnings", call.warnings.join(", "))?;
+        ours.insert_header("x-gateway-warnings", warnings(&mut call.warnings))?;
     }
     ctx.status = ours.status.as_u16();
     *header = ours;
     Ok(())
+}
+
+/// The longest list of warnings that is told, in bytes.
+const WARNINGS_MAX: usize = 1_024;
+/// What stands for the rest of a longer one.
+const MORE: &str = "…more";
+
+/// The tokens as one header's value, sorted.
+fn warnings(tokens: &mut [String]) -> Vec<u8> {
+    tokens.sort();
+    let all = tokens.join(", ");
+    if all.len() <= WARNINGS_MAX {
+        return all.into_bytes();
+    }
+    let mut told = String::new();
+    for token in tokens {
+        if told.len() + token.len() + 2 + MORE.len() > WARNINGS_MAX {
+            break;
+        }
+        told.push_str(token);
+        told.push_str(", ");
+    }
+    told.push_str(MORE);
+    told.into_bytes()
+}
+
+/// How a successful answer is to be read.
+fn understanding(call: &Call, surface: Protocol, is_events: bool) -> Mode {
+    let event_bytes = size(call.settings.limits.event_bytes);
+    let vendor = call.model.vendor.protocol;
+    match (&call.reply.recall, is_events) {
+        (None, true) if call.stream => {
+            let pass = StreamPass::new(surface, &call.model.id, call.reply.hide_usage, event_bytes);
+            Mode::Stream(AnswerStream::Same(Box::new(pass)), OpenStream::begin())
+        }
+        (Some(recall), true) => {
+            let stream = StreamTranslation::new(vendor, surface, recall.clone(), call.stream, event_bytes);
+            if call.stream {
+                Mode::Stream(AnswerStream::Translated(Box::new(stream)), OpenStream::begin())
+            } else {
+                Mode::Fold { stream: Box::new(stream), bytes: 0 }
+            }
+        }
+        _ => Mode::Whole(Vec::new()),
+    }
 }
 
 /// Passes a piece of the vendor's body on, or keeps it until the whole is there.
@@ -160,12 +219,13 @@ pub fn body(billing: &Billing, ctx: &mut Context, body: &mut Option<Bytes>, end:
     let piece = body.take().unwrap_or_default();
     let mut status = None;
     let outcome = match &mut call.reply.mode {
-        Mode::Stream(..) => match stream(billing, call, surface, &piece, end) {
+        Mode::Stream(..) => match stream(billing, call, &piece, end) {
             Err(failure) if call.shared.progress().first_byte.is_some() => {
                 Ok(Some(end_by_failure(billing, call, &failure, surface, &request_id)))
             }
             outcome => outcome,
         },
+        Mode::Fold { .. } => fold(billing, call, &piece, end),
         Mode::Whole(kept) => {
             let limit = size(call.settings.limits.response_buffer_bytes);
             match keep(kept, &piece, limit) {
@@ -178,9 +238,13 @@ pub fn body(billing: &Billing, ctx: &mut Context, body: &mut Option<Bytes>, end:
             // What is past the limit is not worth reading: the start tells.
             let room = ERROR_BODY_MAX.saturating_sub(kept.len()).min(piece.len());
             kept.extend_from_slice(piece.get(..room).unwrap_or_default());
-            let told = if end { error(call, surface, &request_id) } else { None };
-            status = call.failure.as_ref().map(|failure| failure.status(surface));
-            Ok(told)
+            if end && without_thinking(call) {
+                Err(Failure::of(Kind::UpstreamFailed))
+            } else {
+                let told = if end { error(call, surface, &request_id) } else { None };
+                status = call.failure.as_ref().map(|failure| failure.status(surface));
+                Ok(told)
+            }
         }
         Mode::Waiting | Mode::Over => Ok(None),
     };
@@ -204,19 +268,17 @@ fn size(bytes: u64) -> usize {
 
 fn keep(kept: &mut Vec<u8>, piece: &[u8], limit: usize) -> Result<(), Failure> {
     if kept.len().saturating_add(piece.len()) > limit {
-        return Err(Failure::new(Kind::UpstreamFailed, "The model's answer is larger than this gateway holds."));
+        return Err(too_large());
     }
     kept.extend_from_slice(piece);
     Ok(())
 }
 
-fn stream(
-    billing: &Billing,
-    call: &mut Call,
-    surface: Protocol,
-    piece: &[u8],
-    end: bool,
-) -> Result<Option<Bytes>, Failure> {
+fn too_large() -> Failure {
+    Failure::new(Kind::UpstreamFailed, "The model's answer is larger than this gateway holds.")
+}
+
+fn stream(billing: &Billing, call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failure> {
     let Mode::Stream(pass, _) = &mut call.reply.mode else { return Ok(None) };
     if pass.completed() {
         return Ok(None);
@@ -229,9 +291,12 @@ fn stream(
     if pass.generated_bytes() > 0 {
         call.shared.set_generated();
     }
+    if pass.is_finishing() {
+        call.shared.set_finishing();
+    }
     if let Err(fault) = outcome {
         call.reply.unsent = out;
-        return Err(fault.failure(surface, &call.model.upstream_model, &call.model.id));
+        return Err(fault.failure(call.model.vendor.protocol, &call.model.upstream_model, &call.model.id));
     }
     if pass.completed() {
         let (usage, generated, free) = (pass.usage(), pass.generated_bytes(), pass.refused_free());
@@ -239,6 +304,15 @@ fn stream(
         call.shared.set_completed();
     }
     Ok((!out.is_empty()).then(|| out.into()))
+}
+
+/// Ends a stream whose model has finished although its vendor goes on saying nothing. `None`: it is no such stream.
+pub fn finish_late(billing: &Billing, call: &mut Call) -> Option<Bytes> {
+    let Mode::Stream(pass, _) = &call.reply.mode else { return None };
+    if !pass.is_finishing() {
+        return None;
+    }
+    stream(billing, call, b"", true).ok().flatten()
 }
 
 /// Ends a stream that has begun with a failure that the client can read. The connection stays in order.
@@ -252,10 +326,42 @@ fn end_by_failure(billing: &Billing, call: &mut Call, failure: &Failure, surface
     last.into()
 }
 
+/// Reads a piece of a stream whose whole the client waits for.
+fn fold(billing: &Billing, call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failure> {
+    let limit = size(call.settings.limits.response_buffer_bytes);
+    let Mode::Fold { stream, bytes } = &mut call.reply.mode else { return Ok(None) };
+    *bytes = bytes.saturating_add(piece.len());
+    if *bytes > limit {
+        return Err(too_large());
+    }
+    let mut out = Vec::new();
+    let mut outcome = stream.push(piece, &mut out);
+    if outcome.is_ok() && end && !stream.completed() {
+        outcome = stream.finish(&mut out);
+    }
+    if stream.generated_bytes() > 0 {
+        call.shared.set_generated();
+    }
+    outcome.map_err(|fault| fault.failure(call.model.vendor.protocol, &call.model.upstream_model, &call.model.id))?;
+    if !stream.completed() || out.is_empty() {
+        return Ok(None);
+    }
+    let (usage, generated_bytes, refused_free) = (stream.usage(), stream.generated_bytes(), stream.refused_free());
+    tell_whole(billing, call, Whole { body: out.into(), usage, generated_bytes, refused_free })
+}
+
 fn whole(billing: &Billing, call: &mut Call, surface: Protocol) -> Result<Option<Bytes>, Failure> {
-    let Mode::Whole(kept) = std::mem::replace(&mut call.reply.mode, Mode::Over) else { return Ok(None) };
-    let whole = same::whole(surface, &call.model.id, kept.into())
-        .map_err(|fault| fault.failure(surface, &call.model.upstream_model, &call.model.id))?;
+    let Mode::Whole(kept) = &mut call.reply.mode else { return Ok(None) };
+    let (kept, vendor) = (std::mem::take(kept), call.model.vendor.protocol);
+    let recall = call.reply.recall.clone();
+    let whole = answer::whole(vendor, surface, &call.model.id, recall, call.reply.streams, kept.into())
+        .map_err(|fault| fault.failure(vendor, &call.model.upstream_model, &call.model.id))?;
+    tell_whole(billing, call, whole)
+}
+
+/// Gives a whole answer out, debited.
+fn tell_whole(billing: &Billing, call: &mut Call, whole: Whole) -> Result<Option<Bytes>, Failure> {
+    call.reply.mode = Mode::Over;
     let mut late = Late { content_length: Some(whole.body.len()), ..Late::default() };
     if let Some(credits) = settle(billing, call, whole.usage, whole.generated_bytes, whole.refused_free)? {
         let value = HeaderValue::from_str(&credits.to_string());
@@ -288,14 +394,26 @@ fn settle(
     })
 }
 
+/// The vendor refused the reasoning that the translated request carried: whether it is to be asked once more, without.
+fn without_thinking(call: &mut Call) -> bool {
+    let Mode::Error { status: 400, body, .. } = &call.reply.mode else { return false };
+    if call.again.is_none() || !translate::refuses_thinking(body) {
+        return false;
+    }
+    upstream::ask_without_thinking(call)
+}
+
 /// A vendor's error, told in our words.
 fn error(call: &mut Call, surface: Protocol, request_id: &str) -> Option<Bytes> {
     let Mode::Error { status, retry_after, body } = std::mem::replace(&mut call.reply.mode, Mode::Over) else {
         return None;
     };
+    if let Some(answer) = instead_of_error(call, surface, status, &body) {
+        return Some(answer);
+    }
     let model = &call.model;
-    let failure =
-        failure::from_vendor(surface, status, retry_after.as_deref(), &body, &model.upstream_model, &model.id);
+    let vendor = model.vendor.protocol;
+    let failure = failure::from_vendor(vendor, status, retry_after.as_deref(), &body, &model.upstream_model, &model.id);
     let rendered = failure.render(surface, request_id);
     let headers = rendered.headers.into_iter();
     let headers = headers.filter_map(|(name, value)| Some((name, HeaderValue::from_str(&value).ok()?))).collect();
@@ -303,4 +421,23 @@ fn error(call: &mut Call, surface: Protocol, request_id: &str) -> Option<Bytes> 
     call.shared.set_completed();
     call.failure = Some(failure);
     Some(rendered.body.into())
+}
+
+/// The errors that are none to a client of this surface: a token count that the vendor does not offer, and an output
+/// limit too small for the model to say anything in.
+fn instead_of_error(call: &mut Call, surface: Protocol, status: u16, body: &[u8]) -> Option<Bytes> {
+    let mut headers = Vec::new();
+    let answer = if let Some(tokens) = call.reply.count.filter(|_| matches!(status, 404 | 405 | 501)) {
+        headers.push((own::ESTIMATED, HeaderValue::from_static("true")));
+        own::count_body(tokens)
+    } else {
+        let recall = call.reply.recall.as_ref().filter(|_| status == 400 && translate::means_limit_reached(body))?;
+        if call.stream {
+            headers.push(("content-type", HeaderValue::from_static("text/event-stream; charset=utf-8")));
+        }
+        translate::nothing_said(call.model.vendor.protocol, surface, recall.clone(), call.stream).into()
+    };
+    call.shared.set_late(Late { status: Some(200), content_length: Some(answer.len()), headers });
+    call.shared.set_completed();
+    Some(answer)
 }

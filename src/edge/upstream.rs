@@ -3,9 +3,9 @@
 //! The header is built anew from an allow-list: nothing of the client's own but the version and the preview flags
 //! passes, and the vendor's key enters here and nowhere else. Must not touch bodies.
 
-use super::Gateway;
 use super::context::{Call, Context};
 use super::intake::Ended;
+use super::{Gateway, admit};
 use crate::catalog::{Endpoint, Vendor};
 use crate::config::Limits;
 use crate::protocol::Protocol;
@@ -141,6 +141,9 @@ pub fn connect_failed(call: &mut Call, error: &mut Error) {
 
 /// Whether an attempt that broke off is made again, there or elsewhere.
 pub fn retry_broken(call: &mut Call, error: &mut Error, reused: bool) -> bool {
+    if std::mem::take(&mut call.upstream.again) {
+        return true;
+    }
     error.retry.decide_reuse(reused);
     let was_dead = error.retry() && reused;
     // A silent vendor is noticed on the client's side, where time is watched.
@@ -154,6 +157,23 @@ pub fn retry_broken(call: &mut Call, error: &mut Error, reused: bool) -> bool {
     }
     let worth_it = call.failure.as_ref().is_none_or(|failure| failure.kind.is_passing());
     (was_dead && call.may_repeat()) || (worth_it && call.may_retry())
+}
+
+/// Puts the same request without its reasoning in the place of the one that the vendor refused. False where that cannot
+/// be, or was done before.
+pub fn ask_without_thinking(call: &mut Call) -> bool {
+    let Some(again) = call.again.take() else { return false };
+    if !call.is_unanswered() {
+        return false;
+    }
+    let Ok((body, recall)) = admit::without_thinking(&again, &call.model) else { return false };
+    call.sent_bytes = body.len();
+    call.shared.set_body(body);
+    call.reply.set_recall(recall);
+    call.warnings.push("dropped:thinking".to_owned());
+    call.upstream.tries = call.upstream.tries.saturating_sub(1);
+    call.upstream.again = true;
+    true
 }
 
 /// Begins an attempt with the header that the vendor gets.
@@ -173,7 +193,8 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
     fresh.insert_header(header::HOST, &endpoint.authority)?;
     fresh.insert_header(header::CONTENT_TYPE, "application/json")?;
     fresh.insert_header(header::CONTENT_LENGTH, call.sent_bytes)?;
-    fresh.insert_header(header::ACCEPT, if call.stream { "text/event-stream" } else { "application/json" })?;
+    fresh
+        .insert_header(header::ACCEPT, if call.upstream.streams { "text/event-stream" } else { "application/json" })?;
     fresh.insert_header(header::ACCEPT_ENCODING, "identity")?;
     fresh.insert_header(header::USER_AGENT, concat!("model-gateway/", env!("CARGO_PKG_VERSION")))?;
     let vendor = &call.model.vendor;

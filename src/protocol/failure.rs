@@ -250,14 +250,6 @@ impl Failure {
         failure
     }
 
-    /// The model speaks the other protocol, and nothing translates yet.
-    pub fn other_surface(model: &str) -> Self {
-        let mut failure = Failure::about_model(Kind::InvalidRequest, model);
-        let model = failure.model.as_deref().unwrap_or_default();
-        failure.message = format!("The model `{model}` is not available through this surface yet.");
-        failure.with_param("model").with_code("unsupported_value")
-    }
-
     /// No such path under `/v1`.
     pub fn unknown_path(method: &str, path: &str) -> Self {
         let path = messages_for::shortened(path);

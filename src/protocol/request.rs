@@ -4,7 +4,8 @@
 //! and where the request goes. A body that two readers could understand differently there (a member twice, a
 //! member in another case) is refused, because the vendor's reading would be billed by ours.
 //!
-//! Read next: `request/features.rs` (what makes a request cost more than its bytes), `request/rewrite.rs`.
+//! Read next: `request/features.rs` (what makes a request cost more than its bytes), `request/rewrite.rs`,
+//! `request/strip.rs` (what another vendor's answer left behind).
 
 use super::Protocol;
 use super::failure::{Failure, Kind as FailureKind};
@@ -12,9 +13,11 @@ use super::scan::{Broken, COUNT_MAX, Kind, Scan, Span};
 
 mod features;
 mod rewrite;
+mod strip;
 
 pub use features::Features;
-pub use rewrite::{Edits, rewrite};
+pub use rewrite::{Edits, rewrite, rewrite_stripped};
+pub use strip::{Stripped, strip};
 
 /// The deepest nesting of a request that is read.
 pub const DEPTH_MAX: u32 = 64;

@@ -6,7 +6,8 @@
 //! Read next: `same/chat.rs` and `same/messages.rs`, what one event means; then `protocol/sse.rs`.
 
 use super::Protocol;
-use super::failure::{self, Failure, Kind, VendorError};
+use super::answer::Fault;
+use super::failure::VendorError;
 use super::splice::{self, Splice};
 use super::sse::{Decoder, Event, TooLarge};
 use crate::usage::Usage;
@@ -16,41 +17,14 @@ mod messages;
 
 mod whole;
 
-pub use whole::{Whole, WholeFault, whole};
+pub use whole::whole;
 
 /// The deepest nesting of an answer that is read. Requests are bounded more tightly.
 const DEPTH_MAX: u32 = 128;
 
-/// Why a stream cannot go on. Nothing of the event at fault was passed on.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum StreamFault {
-    /// One event is larger than `limit` bytes.
-    TooLarge { limit: usize },
-    /// An event that must hold JSON does not.
-    NotJson,
-    /// The vendor says that it failed.
-    VendorError(VendorError),
-    /// The vendor's body ended before its answer did.
-    Cut,
-}
-
-impl StreamFault {
-    /// What the caller is told. `protocol` is the vendor's.
-    pub fn failure(&self, protocol: Protocol, upstream_model: &str, public_model: &str) -> Failure {
-        match self {
-            StreamFault::TooLarge { .. } => Failure::of(Kind::UpstreamEventTooLarge),
-            StreamFault::NotJson => Failure::of(Kind::UpstreamFailed),
-            StreamFault::Cut => Failure::of(Kind::UpstreamClosed),
-            StreamFault::VendorError(error) => {
-                failure::from_vendor_error(protocol, error, upstream_model, public_model)
-            }
-        }
-    }
-}
-
-impl From<TooLarge> for StreamFault {
-    fn from(fault: TooLarge) -> Self {
-        StreamFault::TooLarge { limit: fault.limit }
+impl From<TooLarge> for Fault {
+    fn from(_: TooLarge) -> Self {
+        Fault::TooLarge
     }
 }
 
@@ -100,7 +74,7 @@ impl StreamPass {
     /// Appends to `out` what may be sent on of the vendor's `bytes`. The terminal event's bytes are in `out` when
     /// [`StreamPass::completed`] turns true within this call: the caller journals before it releases `out`.
     /// After a fault or the terminal event, bytes are dropped.
-    pub fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), StreamFault> {
+    pub fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
         if self.is_over {
             return Ok(());
         }
@@ -111,16 +85,16 @@ impl StreamPass {
     }
 
     /// The vendor's body ended. A chat answer whose every choice was finished is complete without `[DONE]`, which
-    /// is then added; any other end before the terminal event is [`StreamFault::Cut`].
-    pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+    /// is then added; any other end before the terminal event is [`Fault::Cut`].
+    pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), Fault> {
         if self.is_over {
-            return if self.watch.completed { Ok(()) } else { Err(StreamFault::Cut) };
+            return if self.watch.completed { Ok(()) } else { Err(Fault::Cut) };
         }
         self.is_over = true;
         // Some vendors leave out the last blank line; a line that was cut is not JSON and shows as such.
         self.decoder.close();
         match self.pass(out) {
-            Err(fault @ StreamFault::VendorError(_)) => return Err(fault),
+            Err(fault @ Fault::Vendor(_)) => return Err(fault),
             Ok(()) if self.watch.completed => return Ok(()),
             _ => {}
         }
@@ -129,7 +103,7 @@ impl StreamPass {
             self.watch.completed = true;
             return Ok(());
         }
-        Err(StreamFault::Cut)
+        Err(Fault::Cut)
     }
 
     /// The answer is whole, and its last byte was given out.
@@ -169,7 +143,7 @@ impl StreamPass {
         self.watch.messages.refused_free(self.watch.generated_bytes)
     }
 
-    fn pass(&mut self, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+    fn pass(&mut self, out: &mut Vec<u8>) -> Result<(), Fault> {
         while !self.watch.completed {
             let Some(event) = self.decoder.next()? else {
                 break;
@@ -181,7 +155,7 @@ impl StreamPass {
 }
 
 impl Watch {
-    fn event(&mut self, event: &Event<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+    fn event(&mut self, event: &Event<'_>, out: &mut Vec<u8>) -> Result<(), Fault> {
         let data = event.data.unwrap_or_default().trim_ascii();
         if data.is_empty() {
             // By the rules of event streams this is no event: comments and blank lines pass.
@@ -200,10 +174,10 @@ impl Watch {
         Ok(())
     }
 
-    fn chat_event(&mut self, event: &Event<'_>, data: &[u8], out: &mut Vec<u8>) -> Result<(), StreamFault> {
+    fn chat_event(&mut self, event: &Event<'_>, data: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
         if data == b"[DONE]" {
             if !self.started {
-                return Err(StreamFault::Cut);
+                return Err(Fault::Cut);
             }
             out.extend_from_slice(event.raw);
             self.completed = true;
@@ -227,7 +201,7 @@ impl Watch {
         Ok(())
     }
 
-    fn messages_event(&mut self, event: &Event<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
+    fn messages_event(&mut self, event: &Event<'_>, out: &mut Vec<u8>) -> Result<(), Fault> {
         let Some(seen) = messages::read(text(event)) else {
             return unreadable(event, &messages::NAMES, out);
         };
@@ -238,7 +212,7 @@ impl Watch {
             return Err(vendor_error(event));
         }
         if is("message_stop") && !self.started {
-            return Err(StreamFault::Cut);
+            return Err(Fault::Cut);
         }
         self.generated_bytes = self.generated_bytes.saturating_add(seen.generated_bytes);
         self.messages.event(&seen, is("message_start"), is("message_delta"));
@@ -251,20 +225,20 @@ impl Watch {
 }
 
 /// An event that is not a JSON object: an event of a name we do not know may be anything, all others must be.
-fn unreadable(event: &Event<'_>, names: &[&[u8]], out: &mut Vec<u8>) -> Result<(), StreamFault> {
+fn unreadable(event: &Event<'_>, names: &[&[u8]], out: &mut Vec<u8>) -> Result<(), Fault> {
     if event.name == b"error" {
         return Err(vendor_error(event));
     }
     if names.contains(&event.name) {
-        return Err(StreamFault::NotJson);
+        return Err(Fault::NotJson);
     }
     out.extend_from_slice(event.raw);
     Ok(())
 }
 
-fn vendor_error(event: &Event<'_>) -> StreamFault {
+fn vendor_error(event: &Event<'_>) -> Fault {
     let data = event.data.unwrap_or_default();
-    StreamFault::VendorError(VendorError::read(data).unwrap_or_default())
+    Fault::Vendor(VendorError::read(data).unwrap_or_default())
 }
 
 /// The event's data, or nothing if it is not UTF-8, which no JSON reader takes.

@@ -48,6 +48,11 @@ pub(crate) struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
+    /// It holds escapes.
+    pub fn is_escaped(&self) -> bool {
+        self.escaped
+    }
+
     /// The string's value; `None` if it holds half a surrogate pair, which no `str` can.
     pub fn value(&self) -> Option<Cow<'a, str>> {
         if !self.escaped {

@@ -28,8 +28,10 @@ pub struct Snippets {
 impl Snippets {
     pub fn new(settings: &Settings, key: Option<&str>) -> Self {
         let first = |protocol| {
-            let models = settings.catalog.models().iter();
-            models.filter(|model| surfaces(model).contains(&protocol)).map(|model| model.id.clone()).next()
+            let mut models = settings.catalog.models().iter();
+            // The surface's own protocol first: nothing is translated there.
+            let own = models.clone().find(|model| model.vendor.protocol == protocol);
+            own.or_else(|| models.next()).map(|model| model.id.clone())
         };
         Self {
             base_url: settings.base_url.clone(),
@@ -40,9 +42,12 @@ impl Snippets {
     }
 }
 
-/// The surfaces that a model can be reached through: its vendor's own.
-fn surfaces(model: &Model) -> Vec<Protocol> {
-    vec![model.vendor.protocol]
+/// The surfaces that a model can be reached through, its vendor's own first.
+fn surfaces(model: &Model) -> [Protocol; 2] {
+    match model.vendor.protocol {
+        Protocol::Chat => [Protocol::Chat, Protocol::Messages],
+        Protocol::Messages => [Protocol::Messages, Protocol::Chat],
+    }
 }
 
 struct Row {

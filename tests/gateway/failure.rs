@@ -45,10 +45,10 @@ pub fn broke_off(surface: Surface, answer: &Answer, chat_code: &str, messages_ty
     }
 }
 
-type Words = (u16, &'static str);
+pub type Words = (u16, &'static str);
 
 /// What a vendor's status becomes: on chat, on messages, and the code of both.
-const STATUSES: [(&str, Words, Words, Option<&str>); 17] = [
+pub const STATUSES: [(&str, Words, Words, Option<&str>); 17] = [
     ("400", (400, INVALID), (400, INVALID), None),
     ("401", (502, "server_error"), (500, "api_error"), Some("upstream_error")),
     ("402", (503, "server_error"), (529, "overloaded_error"), Some("overloaded")),

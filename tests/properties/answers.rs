@@ -5,7 +5,8 @@
 use crate::payloads::*;
 use bytes::Bytes;
 use model_gateway::protocol::Protocol;
-use model_gateway::protocol::same::{WholeFault, whole};
+use model_gateway::protocol::answer::Fault;
+use model_gateway::protocol::same::whole;
 use model_gateway::usage::Usage;
 use proptest::prelude::*;
 use serde::de::IgnoredAny;
@@ -44,7 +45,7 @@ fn what_is_no_answer_is_told_apart() {
     for body in ["", "<html></html>", "{\"a\":", "[]", "\"x\"", "null", "{} {}", "{\"a\":01}", "{\"a\":NaN}"] {
         for protocol in [Protocol::Chat, Protocol::Messages] {
             let fault = whole(protocol, PUBLIC, Bytes::from(body)).unwrap_err();
-            assert_eq!(fault, WholeFault::NotJson, "{body}");
+            assert_eq!(fault, Fault::NotJson, "{body}");
             assert_eq!(fault.failure(protocol, UPSTREAM, PUBLIC).status(Protocol::Chat), 502);
         }
     }
@@ -88,8 +89,9 @@ proptest! {
                 prop_assert!(is_json);
                 serde_json::from_slice::<IgnoredAny>(&answer.body).unwrap();
             }
-            Err(WholeFault::NotJson) => prop_assert!(!is_json),
-            Err(WholeFault::VendorError(_)) => prop_assert!(is_json),
+            Err(Fault::NotJson) => prop_assert!(!is_json),
+            Err(Fault::Vendor(_)) => prop_assert!(is_json),
+            Err(fault) => prop_assert!(false, "{fault:?}"),
         }
     }
 }

@@ -173,10 +173,6 @@ fn words_that_clients_look_for_are_there() {
     let missing = Failure::model_not_found("x/y");
     assert_eq!(message(&missing, Chat), "The model `x/y` does not exist or you do not have access to it.");
     assert_eq!(message(&missing, Messages), "model: x/y");
-    let other = Failure::other_surface("x");
-    assert_eq!(message(&other, Messages), "The model `x` is not available through this surface yet.");
-    let body: Value = serde_json::from_slice(&other.render(Chat, "r").body).unwrap();
-    assert_eq!((&body["error"]["param"], &body["error"]["code"]), (&json!("model"), &json!("unsupported_value")));
     let long = Failure::context_too_long(300, 200);
     assert_eq!(message(&long, Messages), "prompt is too long: 300 tokens > 200 maximum");
     assert_eq!(

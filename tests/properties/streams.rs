@@ -4,7 +4,8 @@
 
 use crate::payloads::*;
 use model_gateway::protocol::Protocol;
-use model_gateway::protocol::same::{StreamFault, StreamPass};
+use model_gateway::protocol::answer::Fault;
+use model_gateway::protocol::same::StreamPass;
 use model_gateway::usage::Usage;
 use proptest::prelude::*;
 
@@ -14,10 +15,10 @@ const EVENT_BYTES_MAX: usize = 1 << 20;
 #[derive(PartialEq, Debug)]
 struct Passed {
     out: String,
-    pushed: Result<(), StreamFault>,
+    pushed: Result<(), Fault>,
     /// Before `finish`.
     completed: bool,
-    finished: Result<(), StreamFault>,
+    finished: Result<(), Fault>,
     usage: Option<Usage>,
     generated_bytes: u64,
     refused_free: bool,
@@ -122,7 +123,7 @@ fn the_input_is_known_before_the_end() {
     let cut = MESSAGES_THINKING.find("event: message_delta").unwrap();
     let passed = messages(&MESSAGES_THINKING[..cut]);
     assert_eq!(passed.usage, None);
-    assert_eq!(passed.finished, Err(StreamFault::Cut));
+    assert_eq!(passed.finished, Err(Fault::Cut));
     assert_eq!(passed.input_learned.unwrap().input_total(), 2125);
 }
 
@@ -135,16 +136,16 @@ fn a_chat_stream_without_its_end_mark_is_complete_once_finished() {
     }
     let unfinished = CHAT_TEXT.find("data: {\"id\":\"c-1\",\"object\":\"chat.completion.chunk\",\"model\"");
     let passed = chat(&CHAT_TEXT[..unfinished.unwrap()]);
-    assert_eq!(passed.finished, Err(StreamFault::Cut));
+    assert_eq!(passed.finished, Err(Fault::Cut));
     assert!(!passed.out.contains("[DONE]"));
-    assert_eq!(chat("data: [DONE]\n\n").pushed, Err(StreamFault::Cut));
-    assert_eq!(chat("").finished, Err(StreamFault::Cut));
+    assert_eq!(chat("data: [DONE]\n\n").pushed, Err(Fault::Cut));
+    assert_eq!(chat("").finished, Err(Fault::Cut));
 }
 
 #[test]
 fn one_of_two_choices_finished_is_a_cut() {
     let stream = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}},{\"index\":1,\"delta\":{}}]}\n\ndata: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
-    assert_eq!(chat(stream).finished, Err(StreamFault::Cut));
+    assert_eq!(chat(stream).finished, Err(Fault::Cut));
 }
 
 #[test]
@@ -152,7 +153,7 @@ fn an_end_without_its_blank_line_is_an_end() {
     assert!(chat(CHAT_TEXT.trim_end()).finished.is_ok());
     assert!(messages(MESSAGES_THINKING.trim_end()).finished.is_ok());
     let cut = MESSAGES_THINKING.trim_end().len() - 1;
-    assert_eq!(messages(&MESSAGES_THINKING[..cut]).finished, Err(StreamFault::Cut));
+    assert_eq!(messages(&MESSAGES_THINKING[..cut]).finished, Err(Fault::Cut));
 }
 
 #[test]
@@ -189,14 +190,14 @@ fn a_vendor_error_stops_the_stream_and_is_not_shown() {
     let fault = chat(chat_error).pushed.unwrap_err();
     assert_eq!(fault.failure(Protocol::Chat, UPSTREAM, PUBLIC).reason(), "rate_limited");
     let named = "event: error\ndata: it broke\n\n";
-    assert!(matches!(chat(named).pushed, Err(StreamFault::VendorError(_))));
+    assert!(matches!(chat(named).pushed, Err(Fault::Vendor(_))));
 }
 
 #[test]
 fn what_must_be_json_and_is_not_stops_the_stream() {
     for stream in ["data: {\"a\":1\n\n", "data: 12\n\n", "data: <html>\n\n", "data: {\"a\":\"\u{1}\"}\n\n"] {
-        assert_eq!(chat(stream).pushed, Err(StreamFault::NotJson), "{stream}");
-        assert_eq!(messages(stream).pushed, Err(StreamFault::NotJson), "{stream}");
+        assert_eq!(chat(stream).pushed, Err(Fault::NotJson), "{stream}");
+        assert_eq!(messages(stream).pushed, Err(Fault::NotJson), "{stream}");
     }
     let named = "event: news\ndata: not json\n\n";
     assert_eq!(messages(named).out, named);
@@ -236,7 +237,7 @@ fn zeros_beside_text_are_no_usage_and_garbage_is_absent() {
 fn an_event_over_the_limit_stops_the_stream_however_it_is_cut() {
     let stream = CHAT_TEXT.as_bytes();
     let whole = pass_bounded(Protocol::Chat, false, &[stream], 280);
-    assert_eq!(whole.pushed, Err(StreamFault::TooLarge { limit: 280 }));
+    assert_eq!(whole.pushed, Err(Fault::TooLarge));
     let bytes: Vec<&[u8]> = stream.chunks(1).collect();
     assert_eq!(pass_bounded(Protocol::Chat, false, &bytes, 280), whole);
 }

@@ -15,8 +15,10 @@ use pingora::protocols::http::custom::server::Session as CustomSession;
 use pingora::protocols::http::{HttpTask, ServerSession as HttpSession};
 use pingora::protocols::l4::socket::SocketAddr;
 use pingora::{Error, ErrorType, Result};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 
@@ -26,6 +28,8 @@ type MessageStream = Box<dyn futures_core::Stream<Item = Result<Bytes>> + Unpin 
 pub const HAND_BACK: u32 = 0x6877_6261;
 /// After the answer's last event, how long the vendor may take to end its body.
 const TAIL: Duration = Duration::from_secs(1);
+/// After a reason to end was given, how long the rest (usage, the terminal event) is waited for.
+const FINISHING: Duration = Duration::from_secs(3);
 /// A write that took longer means that the client does not read.
 const BLOCKED: Duration = Duration::from_secs(1);
 /// For so long after such a write, a vendor's failure is the client's doing.
@@ -42,6 +46,8 @@ pub struct Replay {
     held_head: Option<Box<ResponseHeader>>,
     deadlines: Deadlines,
     last_progress: Instant,
+    /// When anything was last written to the client, or the vendor's head came.
+    last_written: Instant,
     head_seen: bool,
     /// Never later than the next deadline; set anew only when it fires, not at every event.
     timer: Pin<Box<Sleep>>,
@@ -56,6 +62,7 @@ impl Replay {
             held_head: None,
             deadlines,
             last_progress: Instant::now(),
+            last_written: Instant::now(),
             head_seen: false,
             timer: Box::pin(tokio::time::sleep_until(deadlines.total.into())),
         }
@@ -83,6 +90,7 @@ impl Replay {
             return if self.deadlines.stream && drained < total.0 { (drained, Ended::Drained) } else { total };
         }
         let silent = match progress.attempt_began {
+            _ if progress.finishing => (self.last_progress + FINISHING, Ended::Idle),
             _ if self.head_seen => (self.last_progress + self.deadlines.idle, Ended::Idle),
             Some(began) => (began + self.deadlines.first_byte, Ended::FirstByte),
             None => return total,
@@ -90,11 +98,49 @@ impl Replay {
         if silent.0 < total.0 { silent } else { total }
     }
 
-    /// Ends the request where a deadline has passed; else sets the timer to it.
+    /// When a sign of life is due to a client that waits for the next event.
+    fn keep_alive_at(&self) -> Option<Instant> {
+        let every = self.deadlines.keep_alive.filter(|_| self.head_seen)?.0;
+        let progress = self.shared.lock().progress;
+        let waits = !progress.completed && !progress.client_left();
+        waits.then_some(self.last_written + every)
+    }
+
+    /// Whatever comes next: a deadline, or a sign of life.
+    fn wake(&self) -> Instant {
+        let deadline = self.deadline().0;
+        self.keep_alive_at().map_or(deadline, |at| at.min(deadline))
+    }
+
+    /// Tells the client that the vendor is still at it. Polled once and never awaited, for Pingora drops the future this
+    /// runs in whenever the vendor's next bytes come: the few bytes fit into the connection's own buffer, which every
+    /// other write has left empty.
+    async fn keep_alive(&mut self) {
+        let Some((_, frame)) = self.deadlines.keep_alive else { return };
+        let head = self.release_head();
+        let tasks = head.into_iter().chain([HttpTask::Body(Some(Bytes::from_static(frame)), false)]).collect();
+        self.last_written = Instant::now();
+        self.shared.lock().progress.first_byte.get_or_insert(self.last_written);
+        self.body = None;
+        let polled = {
+            let mut write = std::pin::pin!(self.inner_mut().response_duplex_vec(tasks));
+            std::future::poll_fn(|context| Poll::Ready(write.as_mut().poll(context))).await
+        };
+        if let Poll::Ready(Err(_)) = polled {
+            self.client_left();
+        }
+    }
+
+    /// Ends the request where a deadline has passed; else does what is due and sets the timer anew.
     async fn expired(&mut self) -> Option<Box<Error>> {
         let (deadline, ended) = self.deadline();
-        if Instant::now() < deadline {
-            self.timer.as_mut().reset(deadline.into());
+        let now = Instant::now();
+        if now < deadline {
+            if self.keep_alive_at().is_some_and(|at| at <= now) {
+                self.keep_alive().await;
+            }
+            let wake = self.wake();
+            self.timer.as_mut().reset(wake.into());
             return None;
         }
         self.shared.lock().progress.ended = Some(ended);
@@ -111,9 +157,9 @@ impl Replay {
 
     /// Brings the timer forward where the next deadline has come nearer; a later one is set when it fires.
     fn advance_timer(&mut self) {
-        let deadline = self.deadline().0.into();
-        if self.timer.deadline() > deadline {
-            self.timer.as_mut().reset(deadline);
+        let wake = self.wake().into();
+        if self.timer.deadline() > wake {
+            self.timer.as_mut().reset(wake);
         }
     }
 
@@ -129,6 +175,7 @@ impl Replay {
                         return Err(error.into_up());
                     }
                     self.head_seen = true;
+                    self.last_written = Instant::now();
                     self.held_head = Some(head);
                 }
                 HttpTask::Header(..) => {}
@@ -196,6 +243,7 @@ impl Replay {
         let written = tokio::time::timeout(limit, self.inner_mut().response_duplex_vec(tasks)).await;
         let now = Instant::now();
         self.last_progress = now;
+        self.last_written = now;
         if now.duration_since(began) > BLOCKED {
             self.shared.lock().progress.blocked_until = Some(now + BLOCKED_COUNTS_FOR);
         }
@@ -350,7 +398,8 @@ impl CustomSession for Replay {
         false
     }
     fn get_retry_buffer(&self) -> Option<Bytes> {
-        self.body.as_ref().map(|(body, _)| body.clone())
+        let other = self.shared.lock().body.clone();
+        other.or_else(|| self.body.as_ref().map(|(body, _)| body.clone()))
     }
     async fn finish_custom(&mut self) -> Result<()> {
         Ok(())

@@ -5,7 +5,7 @@
 //!
 //! Read next: `protocol/same.rs`, the way back.
 
-use super::{Limit, Outline, StreamOptions};
+use super::{Limit, Outline, StreamOptions, Stripped};
 use crate::protocol::scan::Span;
 use crate::protocol::splice::{self, Splice};
 use bytes::Bytes;
@@ -27,7 +27,12 @@ pub struct Edits<'a> {
 
 /// Applies the edits; gives the same `Bytes` when nothing changes.
 pub fn rewrite(body: &Bytes, outline: &Outline, edits: &Edits<'_>) -> Bytes {
-    let mut changes = Changes::default();
+    rewrite_stripped(body, outline, edits, Stripped::default())
+}
+
+/// As [`rewrite`], together with what must go from the same body.
+pub fn rewrite_stripped(body: &Bytes, outline: &Outline, edits: &Edits<'_>, stripped: Stripped) -> Bytes {
+    let mut changes = Changes { replaced: stripped.edits, inserted: String::new() };
     if edits.model != outline.model {
         changes.put(outline.spans.model, splice::json_string(edits.model));
     }
@@ -45,7 +50,6 @@ pub fn rewrite(body: &Bytes, outline: &Outline, edits: &Edits<'_>) -> Bytes {
     changes.apply(body, outline.spans.inside)
 }
 
-#[derive(Default)]
 struct Changes {
     replaced: Vec<(Span, String)>,
     /// Members put in behind the opening brace, each with its comma: an object with a model is never empty.
@@ -102,7 +106,8 @@ impl Changes {
     fn apply(self, body: &Bytes, inside: usize) -> Bytes {
         let Changes { mut replaced, inserted } = self;
         if !inserted.is_empty() {
-            replaced.push((Span { start: inside, end: inside }, inserted));
+            // In front: the first member may be one that goes.
+            replaced.insert(0, (Span { start: inside, end: inside }, inserted));
         }
         if replaced.is_empty() {
             return body.clone();

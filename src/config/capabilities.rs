@@ -1,0 +1,189 @@
+//! What a model accepts: the config's keys over the defaults of the shipped catalog.
+//!
+//! The defaults are data about five catalog ids, true in November 2026; a model of any other id starts from what every
+//! model of its protocol bears. Must not know how translation uses them.
+
+use super::raw::{
+    Capabilities, EffortKey, OnOff, OutputLimitField, ReasoningReplayKey, SamplingKey, SystemRole, ThinkingTypeKey,
+    ToolsWithReasoningKey,
+};
+use crate::protocol::Protocol;
+use crate::protocol::form::Effort;
+use crate::protocol::rules::{
+    Accepts, ChatModel, MessagesModel, ReasoningReplay, Sampling, ThinkingType, ToolsWithReasoning,
+};
+
+/// The descriptor of the model with this catalog id.
+pub fn read(id: &str, protocol: Protocol, written: &Capabilities) -> Accepts {
+    match protocol {
+        Protocol::Messages => Accepts::Messages(messages(shipped_messages(id), written)),
+        Protocol::Chat => Accepts::Chat(chat(shipped_chat(id), written)),
+    }
+}
+
+/// The keys that say nothing about a model of this protocol.
+pub fn misplaced(protocol: Protocol, written: &Capabilities) -> Vec<&'static str> {
+    let sampling_fits = match (protocol, written.sampling) {
+        (_, None) => true,
+        (Protocol::Chat, Some(key)) => matches!(key, SamplingKey::Accepted(_)),
+        (Protocol::Messages, Some(key)) => !matches!(key, SamplingKey::Accepted(_)),
+    };
+    let messages = [
+        ("thinking_types", written.thinking_types.is_some()),
+        ("thinking_default", written.thinking_default.is_some()),
+        ("effort_levels", written.effort_levels.is_some()),
+        ("prefill", written.prefill.is_some()),
+        ("mid_system", written.mid_system.is_some()),
+        ("structured", written.structured.is_some()),
+        ("server_tools", written.server_tools.is_some()),
+    ];
+    let chat = [
+        ("output_limit_field", written.output_limit_field.is_some()),
+        ("reasoning", written.reasoning.is_some()),
+        ("effort_values", written.effort_values.is_some()),
+        ("tools_with_reasoning", written.tools_with_reasoning.is_some()),
+        ("stop", written.stop.is_some()),
+        ("cache_breakpoints", written.cache_breakpoints.is_some()),
+        ("verbosity", written.verbosity.is_some()),
+        ("system_role", written.system_role.is_some()),
+        ("reasoning_replay", written.reasoning_replay.is_some()),
+        ("top_k", written.top_k.is_some()),
+    ];
+    let foreign: &[(&str, bool)] = match protocol {
+        Protocol::Chat => &messages,
+        Protocol::Messages => &chat,
+    };
+    let given = foreign.iter().filter(|(_, given)| *given).map(|(name, _)| *name);
+    given.chain((!sampling_fits).then_some("sampling")).collect()
+}
+
+fn messages(base: MessagesModel, written: &Capabilities) -> MessagesModel {
+    let sampling = match written.sampling {
+        Some(SamplingKey::Free) => Sampling::Free,
+        Some(SamplingKey::OneOf) => Sampling::OneOf,
+        Some(SamplingKey::Fixed) => Sampling::Fixed,
+        Some(SamplingKey::Accepted(_)) | None => base.sampling,
+    };
+    let types = |keys: &Vec<ThinkingTypeKey>| keys.iter().map(|key| thinking_type(*key)).collect();
+    MessagesModel {
+        sampling,
+        thinking_types: written.thinking_types.as_ref().map_or(base.thinking_types, types),
+        thinks_by_default: written.thinking_default.map_or(base.thinks_by_default, |default| default == OnOff::On),
+        effort_levels: written.effort_levels.as_ref().map_or(base.effort_levels, |keys| efforts(keys)),
+        prefill: written.prefill.unwrap_or(base.prefill),
+        mid_system: written.mid_system.unwrap_or(base.mid_system),
+        structured: written.structured.unwrap_or(base.structured),
+        server_tools: written.server_tools.clone().unwrap_or(base.server_tools),
+    }
+}
+
+fn chat(base: ChatModel, written: &Capabilities) -> ChatModel {
+    ChatModel {
+        reasoning: written.reasoning.unwrap_or(base.reasoning),
+        effort_values: written.effort_values.as_ref().map_or(base.effort_values, |keys| efforts(keys)),
+        tools_with_reasoning: match written.tools_with_reasoning {
+            Some(ToolsWithReasoningKey::Any) => ToolsWithReasoning::Any,
+            Some(ToolsWithReasoningKey::EffortNone) => ToolsWithReasoning::EffortNone,
+            Some(ToolsWithReasoningKey::ResponsesOnly) => ToolsWithReasoning::ResponsesOnly,
+            None => base.tools_with_reasoning,
+        },
+        sampling: match written.sampling {
+            Some(SamplingKey::Accepted(accepted)) => accepted,
+            _ => base.sampling,
+        },
+        stop: written.stop.unwrap_or(base.stop),
+        cache_breakpoints: written.cache_breakpoints.unwrap_or(base.cache_breakpoints),
+        verbosity: written.verbosity.unwrap_or(base.verbosity),
+        system_role: match written.system_role {
+            Some(SystemRole::Developer) => "developer",
+            Some(SystemRole::System) => "system",
+            None => base.system_role,
+        },
+        reasoning_replay: match written.reasoning_replay {
+            Some(ReasoningReplayKey::None) => ReasoningReplay::None,
+            Some(ReasoningReplayKey::ReasoningContent) => ReasoningReplay::ReasoningContent,
+            Some(ReasoningReplayKey::ReasoningDetails) => ReasoningReplay::ReasoningDetails,
+            None => base.reasoning_replay,
+        },
+        output_limit_field: match written.output_limit_field {
+            Some(OutputLimitField::MaxTokens) => "max_tokens",
+            Some(OutputLimitField::MaxCompletionTokens) => "max_completion_tokens",
+            None => base.output_limit_field,
+        },
+        top_k: written.top_k.unwrap_or(base.top_k),
+    }
+}
+
+/// Sorted, each once.
+fn efforts(keys: &[EffortKey]) -> Vec<Effort> {
+    let mut efforts: Vec<_> = keys
+        .iter()
+        .map(|key| match key {
+            EffortKey::None => Effort::None,
+            EffortKey::Minimal => Effort::Minimal,
+            EffortKey::Low => Effort::Low,
+            EffortKey::Medium => Effort::Medium,
+            EffortKey::High => Effort::High,
+            EffortKey::Xhigh => Effort::Xhigh,
+            EffortKey::Max => Effort::Max,
+        })
+        .collect();
+    efforts.sort();
+    efforts.dedup();
+    efforts
+}
+
+fn thinking_type(key: ThinkingTypeKey) -> ThinkingType {
+    match key {
+        ThinkingTypeKey::Enabled => ThinkingType::Enabled,
+        ThinkingTypeKey::Adaptive => ThinkingType::Adaptive,
+        ThinkingTypeKey::BetweenTools => ThinkingType::BetweenTools,
+        ThinkingTypeKey::Disabled => ThinkingType::Disabled,
+    }
+}
+
+/// Manual thinking works up to the 4.6 generation, effort and adaptive thinking from it on; a final assistant turn is
+/// refused from 4.6 on, sampling parameters from 4.7 on.
+fn shipped_messages(id: &str) -> MessagesModel {
+    use Effort::{High, Low, Max, Medium, Xhigh};
+    use ThinkingType::{Adaptive, Disabled, Enabled};
+    let base = MessagesModel { structured: true, ..MessagesModel::default() };
+    match id {
+        "alpha-opus-4-7" => MessagesModel {
+            sampling: Sampling::Fixed,
+            thinking_types: vec![Adaptive, Disabled],
+            effort_levels: vec![Low, Medium, High, Xhigh, Max],
+            ..base
+        },
+        "alpha-sonnet-4-6" => MessagesModel {
+            sampling: Sampling::OneOf,
+            thinking_types: vec![Enabled, Adaptive, Disabled],
+            effort_levels: vec![Low, Medium, High, Max],
+            ..base
+        },
+        "alpha-haiku-4-5-20251001" => {
+            MessagesModel { sampling: Sampling::OneOf, thinking_types: vec![Enabled, Disabled], prefill: true, ..base }
+        }
+        _ => MessagesModel::default(),
+    }
+}
+
+/// Both reason and take neither sampling parameters nor stop sequences; the newer one refuses function tools while it
+/// reasons on this protocol.
+fn shipped_chat(id: &str) -> ChatModel {
+    use Effort::{High, Low, Medium, None, Xhigh};
+    let base = ChatModel {
+        reasoning: true,
+        effort_values: vec![None, Low, Medium, High, Xhigh],
+        sampling: false,
+        stop: false,
+        verbosity: true,
+        system_role: "developer",
+        ..ChatModel::default()
+    };
+    match id {
+        "beta-5.2" => base,
+        "beta-5.5" => ChatModel { tools_with_reasoning: ToolsWithReasoning::EffortNone, ..base },
+        _ => ChatModel::default(),
+    }
+}

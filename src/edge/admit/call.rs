@@ -1,0 +1,366 @@
+//! From the body to a [`Call`]: what it asks for, said in the vendor's protocol, quoted, and its worst case held.
+//!
+//! A request of the vendor's own protocol is passed on with a few edits; any other is translated. What is quoted is what
+//! the vendor will read. Must not know either protocol's fields. Next: `protocol/request.rs` and
+//! `protocol/translate.rs`, `billing/rules.rs` (the quote), `intake.rs` (the body's way on).
+
+use super::version_header;
+use crate::account::Principal;
+use crate::billing::{Hold, Opening, Refused, rules};
+use crate::catalog::Model;
+use crate::clock;
+use crate::config::Settings;
+use crate::edge::context::{Again, Call, Context, InFlight, Upstream};
+use crate::edge::intake::{self, Deadlines};
+use crate::edge::reply::Reply;
+use crate::edge::{EdgeLimits, Gateway, upstream};
+use crate::protocol::Protocol;
+use crate::protocol::failure::{Failure, Kind};
+use crate::protocol::form::answer::Recall;
+use crate::protocol::request::{self, Edits, Outline};
+use crate::protocol::rules::Target;
+use crate::protocol::translate;
+use bytes::Bytes;
+use http::header;
+use pingora::proxy::Session;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What the path said.
+pub struct Asked {
+    pub surface: Protocol,
+    pub path: &'static str,
+    pub free: bool,
+    pub in_flight: InFlight,
+}
+
+pub enum Prepared {
+    Call(Box<Call>),
+    /// The input's tokens, counted here because the model's vendor does not.
+    Count(u64),
+}
+
+/// # Errors
+/// The body is no request, names no model, asks for what cannot be had, or cannot be paid.
+pub async fn prepare(
+    gateway: &Gateway,
+    settings: &Arc<Settings>,
+    session: &mut Session,
+    ctx: &Context,
+    principal: Principal,
+    asked: Asked,
+) -> Result<Prepared, Failure> {
+    let surface = asked.surface;
+    plain_body(session)?;
+    let limits = EdgeLimits::of(&settings.limits);
+    let (body, share) = intake::read_body(session, &gateway.bodies, &limits).await?;
+    let outline = request::read(surface, &body)?;
+    let Some(model) = settings.catalog.find(&outline.model) else {
+        return Err(Failure::model_not_found(&outline.model));
+    };
+    let crosses = model.vendor.protocol != surface;
+    let count = if asked.free { Some(translate::count_tokens(surface, &body)) } else { None };
+    if crosses && let Some(count) = count {
+        return count.map(Prepared::Count);
+    }
+    let order = Order {
+        settings,
+        surface,
+        model,
+        strict: session.req_header().headers.get("x-gateway-strict").is_some_and(|value| value.as_bytes() == b"true"),
+        body,
+        outline,
+        request_id: &ctx.request_id,
+        account_id: Arc::clone(&principal.account_id),
+    };
+    let (previews, dropped) = if crosses { (None, false) } else { previews(session, surface) };
+    let dropped = dropped.then(|| "dropped:anthropic-beta".to_owned());
+    order.bear(dropped.as_slice())?;
+    let Fitted { hold, sent } = match asked.free {
+        true => Fitted { hold: None, sent: order.sent(None, None)? },
+        false => order.fit(gateway, principal)?,
+    };
+    let mut warnings = sent.warnings;
+    warnings.extend(dropped);
+    let stream = order.outline.stream;
+    let body_bytes = order.body.len() as u64;
+    let upstream = Upstream {
+        path: if crosses { translate::path(model.vendor.protocol) } else { asked.path },
+        version: if crosses { None } else { version_header(session, settings) },
+        previews,
+        streams: sent.streams,
+        ..Upstream::to(upstream::plan(&model.vendor, settings.limits.attempts))
+    };
+    let hide_usage = !order.outline.include_usage;
+    let again = sent.carries_thinking.then(|| order.again(sent.output_limit));
+    let model = Arc::clone(model);
+    let sent_bytes = sent.body.len();
+    // A stream that is passed on is kept alive by its vendor, in the vendor's way.
+    let keep_alive = (crosses && stream).then(|| translate::keep_alive(surface));
+    let deadlines = deadlines(settings, ctx.arrived, stream, keep_alive);
+    let shared = intake::install(session, sent.body, share, deadlines);
+    Ok(Prepared::Call(Box::new(Call {
+        settings: Arc::clone(settings),
+        model,
+        upstream,
+        hold,
+        body_bytes,
+        sent_bytes,
+        stream,
+        warnings,
+        reply: Reply::new(hide_usage, sent.recall, count.and_then(Result::ok)),
+        shared,
+        again,
+        failure: None,
+        admitted: Instant::now(),
+        in_flight: asked.in_flight,
+    })))
+}
+
+fn plain_body(session: &Session) -> Result<(), Failure> {
+    match session.req_header().headers.get(header::CONTENT_ENCODING) {
+        Some(encoding) if encoding.as_bytes() != b"identity" => Err(Failure::new(
+            Kind::InvalidRequest,
+            "The request body's content-encoding is not supported: send it plain.",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// What a request asks for, of which model.
+struct Order<'a> {
+    settings: &'a Settings,
+    surface: Protocol,
+    model: &'a Arc<Model>,
+    strict: bool,
+    body: Bytes,
+    outline: Outline,
+    request_id: &'a str,
+    account_id: Arc<str>,
+}
+
+/// The body as the vendor gets it.
+struct Sent {
+    body: Bytes,
+    warnings: Vec<String>,
+    /// The vendor is asked for a stream.
+    streams: bool,
+    carries_thinking: bool,
+    /// As it was lowered to what the account can pay.
+    output_limit: Option<u64>,
+    /// Of a translation.
+    recall: Option<Recall>,
+}
+
+/// A body whose worst case is held.
+struct Fitted {
+    hold: Option<Hold>,
+    sent: Sent,
+}
+
+impl Order<'_> {
+    /// Says the request in the vendor's protocol, with these limits.
+    fn sent(&self, output_limit: Option<u64>, thinking_budget: Option<u64>) -> Result<Sent, Failure> {
+        let vendor = &self.model.vendor;
+        if vendor.protocol != self.surface {
+            let translated = translate::request(&self.asked(&self.body, output_limit), false)?;
+            return Ok(Sent {
+                body: translated.body,
+                warnings: translated.warnings,
+                streams: translated.streams,
+                carries_thinking: translated.carries_thinking,
+                output_limit,
+                recall: Some(translated.recall),
+            });
+        }
+        let edits = Edits {
+            model: &self.model.upstream_model,
+            output_limit,
+            output_limit_field: self.model.output_limit_field(),
+            thinking_budget,
+            include_usage: self.surface == Protocol::Chat && self.outline.stream,
+        };
+        let stripped = request::strip(self.surface, vendor.official, &self.body);
+        let warnings = stripped.warnings.clone();
+        self.bear(&warnings)?;
+        Ok(Sent {
+            body: request::rewrite_stripped(&self.body, &self.outline, &edits, stripped),
+            warnings,
+            streams: self.outline.stream,
+            carries_thinking: false,
+            output_limit,
+            recall: None,
+        })
+    }
+
+    /// A caller that is strict bears no warning.
+    fn bear(&self, warnings: &[String]) -> Result<(), Failure> {
+        match warnings.first().filter(|_| self.strict) {
+            Some(token) => Err(Failure::new(Kind::InvalidRequest, format!("Strict mode: {token}"))),
+            None => Ok(()),
+        }
+    }
+
+    fn asked<'b>(&'b self, body: &'b [u8], output_limit: Option<u64>) -> translate::Asked<'b> {
+        translate::Asked {
+            surface: self.surface,
+            body,
+            target: target(self.model),
+            account_id: &self.account_id,
+            output_limit,
+            strict: self.strict,
+            created: u64::try_from(clock::now_ms() / 1_000).unwrap_or_default(),
+            request_id: self.request_id,
+        }
+    }
+
+    /// Sets the worst case of what the vendor will read aside, and lowers the output limit to what can be paid.
+    fn fit(&self, gateway: &Gateway, principal: Principal) -> Result<Fitted, Failure> {
+        let sent = self.sent(None, None)?;
+        let crosses = sent.recall.is_some();
+        let min_output = self.settings.limits.min_output_tokens;
+        let own_bytes = self.body.len() as u64;
+        let quote = if crosses {
+            let body_bytes = own_bytes.max(sent.body.len() as u64);
+            // The translator wrote it, so it can be read; and a budget that it made it can make smaller.
+            let mut outline = request::read(self.model.vendor.protocol, &sent.body)?;
+            outline.thinking_budget = None;
+            rules::quote(self.model, self.surface, &outline, body_bytes, min_output)?
+        } else {
+            rules::quote(self.model, self.surface, &self.outline, own_bytes, min_output)?
+        };
+        let opening = Opening {
+            request_id: self.request_id.to_owned(),
+            account: principal.account_id,
+            key_id: principal.key_id,
+            key_shown: principal.key_shown,
+            model: Arc::clone(self.model),
+            surface: self.surface,
+        };
+        let reserved = gateway.billing.reserve(opening, &quote, self.strict, clock::now_ms());
+        let (hold, limit) = reserved.map_err(|refused| refusal(&refused))?;
+        let hold = Some(hold);
+        if limit == quote.output_limit {
+            return Ok(Fitted { hold, sent });
+        }
+        let budget = if crosses { None } else { thinking_budget(self.settings, &self.outline, limit) };
+        let mut sent = self.sent(Some(limit), budget)?;
+        sent.warnings.push(format!("clamped:{}", self.limit_field()));
+        sent.warnings.extend(budget.map(|_| "clamped:thinking.budget_tokens".to_owned()));
+        Ok(Fitted { hold, sent })
+    }
+
+    /// The output limit's name, as the caller knows it.
+    fn limit_field(&self) -> &'static str {
+        let usual = match self.surface {
+            surface if surface == self.model.vendor.protocol => self.model.output_limit_field(),
+            Protocol::Chat => "max_completion_tokens",
+            Protocol::Messages => "max_tokens",
+        };
+        self.outline.output_limit.map_or(usual, |limit| limit.field)
+    }
+
+    fn again(&self, output_limit: Option<u64>) -> Again {
+        Again {
+            surface: self.surface,
+            body: self.body.clone(),
+            output_limit,
+            account_id: Arc::clone(&self.account_id),
+            request_id: self.request_id.to_owned(),
+        }
+    }
+}
+
+fn target(model: &Model) -> Target<'_> {
+    Target {
+        upstream_model: &model.upstream_model,
+        public_model: &model.id,
+        max_output_tokens: model.max_output_tokens,
+        official: model.vendor.official,
+        accepts: &model.accepts,
+    }
+}
+
+/// The same request without its reasoning, after the vendor refused that.
+///
+/// # Errors
+/// It cannot be said without.
+pub fn without_thinking(again: &Again, model: &Model) -> Result<(Bytes, Recall), Failure> {
+    let asked = translate::Asked {
+        surface: again.surface,
+        body: &again.body,
+        target: target(model),
+        account_id: &again.account_id,
+        output_limit: again.output_limit,
+        strict: false,
+        created: u64::try_from(clock::now_ms() / 1_000).unwrap_or_default(),
+        request_id: &again.request_id,
+    };
+    let translated = translate::request(&asked, true)?;
+    Ok((translated.body, translated.recall))
+}
+
+/// A thinking budget must stay below the output limit: lowered with it.
+fn thinking_budget(settings: &Settings, outline: &Outline, limit: u64) -> Option<u64> {
+    let budget = outline.thinking_budget?;
+    let most = limit.saturating_sub(settings.limits.min_output_tokens).max(rules::THINKING_TOKENS_LEAST);
+    (budget > most).then_some(most)
+}
+
+fn refusal(refused: &Refused) -> Failure {
+    match refused {
+        Refused::Insufficient { available, needed } => Failure::new(
+            Kind::InsufficientCredits,
+            format!("Insufficient credits: {available} available, at least {needed} needed for this request."),
+        ),
+        Refused::TrialExpired => Failure::of(Kind::TrialExpired),
+        Refused::TooManyOpen { limit } => {
+            Failure::new(Kind::TooManyOpen, format!("This account has {limit} requests in flight, its limit."))
+        }
+        Refused::Busy => Failure::of(Kind::Overloaded),
+        Refused::Unavailable(why) => {
+            log::error!("hold credit: {why}");
+            Failure::of(Kind::LedgerUnavailable)
+        }
+    }
+}
+
+fn deadlines(settings: &Settings, arrived: Instant, stream: bool, keep_alive: Option<&'static [u8]>) -> Deadlines {
+    let limits = &settings.limits;
+    let seconds = Duration::from_secs;
+    Deadlines {
+        total: arrived + seconds(limits.total_seconds),
+        first_byte: seconds(limits.first_byte_seconds),
+        idle: seconds(limits.idle_seconds),
+        client_write: seconds(limits.client_write_seconds),
+        drain: seconds(limits.drain_after_client_seconds),
+        drain_hidden: seconds(limits.drain_hidden_seconds),
+        stream,
+        keep_alive: keep_alive.map(|frame| (seconds(limits.stream_keep_alive_seconds), frame)),
+    }
+}
+
+/// Preview flags that would widen the context beyond what the model's price and hold were made for.
+const UNPRICED_PREVIEWS: &[&str] = &["context-1m-"];
+
+/// The messages protocol's preview flags, unknown ones too, joined by commas; and whether an unpriced one was dropped.
+fn previews(session: &Session, surface: Protocol) -> (Option<String>, bool) {
+    if surface != Protocol::Messages {
+        return (None, false);
+    }
+    let mut dropped = false;
+    let values = session.req_header().headers.get_all("anthropic-beta");
+    let flags: Vec<_> = values
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(str::trim)
+        .filter(|flag| !flag.is_empty())
+        .filter(|flag| {
+            let unpriced = UNPRICED_PREVIEWS.iter().any(|start| flag.starts_with(start));
+            dropped |= unpriced;
+            !unpriced
+        })
+        .collect();
+    ((!flags.is_empty()).then(|| flags.join(",")), dropped)
+}

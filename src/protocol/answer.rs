@@ -1,0 +1,153 @@
+//! An answer on its way from vendor to client, whichever protocols meet: the edge's one door for answers.
+//!
+//! It must not look into bytes: same protocol on both sides is `same.rs`, the rest `translate.rs`.
+//!
+//! Read next: `protocol/same.rs`, then `protocol/translate.rs`.
+
+use super::Protocol;
+use super::failure::{self, Failure, Kind, VendorError};
+use super::form::answer::Recall;
+use super::same::{self, StreamPass};
+use super::translate::{self, StreamTranslation};
+use crate::usage::Usage;
+use bytes::Bytes;
+
+/// Why a vendor's answer cannot be read on. Nothing of the event at fault was passed on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// HTML, nothing, or broken JSON where there must be JSON.
+    NotJson,
+    /// The vendor says that it failed.
+    Vendor(VendorError),
+    /// The answer ended before its end.
+    Cut,
+    /// More than is held: one event, or pieces that must wait for one another.
+    TooLarge,
+    /// A 200 without an answer in it.
+    Empty,
+}
+
+impl Fault {
+    /// What the caller is told. `vendor` is the vendor's protocol.
+    pub fn failure(&self, vendor: Protocol, upstream_model: &str, public_model: &str) -> Failure {
+        match self {
+            Fault::NotJson => Failure::of(Kind::UpstreamFailed),
+            Fault::Cut => Failure::of(Kind::UpstreamClosed),
+            Fault::TooLarge => Failure::of(Kind::UpstreamEventTooLarge),
+            Fault::Empty => Failure::new(Kind::UpstreamFailed, "The upstream returned no choices."),
+            Fault::Vendor(error) => failure::from_vendor_error(vendor, error, upstream_model, public_model),
+        }
+    }
+}
+
+/// A whole answer that may be sent on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Whole {
+    pub body: Bytes,
+    /// `None`: not learned.
+    pub usage: Option<Usage>,
+    /// Bytes of text, reasoning, refusal and tool arguments, as UTF-8: for estimates.
+    pub generated_bytes: u64,
+    /// A messages vendor refused before any output, which it documents as free.
+    pub refused_free: bool,
+}
+
+/// Reads a vendor's whole answer. `recall`: where it must be translated. `streamed`: the caller wants a stream all the
+/// same.
+///
+/// # Errors
+/// It is none.
+pub fn whole(
+    vendor: Protocol,
+    surface: Protocol,
+    public_model: &str,
+    recall: Option<Recall>,
+    streamed: bool,
+    body: Bytes,
+) -> Result<Whole, Fault> {
+    match recall {
+        None => same::whole(vendor, public_model, body),
+        Some(recall) => translate::whole(vendor, surface, recall, streamed, &body),
+    }
+}
+
+/// A stream on its way.
+#[derive(Debug)]
+pub enum AnswerStream {
+    Same(Box<StreamPass>),
+    Translated(Box<StreamTranslation>),
+}
+
+impl AnswerStream {
+    /// Appends to `out` what may be sent on of the vendor's `bytes`. The terminal event's bytes are in `out` when
+    /// [`AnswerStream::completed`] turns true within this call: the caller journals before it releases `out`.
+    /// After a fault or the terminal event, bytes are dropped.
+    ///
+    /// # Errors
+    /// The stream cannot go on.
+    pub fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+        match self {
+            AnswerStream::Same(stream) => stream.push(bytes, out),
+            AnswerStream::Translated(stream) => stream.push(bytes, out),
+        }
+    }
+
+    /// The vendor's body ended.
+    ///
+    /// # Errors
+    /// The answer did not.
+    pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), Fault> {
+        match self {
+            AnswerStream::Same(stream) => stream.finish(out),
+            AnswerStream::Translated(stream) => stream.finish(out),
+        }
+    }
+
+    /// The answer is whole, and its last byte was given out.
+    pub fn completed(&self) -> bool {
+        match self {
+            AnswerStream::Same(stream) => stream.completed(),
+            AnswerStream::Translated(stream) => stream.completed(),
+        }
+    }
+
+    /// A reason to end was given, in a stream whose end can be made here.
+    pub fn is_finishing(&self) -> bool {
+        match self {
+            AnswerStream::Same(_) => false,
+            AnswerStream::Translated(stream) => stream.is_finishing(),
+        }
+    }
+
+    /// What the answer used, if the vendor told in full.
+    pub fn usage(&self) -> Option<Usage> {
+        match self {
+            AnswerStream::Same(stream) => stream.usage(),
+            AnswerStream::Translated(stream) => stream.usage(),
+        }
+    }
+
+    /// The usage so far, as a vendor tells it before its end.
+    pub fn input_learned(&self) -> Option<Usage> {
+        match self {
+            AnswerStream::Same(stream) => stream.input_learned(),
+            AnswerStream::Translated(stream) => stream.input_learned(),
+        }
+    }
+
+    /// Bytes of text, reasoning, refusal and tool arguments, as UTF-8: for estimates.
+    pub fn generated_bytes(&self) -> u64 {
+        match self {
+            AnswerStream::Same(stream) => stream.generated_bytes(),
+            AnswerStream::Translated(stream) => stream.generated_bytes(),
+        }
+    }
+
+    /// A messages vendor refused before any output, which it documents as free.
+    pub fn refused_free(&self) -> bool {
+        match self {
+            AnswerStream::Same(stream) => stream.refused_free(),
+            AnswerStream::Translated(stream) => stream.refused_free(),
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! A request of the chat surface, read into the form.
+//!
+//! It judges what the surface judges: types, ranges, words it does not know. It must not know a target: what only
+//! chat can say is kept as it stands ([`Opaque`] of chat), for the writer to map, drop or refuse. A member *inside* a
+//! message, part, call or tool that the form has no place for ends here, and unless it says nothing it is told. What
+//! comes of each member is one table, `read_request/fields.rs`.
+//!
+//! Read next: `read_request/fields.rs`, then `read_request/messages.rs`.
+
+pub use fields::FIELDS;
+
+use crate::protocol::Protocol;
+use crate::protocol::failure::{Failure, Kind};
+use crate::protocol::form::{Cache, Choice, Format, Opaque, Reasoning, Refused, Request, Sampling, Warnings};
+use crate::protocol::text::Text;
+use crate::protocol::tree::Value;
+use check::{Shape, wrong_type};
+
+mod check;
+pub(crate) mod fields;
+mod media;
+mod messages;
+mod parts;
+mod reasoning;
+mod settings;
+mod tools;
+
+/// Reads the body.
+///
+/// # Errors
+/// It breaks a rule of the surface.
+pub fn read<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<Request<'a>, Refused> {
+    if !body.is_object() {
+        return Err(Box::new(Failure::new(Kind::InvalidRequest, "The request body must be a JSON object.")));
+    }
+    match body.get("model") {
+        None => return Err(check::invalid("model", "you must provide a model parameter")),
+        Some(model) if !model.is_string() => return Err(wrong_type("model", "a string", model)),
+        Some(_) => {}
+    }
+    let mut request = Request {
+        surface: Protocol::Chat,
+        system: Vec::new(),
+        turns: Vec::new(),
+        tools: Vec::new(),
+        legacy_functions: false,
+        choice: Choice::Absent,
+        parallel_calls: None,
+        limit: settings::limit(body)?,
+        sampling: Sampling::default(),
+        stop: settings::stop(body)?,
+        format: Format::Free,
+        reasoning: Reasoning::default(),
+        end_user: settings::end_user(body)?,
+        tier: check::optional_text(body, "service_tier", "service_tier")?,
+        stream: check::optional_bool(body, "stream", "stream")?.unwrap_or(false),
+        include_usage: false,
+        extra: Vec::new(),
+    };
+    request.include_usage = settings::include_usage(body, request.stream, warnings)?;
+    request.sampling = settings::sampling(body)?;
+    request.format = settings::format(body, warnings)?;
+    request.reasoning = settings::reasoning(body, warnings)?;
+    tools::read(body, &mut request, warnings)?;
+    messages::read(body, &mut request, warnings)?;
+    request.extra = extra(body)?;
+    Ok(request)
+}
+
+/// Members that became parts of the form, or say nothing that it could hold.
+const CARRIED: [&str; 22] = [
+    "function_call",
+    "functions",
+    "max_completion_tokens",
+    "max_tokens",
+    "messages",
+    "model",
+    "parallel_tool_calls",
+    "reasoning",
+    "reasoning_effort",
+    "response_format",
+    "safety_identifier",
+    "service_tier",
+    "stop",
+    "stream",
+    "stream_options",
+    "temperature",
+    "thinking",
+    "tool_choice",
+    "tools",
+    "top_k",
+    "top_p",
+    "user",
+];
+
+/// Members of the messages protocol that are taken on this surface too.
+const OF_MESSAGES: [&str; 4] = ["cache_control", "inference_geo", "output_config", "speed"];
+
+/// Members that only chat can say, and what they must be.
+const OF_CHAT: [(&str, Shape); 18] = [
+    ("audio", Shape::Object),
+    ("frequency_penalty", Shape::Number),
+    ("logit_bias", Shape::Object),
+    ("logprobs", Shape::Bool),
+    ("metadata", Shape::Object),
+    ("modalities", Shape::Array),
+    ("moderation", Shape::Object),
+    ("n", Shape::Integer),
+    ("prediction", Shape::Object),
+    ("presence_penalty", Shape::Number),
+    ("prompt_cache_key", Shape::String),
+    ("prompt_cache_options", Shape::Object),
+    ("prompt_cache_retention", Shape::String),
+    ("seed", Shape::Integer),
+    ("store", Shape::Bool),
+    ("top_logprobs", Shape::Integer),
+    ("verbosity", Shape::String),
+    ("web_search_options", Shape::Object),
+];
+
+/// Members that nobody knows are kept up to so many: no header tells of more.
+const UNKNOWN_MAX: usize = 256;
+
+/// What the form has no place for, known or not.
+fn extra<'a>(body: Value<'a>) -> Result<Vec<Opaque<'a>>, Refused> {
+    let mut extra = Vec::new();
+    for name in OF_MESSAGES {
+        if let Some(value) = body.get(name) {
+            match name {
+                "cache_control" => drop(check::marker(value, name)?),
+                "output_config" => check::shape(value, Shape::Object, name)?,
+                _ => check::shape(value, Shape::String, name)?,
+            }
+            extra.push(Opaque { origin: Protocol::Messages, name: Text::made(name), value });
+        }
+    }
+    for (name, shape) in OF_CHAT {
+        if let Some(value) = body.get(name) {
+            check::shape(value, shape, name)?;
+            extra.push(Opaque { origin: Protocol::Chat, name: Text::made(name), value });
+        }
+    }
+    let is_known = |name: &str| {
+        CARRIED.contains(&name) || OF_MESSAGES.contains(&name) || OF_CHAT.iter().any(|(known, _)| *known == name)
+    };
+    let unknown = body.members().filter(|(name, value)| !value.is_null() && !is_known(&name.value()));
+    extra.extend(unknown.take(UNKNOWN_MAX).map(|(name, value)| Opaque { origin: Protocol::Chat, name, value }));
+    Ok(extra)
+}
+
+/// The cache marker of a part, message, call or tool. `prompt_cache_breakpoint` is the surface's own, `cache_control`
+/// what many clients send instead.
+fn marker(of: Value<'_>, path: impl std::fmt::Display) -> Result<Option<Cache>, Refused> {
+    if let Some(marker) = of.get("cache_control") {
+        return check::marker(marker, format_args!("{path}.cache_control")).map(Some);
+    }
+    let Some(breakpoint) = of.get("prompt_cache_breakpoint") else { return Ok(None) };
+    check::shape(breakpoint, Shape::Object, format_args!("{path}.prompt_cache_breakpoint"))?;
+    if !breakpoint.get("mode").is_some_and(|mode| mode.is("explicit")) {
+        return Ok(None);
+    }
+    // Half a day is more than the other protocol can say; the longest it has comes nearest.
+    let is_long = breakpoint.get("ttl").is_some_and(|ttl| ttl.is("12h"));
+    Ok(Some(if is_long { Cache::OneHour } else { Cache::Usual }))
+}

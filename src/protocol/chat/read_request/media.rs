@@ -1,0 +1,253 @@
+//! Images and files that come inside a request: data URLs, base64, and what their first bytes show.
+//!
+//! It must not fetch anything, nor unpack more than it must: of an image the first bytes, of a text file all.
+//!
+//! Read next: `read_request/parts.rs`.
+
+use crate::protocol::form::{FileContent, Image};
+use crate::protocol::text::Text;
+use std::borrow::Cow;
+
+const BAD_IMAGE: &str = "Invalid base64 image data.";
+const BAD_FILE: &str = "Invalid base64 file data.";
+const BAD_ADDRESS: &str = "Image URLs must use https or a base64 data URL.";
+
+/// The four types that a model can look at.
+const IMAGE_TYPES: [&str; 4] = ["image/jpeg", "image/png", "image/gif", "image/webp"];
+
+/// Letters of base64 that show what a file is: twelve bytes.
+const HEAD_LETTERS: usize = 16;
+
+/// How much of a media type is repeated to the caller.
+const TYPE_LETTERS_MAX: usize = 64;
+
+/// The image behind an `image_url`; else why there is none.
+pub(super) fn image<'a>(url: Text<'a>) -> Result<Image<'a>, String> {
+    let whole = url.into_value();
+    let Some(data_url) = DataUrl::read(&whole) else {
+        if has_scheme(&whole) {
+            return Ok(Image::Url(part(&whole, 0)));
+        }
+        return match shown_type(&whole) {
+            Some(media_type) if is_base64(&whole) => {
+                Ok(Image::Base64 { media_type: Text::made(media_type), data: part(&whole, 0) })
+            }
+            _ => Err(BAD_ADDRESS.to_owned()),
+        };
+    };
+    let data = whole.get(data_url.data_at..).unwrap_or_default();
+    // The label is the sender's guess; the bytes know better.
+    let labelled = || IMAGE_TYPES.into_iter().find(|known| *known == image_type(&data_url.media_type));
+    let Some(media_type) = shown_type(data).filter(|_| data_url.is_base64).or_else(labelled) else {
+        return Err(format!("Unsupported image type '{}'. Use JPEG, PNG, GIF or WebP.", data_url.media_type));
+    };
+    if !data_url.is_base64 || !is_base64(data) {
+        return Err(BAD_IMAGE.to_owned());
+    }
+    Ok(Image::Base64 { media_type: Text::made(media_type), data: part(&whole, data_url.data_at) })
+}
+
+/// What is in a `file_data`; else why it cannot be read.
+pub(super) fn file<'a>(file_data: Text<'a>) -> Result<FileContent<'a>, String> {
+    let whole = file_data.into_value();
+    let bare = DataUrl { media_type: "application/octet-stream".to_owned(), is_base64: true, data_at: 0 };
+    let data_url = DataUrl::read(&whole).unwrap_or(bare);
+    let data = whole.get(data_url.data_at..).unwrap_or_default();
+    if !data_url.is_base64 || !is_base64(data) {
+        return Err(BAD_FILE.to_owned());
+    }
+    let media_type = data_url.media_type.as_str();
+    if media_type == "application/pdf" || head(data).starts_with(b"%PDF") {
+        return Ok(FileContent::Pdf(part(&whole, data_url.data_at)));
+    }
+    if (media_type.starts_with("text/") || media_type == "application/json")
+        && let Ok(text) = String::from_utf8(decoded(data))
+    {
+        return Ok(FileContent::Text(Text::made(text)));
+    }
+    Err(format!("Unsupported file type '{media_type}'. Use PDF or plain text."))
+}
+
+/// `data:image/png;name=a.png;base64,…`
+struct DataUrl {
+    media_type: String,
+    is_base64: bool,
+    data_at: usize,
+}
+
+impl DataUrl {
+    fn read(url: &str) -> Option<Self> {
+        let scheme = url.get(..5)?;
+        if !scheme.eq_ignore_ascii_case("data:") {
+            return None;
+        }
+        let comma = memchr::memchr(b',', url.as_bytes()).unwrap_or(url.len());
+        let mut parameters = url.get(5..comma)?.split(';');
+        let media_type = parameters.next().unwrap_or_default().trim();
+        let media_type: String = media_type.chars().take(TYPE_LETTERS_MAX).collect();
+        let is_base64 = parameters.next_back().is_some_and(|last| last.trim().eq_ignore_ascii_case("base64"));
+        Some(DataUrl { media_type: media_type.to_ascii_lowercase(), is_base64, data_at: url.len().min(comma + 1) })
+    }
+}
+
+fn has_scheme(url: &str) -> bool {
+    let name = url.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte)).count();
+    name > 0 && url.as_bytes().get(name) == Some(&b':')
+}
+
+/// The type by its proper name.
+fn image_type(media_type: &str) -> &str {
+    match media_type {
+        "image/jpg" | "image/jpe" | "image/pjpeg" | "image/jfif" => "image/jpeg",
+        other => other,
+    }
+}
+
+/// What the first bytes of base64 show.
+fn shown_type(base64: &str) -> Option<&'static str> {
+    let head = head(base64);
+    if head.starts_with(b"\xff\xd8\xff") {
+        Some("image/jpeg")
+    } else if head.starts_with(b"\x89PNG\r\n\x1a\n") {
+        Some("image/png")
+    } else if head.starts_with(b"GIF87a") || head.starts_with(b"GIF89a") {
+        Some("image/gif")
+    } else if head.starts_with(b"RIFF") && head.ends_with(b"WEBP") {
+        Some("image/webp")
+    } else {
+        None
+    }
+}
+
+fn head(base64: &str) -> Vec<u8> {
+    decoded(base64.get(..HEAD_LETTERS.min(base64.len())).unwrap_or_default())
+}
+
+/// Whole groups of the alphabet's letters, padded. Checked without unpacking: bodies hold megabytes of it.
+fn is_base64(text: &str) -> bool {
+    let letters = text.as_bytes();
+    let unpadded = letters.strip_suffix(b"==").or(letters.strip_suffix(b"=")).unwrap_or(letters);
+    !unpadded.is_empty()
+        && letters.len().is_multiple_of(4)
+        && unpadded.chunks(4096).all(|chunk| chunk.iter().fold(true, |all, letter| all & is_letter(*letter)))
+}
+
+fn is_letter(letter: u8) -> bool {
+    // Without branches, so that many letters are checked at once.
+    letter.is_ascii_uppercase()
+        | letter.is_ascii_lowercase()
+        | letter.is_ascii_digit()
+        | (letter == b'+')
+        | (letter == b'/')
+}
+
+/// The bytes of checked base64; what is none is passed over.
+fn decoded(base64: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(base64.len() / 4 * 3);
+    let (mut bits, mut held) = (0_u32, 0_u32);
+    for six in base64.bytes().filter_map(six) {
+        bits = (bits << 6) | u32::from(six);
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            bytes.push(u8::try_from((bits >> held) & 0xff).unwrap_or_default());
+        }
+        bits &= 0xffff;
+    }
+    bytes
+}
+
+fn six(letter: u8) -> Option<u8> {
+    match letter {
+        b'A'..=b'Z' => Some(letter - b'A'),
+        b'a'..=b'z' => Some(letter - b'a' + 26),
+        b'0'..=b'9' => Some(letter - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    }
+}
+
+/// The rest of a string from `at`, in the sender's own memory where it still is that.
+fn part<'a>(whole: &Cow<'a, str>, at: usize) -> Text<'a> {
+    match whole {
+        Cow::Borrowed(text) => Text::token(text.get(at..).unwrap_or_default(), false),
+        Cow::Owned(text) => Text::made(text.get(at..).unwrap_or_default().to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PNG: &str =
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+
+    fn media_type(url: &str) -> Result<String, String> {
+        match image(Text::made(url))? {
+            Image::Base64 { media_type, .. } => Ok(media_type.value().into_owned()),
+            Image::Url(url) => Ok(url.value().into_owned()),
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_an_image_know_better_than_its_label() {
+        let labelled = |label: &str| media_type(&format!("data:{label};base64,{PNG}"));
+        for label in ["image/png", "image/jpeg", "IMAGE/JPG", "application/octet-stream", "", "image/svg+xml;charset=x"]
+        {
+            assert_eq!(labelled(label).as_deref(), Ok("image/png"), "{label}");
+        }
+        assert_eq!(media_type(PNG).as_deref(), Ok("image/png"));
+        assert_eq!(media_type("data:image/jpg;base64,AAAA").as_deref(), Ok("image/jpeg"));
+        assert_eq!(media_type("data:image/jpeg;base64,/9j/4AAQSkZJRg==").as_deref(), Ok("image/jpeg"));
+        assert_eq!(media_type("data:;base64,R0lGODlhAQABAAAAACw=").as_deref(), Ok("image/gif"));
+        assert_eq!(media_type("data:;base64,UklGRhIAAABXRUJQVlA4").as_deref(), Ok("image/webp"));
+    }
+
+    #[test]
+    fn what_is_no_image_is_refused() {
+        let unsupported = "Unsupported image type 'image/svg+xml'. Use JPEG, PNG, GIF or WebP.";
+        for (url, wanted) in [
+            ("data:image/svg+xml;utf8,<svg/>", unsupported),
+            ("data:image/svg+xml;base64,PHN2Zy8+", unsupported),
+            ("data:image/png;base64,iVBORw0KGgo*", BAD_IMAGE),
+            ("data:image/png;base64,iVBORw0KGgo", BAD_IMAGE),
+            ("data:image/png;base64,", BAD_IMAGE),
+            ("data:image/png", BAD_IMAGE),
+            ("data:image/png,abcd", BAD_IMAGE),
+            ("PHN2Zy8+", BAD_ADDRESS),
+            ("", BAD_ADDRESS),
+            ("/tmp/a.png", BAD_ADDRESS),
+        ] {
+            assert_eq!(media_type(url), Err(wanted.to_owned()), "{url}");
+        }
+    }
+
+    #[test]
+    fn files_are_pdf_or_text() {
+        let read = |data: &str| file(Text::made(data.to_owned()));
+        let pdf = read("data:application/pdf;base64,JVBERi0xLjQK");
+        assert!(matches!(pdf, Ok(FileContent::Pdf(data)) if data.is("JVBERi0xLjQK")));
+        for bare in ["JVBERi0xLjQKJcOkw7zD", "JVBERi0="] {
+            assert!(matches!(read(bare), Ok(FileContent::Pdf(_))));
+        }
+        for label in ["text/csv;charset=utf-8", "application/json", "text/plain"] {
+            let text = read(&format!("data:{label};base64,YSxiCjEsw6kK"));
+            assert!(matches!(text, Ok(FileContent::Text(text)) if text.is("a,b\n1,é\n")), "{label}");
+        }
+        for (data, wanted) in [
+            ("data:text/plain;base64,/////w==", "Unsupported file type 'text/plain'. Use PDF or plain text."),
+            ("UEsDBBQABgAIAAAAIQA=", "Unsupported file type 'application/octet-stream'. Use PDF or plain text."),
+            ("data:text/plain,hello", BAD_FILE),
+        ] {
+            assert_eq!(read(data).unwrap_err(), wanted);
+        }
+    }
+
+    #[test]
+    fn base64_is_unpacked() {
+        for (packed, wanted) in [("", ""), ("YQ==", "a"), ("YWI=", "ab"), ("YWJj", "abc"), ("YWJjZA==", "abcd")] {
+            assert_eq!(decoded(packed), wanted.as_bytes());
+        }
+    }
+}

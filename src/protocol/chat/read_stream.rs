@@ -1,0 +1,471 @@
+//! A chat vendor's answer, streamed or whole, as events.
+//!
+//! It must not hold text back: what a chunk says is told at once, in the chunk's own tokens. Kept are only a call's
+//! arguments until its name is known, what a refusal says (it is told once more, as the reason), and reasoning that
+//! is to come back one day. Unknown members are skipped, members of a wrong type count as absent.
+//!
+//! Order inside a chunk: reasoning, text, refusal, calls, finish reason, usage.
+//!
+//! Read next: `chat/read_stream/calls.rs`, which fragment belongs to which call; then `messages/write_stream.rs`.
+
+use crate::protocol::counters;
+use crate::protocol::failure::VendorError;
+use crate::protocol::form::answer::{Event, Fault, Piece, Sink, Start, Stop};
+use crate::protocol::scan::Scan;
+use crate::protocol::text::{Gathered, Text};
+use crate::protocol::tree::{Nodes, Tree, Value};
+use crate::usage::Usage;
+
+mod calls;
+mod reasoning;
+
+use calls::{Calls, Entry};
+use reasoning::Reasoning;
+
+/// The deepest nesting of an answer that is read.
+const DEPTH_MAX: u32 = 128;
+
+/// The most of a refusal that is told as the reason.
+const REFUSAL_BYTES_MAX: usize = 64 * 1024;
+
+/// What the chunks said so far.
+#[derive(Debug, Default)]
+pub struct Reader {
+    /// Any chunk came at all.
+    heard: bool,
+    started: bool,
+    slots: Slots,
+    /// The text or thinking that goes on as long as nothing else begins.
+    current: Option<(Stretch, u32)>,
+    reasoning: Reasoning,
+    calls: Calls,
+    refusal: Gathered,
+    finish: Option<Finish>,
+    usage: Option<Usage>,
+}
+
+/// Gives out slots.
+#[derive(Debug, Default)]
+struct Slots(u32);
+
+impl Slots {
+    fn next(&mut self) -> u32 {
+        let slot = self.0;
+        self.0 = slot.saturating_add(1);
+        slot
+    }
+}
+
+/// What is said in stretches, without a name of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stretch {
+    Text,
+    Refusal,
+    Thinking,
+}
+
+/// `finish_reason`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Finish {
+    Stop,
+    Calls,
+    Length,
+    Filter,
+    Unknown,
+}
+
+impl Reader {
+    /// One event of the vendor's stream. `nodes` is memory to be used again, and given back.
+    pub fn event(&mut self, name: &[u8], data: &[u8], nodes: Nodes, to: &mut impl Sink) -> (Nodes, Result<(), Fault>) {
+        if data == b"[DONE]" {
+            return (nodes, self.done(to));
+        }
+        let Ok(text) = std::str::from_utf8(data) else {
+            return (nodes, unreadable(name, data));
+        };
+        match Tree::read(text, DEPTH_MAX, nodes) {
+            Ok(tree) if !tree.root().is_object() => (tree.into_nodes(), unreadable(name, data)),
+            Ok(_) if name == b"error" => (Nodes::new(), Err(vendor_error(data))),
+            Ok(tree) => {
+                let outcome = self.chunk(tree.root(), false, to);
+                (tree.into_nodes(), outcome)
+            }
+            Err(_) => (Nodes::new(), unreadable(name, data)),
+        }
+    }
+
+    /// The vendor's body ended without a terminal event.
+    pub fn finish(&mut self, to: &mut impl Sink) -> Result<(), Fault> {
+        if !self.is_finished() {
+            return Err(Fault::Cut);
+        }
+        self.end(to);
+        Ok(())
+    }
+
+    /// The answer is told; only usage and `[DONE]` may follow.
+    pub fn is_finished(&self) -> bool {
+        self.started && self.finish.is_some()
+    }
+
+    /// `[DONE]`: the vendor says that it is through, with a finish reason or without.
+    fn done(&mut self, to: &mut impl Sink) -> Result<(), Fault> {
+        if !self.started {
+            return Err(if self.heard { Fault::Empty } else { Fault::Cut });
+        }
+        self.end(to);
+        Ok(())
+    }
+
+    /// A chunk, or a whole answer: they differ in `delta` and `message`, and in what an entry of `tool_calls` is.
+    fn chunk(&mut self, chunk: Value<'_>, is_whole: bool, to: &mut impl Sink) -> Result<(), Fault> {
+        self.heard = true;
+        let mut start = Start::default();
+        let (mut choice, mut usage, mut is_error) = (None, None, false);
+        for (key, value) in chunk.members() {
+            match key.value().as_ref() {
+                "id" => start.id = value.text(),
+                "service_tier" => start.tier = value.text(),
+                "choices" => {
+                    for read in value.items().filter(|choice| choice.is_object()).map(Choice::read) {
+                        is_error |= read.is_failed();
+                        choice = choice.or(Some(read).filter(|read| read.index == 0));
+                    }
+                }
+                "usage" => usage = read_usage(value).or(usage),
+                "error" => is_error |= !value.is_null(),
+                _ => {}
+            }
+        }
+        if is_error {
+            return Err(vendor_error(chunk.raw().as_bytes()));
+        }
+        if let Some(choice) = choice {
+            self.start(start, to);
+            if let Some(message) = if is_whole { choice.message } else { choice.delta } {
+                self.message(message, is_whole, to)?;
+            }
+            if let Some(reason) = &choice.finish_reason {
+                self.finish_reason(reason, to);
+            }
+        }
+        self.usage(usage, to);
+        Ok(())
+    }
+
+    fn start(&mut self, start: Start<'_>, to: &mut impl Sink) {
+        if self.started {
+            return;
+        }
+        self.started = true;
+        to.event(Event::Start(start));
+        if let Some(usage) = self.usage {
+            to.event(Event::Usage { usage, is_final: true });
+        }
+    }
+
+    fn finish_reason(&mut self, reason: &Text<'_>, to: &mut impl Sink) {
+        let finish = match reason.value().as_ref() {
+            // Sent with every chunk by some vendors.
+            "" => return,
+            "stop" => Finish::Stop,
+            "tool_calls" | "function_call" => Finish::Calls,
+            "length" => Finish::Length,
+            "content_filter" => Finish::Filter,
+            _ => Finish::Unknown,
+        };
+        if self.finish != Some(finish) {
+            self.finish = Some(finish);
+            to.event(Event::Stop(self.stop()));
+        }
+    }
+
+    /// Some vendors repeat a growing usage, some end with an empty one: the last that says anything wins.
+    fn usage(&mut self, usage: Option<Usage>, to: &mut impl Sink) {
+        let Some(usage) = usage.filter(|usage| self.usage.is_none() || !usage.is_zero()) else {
+            return;
+        };
+        self.usage = Some(usage);
+        if self.started {
+            to.event(Event::Usage { usage, is_final: true });
+        }
+    }
+
+    fn message(&mut self, message: Value<'_>, is_whole: bool, to: &mut impl Sink) -> Result<(), Fault> {
+        let said = Said::read(message);
+        self.reason(&said, is_whole, to);
+        if let Some(content) = said.content {
+            self.content(content, to);
+        }
+        if let Some(refusal) = &said.refusal {
+            if self.refusal.len() <= REFUSAL_BYTES_MAX {
+                self.refusal.push(refusal);
+            }
+            self.say(Stretch::Refusal, refusal, to);
+        }
+        match said.calls {
+            Some(calls) => {
+                for call in calls.items() {
+                    self.call(&Entry::read(call), is_whole, to)?;
+                }
+            }
+            // The older form, of one call only; where both are sent it says the same again.
+            None if self.calls.is_only_legacy() => {
+                if let Some(function) = said.function_call {
+                    self.call(&Entry::legacy(function), false, to)?;
+                }
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// A string, or the parts that some vendors send instead.
+    fn content(&mut self, content: Value<'_>, to: &mut impl Sink) {
+        if let Some(text) = content.text() {
+            self.say(Stretch::Text, &text, to);
+        }
+        for part in content.items() {
+            if let Some(text) = part.get("text").and_then(Value::text) {
+                self.say(Stretch::Text, &text, to);
+            }
+        }
+    }
+
+    fn reason(&mut self, said: &Said<'_>, is_whole: bool, to: &mut impl Sink) {
+        let details = said.details.filter(|details| details.is_array());
+        match self.reasoning.source(said) {
+            Some(reasoning::Source::Content) => {
+                said.reasoning_content.iter().for_each(|text| self.say(Stretch::Thinking, text, to));
+            }
+            Some(reasoning::Source::Plain) => {
+                said.reasoning.iter().for_each(|text| self.say(Stretch::Thinking, text, to));
+            }
+            Some(reasoning::Source::Details) => {
+                for entry in details.into_iter().flat_map(Value::items) {
+                    if let Some(text) = reasoning::entry_text(entry) {
+                        self.say(Stretch::Thinking, &text, to);
+                    }
+                }
+            }
+            None => {}
+        }
+        for entry in details.into_iter().flat_map(Value::items) {
+            self.reasoning.keep(entry, is_whole);
+        }
+    }
+
+    /// More of a stretch; a new one, if something else began since.
+    fn say(&mut self, stretch: Stretch, text: &Text<'_>, to: &mut impl Sink) {
+        if text.is_empty() {
+            return;
+        }
+        let slot = match self.current {
+            Some((current, slot)) if current == stretch => slot,
+            _ => self.begin(stretch, to),
+        };
+        to.event(Event::Delta { slot, text: text.borrowed() });
+    }
+
+    fn begin(&mut self, stretch: Stretch, to: &mut impl Sink) -> u32 {
+        if stretch != Stretch::Thinking {
+            self.sign(to);
+        }
+        let slot = self.slots.next();
+        let piece = match stretch {
+            Stretch::Text => Piece::Text,
+            Stretch::Refusal => Piece::Refusal,
+            Stretch::Thinking => Piece::Thinking,
+        };
+        to.event(Event::Open { slot, piece });
+        self.current = Some((stretch, slot));
+        slot
+    }
+
+    /// Something else begins, or all is said: reasoning that its vendor wants back goes into a signature, of the
+    /// thinking that was just told or of one without words.
+    fn sign(&mut self, to: &mut impl Sink) {
+        let Some(signature) = self.reasoning.take_signature() else {
+            return;
+        };
+        let slot = match self.current {
+            Some((Stretch::Thinking, slot)) => slot,
+            _ => self.begin(Stretch::Thinking, to),
+        };
+        to.event(Event::Signature { slot, signature: Text::made(signature) });
+        // What is thought after this is another piece.
+        self.current = None;
+    }
+
+    fn call(&mut self, entry: &Entry<'_>, is_whole: bool, to: &mut impl Sink) -> Result<(), Fault> {
+        let begins = self.calls.begins(entry, is_whole);
+        if begins {
+            self.sign(to);
+            self.current = None;
+        }
+        self.calls.entry(entry, is_whole, &mut self.slots, to)
+    }
+
+    fn stop(&self) -> Stop<'_> {
+        match self.finish {
+            _ if !self.refusal.is_empty() => Stop::Refusal { explanation: Some(self.refusal.text()) },
+            Some(Finish::Stop) => Stop::EndTurn,
+            Some(Finish::Calls) => Stop::ToolUse,
+            Some(Finish::Length) => Stop::MaxTokens,
+            Some(Finish::Filter) => Stop::Refusal { explanation: None },
+            Some(Finish::Unknown) | None => Stop::Unknown,
+        }
+    }
+
+    fn end(&mut self, to: &mut impl Sink) {
+        self.sign(to);
+        // Again: a refusal may have gone on behind the finish reason.
+        to.event(Event::Stop(self.stop()));
+        to.event(Event::End);
+    }
+}
+
+/// A whole answer, as the same events.
+pub fn whole(body: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
+    if !body.is_object() {
+        return Err(Fault::NotJson);
+    }
+    let mut reader = Reader::default();
+    reader.chunk(body, true, to)?;
+    if !reader.started {
+        return Err(Fault::Empty);
+    }
+    reader.end(to);
+    Ok(())
+}
+
+/// One of `choices`. Only one was asked for; a vendor that leaves its index out means the first.
+#[derive(Debug, Default)]
+struct Choice<'v> {
+    index: u64,
+    delta: Option<Value<'v>>,
+    message: Option<Value<'v>>,
+    finish_reason: Option<Text<'v>>,
+}
+
+impl<'v> Choice<'v> {
+    fn read(choice: Value<'v>) -> Self {
+        let mut read = Choice::default();
+        for (key, value) in choice.members() {
+            match key.value().as_ref() {
+                "index" => read.index = value.count().unwrap_or(0),
+                "delta" => read.delta = Some(value),
+                "message" => read.message = Some(value),
+                "finish_reason" => read.finish_reason = value.text(),
+                _ => {}
+            }
+        }
+        read
+    }
+
+    /// Not a reason to stop but a failure, said by vendors that gather others.
+    fn is_failed(&self) -> bool {
+        self.finish_reason.as_ref().is_some_and(|reason| reason.is("error"))
+    }
+}
+
+/// What a delta or a message says.
+#[derive(Debug, Default)]
+struct Said<'v> {
+    content: Option<Value<'v>>,
+    refusal: Option<Text<'v>>,
+    reasoning_content: Option<Text<'v>>,
+    reasoning: Option<Text<'v>>,
+    details: Option<Value<'v>>,
+    calls: Option<Value<'v>>,
+    function_call: Option<Value<'v>>,
+}
+
+impl<'v> Said<'v> {
+    fn read(message: Value<'v>) -> Self {
+        let mut said = Said::default();
+        let mut audio = None;
+        for (key, value) in message.members() {
+            match key.value().as_ref() {
+                "content" => said.content = Some(value).filter(|value| !value.is_null()),
+                "refusal" => said.refusal = text(value),
+                "reasoning_content" => said.reasoning_content = text(value),
+                "reasoning" => said.reasoning = text(value),
+                "reasoning_details" => said.details = Some(value),
+                "tool_calls" => said.calls = Some(value).filter(|value| value.is_array()),
+                "function_call" => said.function_call = Some(value).filter(|value| value.is_object()),
+                "audio" => audio = value.get("transcript"),
+                _ => {}
+            }
+        }
+        said.content = said.content.or(audio);
+        said
+    }
+}
+
+/// A string that says something.
+fn text(value: Value<'_>) -> Option<Text<'_>> {
+    value.text().filter(|text| !text.is_empty())
+}
+
+fn read_usage(usage: Value<'_>) -> Option<Usage> {
+    if !usage.is_object() {
+        return None;
+    }
+    counters::chat(&mut Scan::new(usage.raw(), DEPTH_MAX)).ok()??.usage()
+}
+
+/// An event that is not a JSON object: an event of a name we do not know may be anything, all others must be.
+fn unreadable(name: &[u8], data: &[u8]) -> Result<(), Fault> {
+    match name {
+        b"error" => Err(vendor_error(data)),
+        b"" | b"message" => Err(Fault::NotJson),
+        _ => Ok(()),
+    }
+}
+
+fn vendor_error(data: &[u8]) -> Fault {
+    Fault::Vendor(VendorError::read(data).unwrap_or_default())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    struct Nobody;
+
+    impl Sink for Nobody {
+        fn event(&mut self, _event: Event<'_>) {}
+    }
+
+    fn tell(reader: &mut Reader, chunk: &str) -> Result<(), Fault> {
+        reader.event(b"", chunk.as_bytes(), Nodes::new(), &mut Nobody).1
+    }
+
+    #[test]
+    fn it_is_finished_at_the_finish_reason() {
+        let mut reader = Reader::default();
+        assert_eq!(reader.finish(&mut Nobody), Err(Fault::Cut));
+        tell(&mut reader, r#"{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}"#).unwrap();
+        assert!(!reader.is_finished());
+        tell(&mut reader, r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#).unwrap();
+        assert!(reader.is_finished());
+        assert_eq!(reader.finish(&mut Nobody), Ok(()));
+    }
+
+    #[test]
+    fn what_is_kept_of_calls_is_bounded() {
+        let mut reader = Reader::default();
+        let call = |id: usize| format!(r#"{{"choices":[{{"delta":{{"tool_calls":[{{"id":"call_{id}"}}]}}}}]}}"#);
+        let outcome = (0..10_000).try_for_each(|id| tell(&mut reader, &call(id)));
+        assert_eq!(outcome, Err(Fault::TooLarge));
+
+        let mut reader = Reader::default();
+        let arguments = "x".repeat(100_000);
+        let nameless =
+            format!(r#"{{"choices":[{{"delta":{{"tool_calls":[{{"function":{{"arguments":"{arguments}"}}}}]}}}}]}}"#);
+        let outcome = (0..1_000).try_for_each(|_| tell(&mut reader, &nameless));
+        assert_eq!(outcome, Err(Fault::TooLarge));
+    }
+}

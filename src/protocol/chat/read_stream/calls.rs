@@ -1,0 +1,175 @@
+//! Which call a fragment of `tool_calls` belongs to, and when a call can be told.
+//!
+//! It must not join arguments once a call has a name: fragments pass through. Vendors differ in what they send with
+//! a fragment: an index or none, 0 for every call, the id once or every time. The rule: the index tells the call,
+//! unless an id says that it is another one.
+//!
+//! Read next: `messages/write_stream/arguments.rs`, where overlapping calls are put in line.
+
+use super::Slots;
+use crate::protocol::form::answer::{Event, Fault, Piece, Sink};
+use crate::protocol::text::{Gathered, Text};
+use crate::protocol::tree::Value;
+
+/// The most calls of one answer, and the most that is held of their ids and of arguments without a name.
+const CALLS_MAX: usize = 1024;
+const HELD_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// One entry of `tool_calls`.
+#[derive(Debug, Default)]
+pub(super) struct Entry<'v> {
+    index: Option<u64>,
+    id: Option<Text<'v>>,
+    name: Option<Text<'v>>,
+    arguments: Option<Text<'v>>,
+    is_custom: bool,
+    is_legacy: bool,
+}
+
+impl<'v> Entry<'v> {
+    pub(super) fn read(entry: Value<'v>) -> Self {
+        let mut read = Entry::default();
+        for (key, value) in entry.members() {
+            match key.value().as_ref() {
+                "index" => read.index = value.count(),
+                "id" => read.id = super::text(value),
+                "type" => read.is_custom |= value.is("custom"),
+                "function" => read.callee(value),
+                "custom" if value.is_object() => {
+                    read.is_custom = true;
+                    read.callee(value);
+                }
+                _ => {}
+            }
+        }
+        read
+    }
+
+    /// `function_call`: one call, without an id.
+    pub(super) fn legacy(function: Value<'v>) -> Self {
+        let mut read = Entry { index: Some(0), is_legacy: true, ..Entry::default() };
+        read.callee(function);
+        read
+    }
+
+    fn callee(&mut self, callee: Value<'v>) {
+        for (key, value) in callee.members() {
+            match key.value().as_ref() {
+                "name" => self.name = super::text(value),
+                // Some vendors send the object itself instead of a string that holds it.
+                "arguments" | "input" if value.is_object() => self.arguments = Some(Text::made(value.raw())),
+                "arguments" | "input" => self.arguments = super::text(value),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The calls heard of, in the order they came.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    calls: Vec<Call>,
+    held_bytes: usize,
+    has_listed: bool,
+}
+
+#[derive(Debug)]
+struct Call {
+    index: Option<u64>,
+    id: Option<String>,
+    /// `None`: not told yet, for want of a name.
+    slot: Option<u32>,
+    /// Arguments that came before the name.
+    early: Gathered,
+    is_custom: bool,
+}
+
+impl Calls {
+    /// No entry of `tool_calls` was seen.
+    pub(super) fn is_only_legacy(&self) -> bool {
+        !self.has_listed
+    }
+
+    /// This entry makes a call known that was not told before.
+    pub(super) fn begins(&self, entry: &Entry<'_>, is_whole: bool) -> bool {
+        let known = self.find(entry, is_whole).and_then(|at| self.calls.get(at));
+        entry.name.is_some() && known.is_none_or(|call| call.slot.is_none())
+    }
+
+    /// One entry; in a whole answer each is a call of its own.
+    pub(super) fn entry(
+        &mut self,
+        entry: &Entry<'_>,
+        is_whole: bool,
+        slots: &mut Slots,
+        to: &mut impl Sink,
+    ) -> Result<(), Fault> {
+        self.has_listed |= !entry.is_legacy;
+        let at = match self.find(entry, is_whole) {
+            Some(at) => at,
+            None => self.add(entry)?,
+        };
+        let Some(call) = self.calls.get_mut(at) else {
+            return Ok(());
+        };
+        call.is_custom |= entry.is_custom;
+        if let (None, Some(id)) = (&call.id, &entry.id) {
+            let id = id.value().into_owned();
+            self.held_bytes = self.held_bytes.saturating_add(id.len());
+            call.id = Some(id);
+        }
+        if let (None, Some(name)) = (call.slot, &entry.name) {
+            let slot = slots.next();
+            let id = call.id.as_deref().map(Text::made);
+            to.event(Event::Open { slot, piece: Piece::Call { id, name: name.borrowed(), is_custom: call.is_custom } });
+            call.slot = Some(slot);
+            if !call.early.is_empty() {
+                to.event(Event::Delta { slot, text: call.early.text() });
+                self.held_bytes = self.held_bytes.saturating_sub(call.early.len());
+                call.early = Gathered::default();
+            }
+        }
+        match (call.slot, &entry.arguments) {
+            (Some(slot), Some(arguments)) => to.event(Event::Delta { slot, text: arguments.borrowed() }),
+            (None, Some(arguments)) => {
+                let before = call.early.len();
+                call.early.push(arguments);
+                self.held_bytes = self.held_bytes.saturating_add(call.early.len() - before);
+            }
+            (_, None) => {}
+        }
+        if self.held_bytes > HELD_BYTES_MAX { Err(Fault::TooLarge) } else { Ok(()) }
+    }
+
+    /// The call that an entry goes on with; `None`: it begins a new one.
+    fn find(&self, entry: &Entry<'_>, is_whole: bool) -> Option<usize> {
+        if is_whole {
+            return None;
+        }
+        let at = match entry.index {
+            Some(index) => self.calls.iter().rposition(|call| call.index == Some(index))?,
+            None => self.calls.len().checked_sub(1)?,
+        };
+        let Some(id) = &entry.id else {
+            return Some(at);
+        };
+        match self.calls.get(at)?.id.as_deref() {
+            Some(own) if id.is(own) => Some(at),
+            None if entry.index.is_some() => Some(at),
+            // Not the last call of that index, but perhaps an earlier one: fragments may take turns.
+            _ => self.calls.iter().rposition(|call| {
+                let is_same_index = entry.index.is_none() || call.index == entry.index;
+                is_same_index && call.id.as_deref().is_some_and(|own| id.is(own))
+            }),
+        }
+    }
+
+    fn add(&mut self, entry: &Entry<'_>) -> Result<usize, Fault> {
+        if self.calls.len() >= CALLS_MAX {
+            return Err(Fault::TooLarge);
+        }
+        let call = Call { index: entry.index, id: None, slot: None, early: Gathered::default(), is_custom: false };
+        self.calls.push(call);
+        Ok(self.calls.len() - 1)
+    }
+}

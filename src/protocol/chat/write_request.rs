@@ -1,0 +1,239 @@
+//! A request, written for a chat vendor.
+//!
+//! Every member that cannot be said is refused, left out or named in the warnings here: nothing that the form holds
+//! goes missing without an outcome. It must not judge the caller's types again; the reader did.
+//!
+//! Read next: `chat/write_request/turns.rs` (the messages), `chat/write_request/effort.rs`.
+
+use crate::protocol::Protocol;
+use crate::protocol::failure::Failure;
+use crate::protocol::form::answer::Recall;
+use crate::protocol::form::{Action, BlockKind, Format, Refused, Request, Warnings};
+use crate::protocol::rules::{ChatModel, names, pairing, schema};
+use crate::protocol::text::{Json, Text};
+use crate::protocol::translate::{Given, Written};
+use crate::protocol::tree::Value;
+
+mod effort;
+mod foreign;
+mod parts;
+mod refusals;
+mod results;
+mod tools;
+mod turns;
+
+/// The most stop sequences that a chat vendor takes.
+const STOPS_MAX: usize = 4;
+
+/// A line that one client puts before its instructions, different in each request: it would defeat every cache of a
+/// vendor that does not know to skip it.
+const NONCE: &str = "x-anthropic-billing-header:";
+
+/// Output bytes for each estimated input token, for the first guess of the body's length.
+const BYTES_PER_TOKEN: u64 = 4;
+const FIRST_BYTES_MAX: u64 = 16 << 20;
+
+/// Writes the request.
+///
+/// # Errors
+/// It asks for what the model cannot do and must not be done without, or calls and results do not pair.
+pub fn write(
+    request: &mut Request<'_>,
+    model: &ChatModel,
+    given: &Given<'_>,
+    warnings: &mut Warnings,
+    recall: &mut Recall,
+) -> Result<Written, Refused> {
+    refusals::members(request, warnings)?;
+    refusals::blocks(request)?;
+    without_nonce(request);
+    pairing::pair(request, warnings)?;
+    recall.show_thinking = effort::shows_thinking(request);
+    let capacity = recall.input_estimate.saturating_mul(BYTES_PER_TOKEN).min(FIRST_BYTES_MAX);
+    let mut writer = Writer {
+        surface: request.surface,
+        model,
+        given,
+        warnings,
+        recall,
+        json: Json::with_capacity(usize::try_from(capacity).unwrap_or_default()),
+        carries_thinking: false,
+    };
+    writer.json.open_object().key("model").str(given.target.upstream_model);
+    writer.limit(request)?;
+    writer.sampling(request);
+    writer.stop(request);
+    writer.format(request);
+    let has_tools = writer.tools(request)?;
+    if let Some(effort) = effort::effort(request, model, has_tools, writer.warnings) {
+        writer.json.key("reasoning_effort").str(effort.as_str());
+    }
+    writer.end_user(request);
+    if request.tier.as_ref().is_some_and(|tier| tier.is("standard_only")) {
+        writer.json.key("service_tier").str("default");
+    }
+    if request.stream {
+        writer.json.key("stream").bool(true);
+        writer.json.key("stream_options").open_object().key("include_usage").bool(true).close_object();
+    }
+    for opaque in request.extra.iter().filter(|opaque| opaque.origin == Protocol::Chat) {
+        writer.json.key(&opaque.name.value()).raw(opaque.value.raw());
+    }
+    writer.messages(request)?;
+    writer.json.close_object();
+    let Writer { json, carries_thinking, .. } = writer;
+    Ok(Written { body: json.into_bytes(), streams: request.stream, carries_thinking })
+}
+
+/// What is needed everywhere on the way.
+struct Writer<'w> {
+    surface: Protocol,
+    model: &'w ChatModel,
+    given: &'w Given<'w>,
+    warnings: &'w mut Warnings,
+    recall: &'w mut Recall,
+    json: Json,
+    carries_thinking: bool,
+}
+
+impl Writer<'_> {
+    fn limit(&mut self, request: &Request<'_>) -> Result<(), Refused> {
+        let Some(limit) = request.limit else {
+            return Err(refused(request.surface, "max_tokens", "Field required"));
+        };
+        if limit.tokens == 0 {
+            let message = "0 is only supported for models that offer cache pre-warming.";
+            return Err(refused(request.surface, limit.field, message));
+        }
+        let most = self.given.target.max_output_tokens;
+        if limit.tokens > most {
+            self.warnings.add(Action::Clamped, limit.field);
+        }
+        let tokens = limit.tokens.min(most).min(self.given.output_limit.unwrap_or(u64::MAX));
+        self.json.key(self.model.output_limit_field).number(tokens);
+        Ok(())
+    }
+
+    fn sampling(&mut self, request: &Request<'_>) {
+        let sampling = &request.sampling;
+        for (name, value) in [("temperature", sampling.temperature), ("top_p", sampling.top_p)] {
+            let Some(value) = value else { continue };
+            if self.model.sampling {
+                self.json.key(name).raw(value.raw());
+            } else if value.number() != Some(1.0) {
+                self.warnings.add(Action::Dropped, name);
+            }
+        }
+        if let Some(top_k) = sampling.top_k {
+            if self.model.top_k {
+                self.json.key("top_k").raw(top_k.raw());
+            } else {
+                self.warnings.add(Action::Dropped, "top_k");
+            }
+        }
+    }
+
+    fn stop(&mut self, request: &Request<'_>) {
+        let said = || request.stop.iter().filter(|text| !text.is_blank());
+        let count = said().count();
+        if count == 0 {
+            return;
+        }
+        if !self.model.stop {
+            self.warnings.add(Action::Dropped, "stop_sequences");
+            return;
+        }
+        if count > STOPS_MAX {
+            self.warnings.add(Action::Clamped, "stop_sequences");
+        }
+        self.json.key("stop").open_array();
+        for text in said().take(STOPS_MAX) {
+            self.json.text(text);
+        }
+        self.json.close_array();
+    }
+
+    fn format(&mut self, request: &Request<'_>) {
+        match &request.format {
+            Format::Free => {}
+            Format::Json => {
+                self.json.key("response_format").open_object().key("type").str("json_object").close_object();
+            }
+            Format::Schema { schema, description } => {
+                self.json.key("response_format").open_object().key("type").str("json_schema");
+                self.json.key("json_schema").open_object().key("name").str("output");
+                if let Some(description) = description {
+                    self.json.key("description").text(description);
+                }
+                self.json.key("schema").raw(schema.raw());
+                self.json.key("strict").bool(schema::is_strict_for_chat(*schema));
+                self.json.close_object().close_object();
+            }
+        }
+    }
+
+    /// Who is behind the request, unreadable; and for the vendor's cache, what its requests have in common.
+    fn end_user(&mut self, request: &Request<'_>) {
+        let account_id = self.given.account_id;
+        let user = request.end_user.as_ref().map(Text::value);
+        self.json.key("safety_identifier").str(&names::end_user(account_id, user.as_deref()));
+        if !self.given.target.official {
+            return;
+        }
+        let common = match user {
+            Some(user) => names::end_user(account_id, Some(&user)),
+            None => {
+                let texts = request.system.iter().filter_map(|block| match &block.kind {
+                    BlockKind::Text(text) => Some(text.value()),
+                    _ => None,
+                });
+                let texts: String = texts.collect();
+                names::end_user(account_id, Some(&texts))
+            }
+        };
+        let key: String = common.chars().take(32).collect();
+        self.json.key("prompt_cache_key").str(&key);
+    }
+}
+
+fn refused(surface: Protocol, path: &str, message: &str) -> Refused {
+    Box::new(Failure::invalid(surface, path, message))
+}
+
+/// Takes the nonce's line off the instructions.
+fn without_nonce(request: &mut Request<'_>) {
+    for block in &mut request.system {
+        let BlockKind::Text(text) = &mut block.kind else { continue };
+        if let Text::Token { raw, escaped } = text
+            && raw.starts_with(NONCE)
+        {
+            *text = Text::token(behind_first_line(raw), *escaped);
+        }
+    }
+}
+
+/// Of the inside of a JSON string, what stands behind its first line.
+fn behind_first_line(raw: &str) -> &str {
+    let mut letters = raw.char_indices();
+    while let Some((_, letter)) = letters.next() {
+        if letter == '\\'
+            && let Some((at, 'n')) = letters.next()
+        {
+            return raw.get(at + 1..).unwrap_or_default();
+        }
+    }
+    ""
+}
+
+/// The text itself, lent.
+fn lent<'t>(text: &'t Text<'_>) -> Text<'t> {
+    match text {
+        Text::Token { raw, escaped } => Text::token(raw, *escaped),
+        Text::Made(made) => Text::made(made.as_ref()),
+    }
+}
+
+/// A member of an opaque block, as text.
+fn member<'a>(value: Value<'a>, name: &str) -> Option<Text<'a>> {
+    value.get(name).and_then(Value::text)
+}

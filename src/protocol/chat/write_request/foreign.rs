@@ -1,0 +1,241 @@
+//! What only the messages protocol has, told in words: search results, documents, summaries, and what tools did that
+//! ran at another vendor.
+//!
+//! It must stay small: what a far tool gave back is cut, because it was already worked into the answer beside it.
+//!
+//! Read next: `chat/write_request/turns.rs`.
+
+use super::{Writer, lent, member};
+use crate::protocol::form::{Action, At, Block, BlockKind, File, FileContent, Opaque};
+use crate::protocol::text::{Text, compact};
+use crate::protocol::tree::Value;
+use std::collections::HashMap;
+
+/// The most that is told of what a far tool gave back, in characters.
+const RESULT_CHARS_MAX: usize = 2_000;
+
+/// Blocks within blocks that are looked into for a result's text.
+const DEPTH_MAX: u32 = 6;
+
+/// What a text opens with that stands for an earlier conversation.
+const SUMMARY: &str = "Summary of the earlier conversation:\n";
+
+impl Writer<'_> {
+    /// A search result between its tags.
+    pub(super) fn search_result<'a>(&mut self, at: At, value: Value<'a>) -> Vec<Text<'a>> {
+        let wants_citations = value.get("citations").and_then(|citations| citations.get("enabled"));
+        self.citations(at, wants_citations.and_then(Value::bool).unwrap_or(false));
+        let mut open = String::from("<search_result");
+        attribute("source", member(value, "source").as_ref(), &mut open);
+        attribute("title", member(value, "title").as_ref(), &mut open);
+        open.push_str(">\n");
+        let mut texts = vec![Text::made(open)];
+        texts.extend(value.get("content").into_iter().flat_map(Value::items).filter_map(|item| member(item, "text")));
+        texts.push(Text::made("\n</search_result>"));
+        texts
+    }
+
+    /// A document's texts between its tags; of a PDF only its context, which goes before it.
+    pub(super) fn document<'t>(&mut self, at: At, file: &'t File<'_>) -> Vec<Text<'t>> {
+        self.citations(at, file.wants_citations);
+        let context = file.context.as_ref().map(|context| [Text::made("Context: "), lent(context)]);
+        if let FileContent::Pdf(_) = file.content {
+            return context.into_iter().flatten().collect();
+        }
+        let mut open = String::from("<document");
+        attribute("title", file.title.as_ref(), &mut open);
+        open.push_str(">\n");
+        let mut texts = vec![Text::made(open)];
+        if let Some(context) = context {
+            texts.extend(context);
+            texts.push(Text::made("\n"));
+        }
+        match &file.content {
+            FileContent::Pdf(_) => {}
+            FileContent::Text(text) => texts.push(lent(text)),
+            FileContent::Blocks(blocks) => {
+                texts.extend(blocks.iter().filter_map(|block| match &block.kind {
+                    BlockKind::Text(text) => Some(lent(text)),
+                    _ => None,
+                }));
+            }
+        }
+        texts.push(Text::made("\n</document>"));
+        texts
+    }
+
+    fn citations(&mut self, at: At, are_wanted: bool) {
+        if are_wanted {
+            self.warnings.add(Action::Dropped, format_args!("{at}.citations"));
+        }
+    }
+
+    /// What a compaction says, if it can be read.
+    pub(super) fn summary<'a>(&mut self, at: At, value: Value<'a>) -> Option<[Text<'a>; 2]> {
+        if value.get("tool_changes").is_some_and(|changes| changes.items().next().is_some()) {
+            self.warnings.add(Action::Dropped, format_args!("{at}.tool_changes"));
+        }
+        let content = member(value, "content").filter(|content| !content.is_blank())?;
+        Some([Text::made(SUMMARY), content])
+    }
+
+    /// What a far tool was asked and gave back; `None` for what belongs to an earlier block, or says nothing.
+    pub(super) fn far_tool(
+        &mut self,
+        message: usize,
+        opaque: &Opaque<'_>,
+        results: &mut FarResults<'_>,
+    ) -> Option<String> {
+        let kind = opaque.name.value();
+        let (call, result) = match kind.as_ref() {
+            "fallback" | "mcp_tool_listing" => return None,
+            "server_tool_use" | "mcp_tool_use" => {
+                let id = opaque.value.get("id").and_then(Value::string).unwrap_or_default();
+                (Some(opaque.value), results.take(&id))
+            }
+            _ => {
+                let id = opaque.value.get("tool_use_id").and_then(Value::string).unwrap_or_default();
+                if results.is_told(&id) {
+                    return None;
+                }
+                (None, Some(opaque.value))
+            }
+        };
+        self.warnings.add(Action::Rewritten, At::Message(message));
+        let lines = [call.map(used), result.map(gave_back)];
+        let lines: Vec<String> = lines.into_iter().flatten().filter(|line| !line.is_empty()).collect();
+        (!lines.is_empty()).then(|| lines.join("\n"))
+    }
+}
+
+/// The results of far tools in one turn, by the ids of their calls.
+#[derive(Default)]
+pub(super) struct FarResults<'a> {
+    open: HashMap<String, Value<'a>>,
+    told: HashMap<String, Value<'a>>,
+}
+
+impl<'a> FarResults<'a> {
+    pub(super) fn of(blocks: &[Block<'a>]) -> Self {
+        let mut results = FarResults::default();
+        for block in blocks {
+            if let BlockKind::Opaque(opaque) = &block.kind
+                && let Some(id) = opaque.value.get("tool_use_id").and_then(Value::string)
+            {
+                results.open.insert(id.into_owned(), opaque.value);
+            }
+        }
+        results
+    }
+
+    /// The result of this call, which is told with the call.
+    fn take(&mut self, call: &str) -> Option<Value<'a>> {
+        let (id, value) = self.open.remove_entry(call)?;
+        self.told.insert(id, value);
+        Some(value)
+    }
+
+    fn is_told(&self, call: &str) -> bool {
+        self.told.contains_key(call)
+    }
+}
+
+fn used(call: Value<'_>) -> String {
+    let name = call.get("name").and_then(Value::string).unwrap_or_default();
+    let mut input = Vec::new();
+    compact(call.get("input").map_or("{}", Value::raw), &mut input);
+    format!("[used {name}: {}]", String::from_utf8(input).unwrap_or_default())
+}
+
+/// One line per hit of a search; else the text of it, cut.
+fn gave_back(result: Value<'_>) -> String {
+    let mut out = Told::default();
+    out.value(result.get("content"), 0);
+    out.text
+}
+
+#[derive(Default)]
+struct Told {
+    text: String,
+    chars: usize,
+    hits: usize,
+}
+
+impl Told {
+    /// Whatever text is in there, by the names that results have for it.
+    fn value(&mut self, value: Option<Value<'_>>, depth: u32) {
+        let Some(value) = value.filter(|_| depth < DEPTH_MAX && self.chars < RESULT_CHARS_MAX) else { return };
+        if let Some(text) = value.string() {
+            self.line(&text);
+            return;
+        }
+        for item in value.items() {
+            self.value(Some(item), depth + 1);
+        }
+        if !value.is_object() {
+            return;
+        }
+        let text = |name| value.get(name).and_then(Value::string);
+        if let Some(code) = text("error_code") {
+            self.line(&format!("[error: {code}]"));
+        } else if let (Some(title), Some(url)) = (text("title"), text("url")) {
+            self.hit(&title, &url);
+        } else if let Some(name) = text("tool_name") {
+            self.line(&format!("[tool available: {name}]"));
+        } else if value.get("type").is_some_and(|kind| kind.is("base64")) {
+            // A file's bytes are no text.
+        } else {
+            for name in ["text", "stdout", "stderr", "lines", "content", "source", "data", "tool_references"] {
+                self.value(value.get(name), depth + 1);
+            }
+        }
+    }
+
+    /// Hits are told whole, each with its address: half an address is none.
+    fn hit(&mut self, title: &str, url: &str) {
+        let line = format!("- {title}: {url}");
+        let counted = self.chars;
+        self.hits += 1;
+        self.push(&line, usize::MAX);
+        // Titles do not use up what a text may have.
+        self.chars = counted;
+    }
+
+    fn line(&mut self, line: &str) {
+        self.push(line, RESULT_CHARS_MAX.saturating_sub(self.chars));
+    }
+
+    fn push(&mut self, line: &str, chars_max: usize) {
+        if line.trim().is_empty() {
+            return;
+        }
+        if !self.text.is_empty() {
+            self.text.push('\n');
+        }
+        let before = self.text.len();
+        match line.char_indices().nth(chars_max) {
+            Some((cut, _)) => self.text.push_str(line.get(..cut).unwrap_or_default()),
+            None => self.text.push_str(line),
+        }
+        let added = self.text.get(before..).unwrap_or_default().chars().count();
+        self.chars = self.chars.saturating_add(added);
+    }
+}
+
+/// Appends ` name="value"`; nothing for no value.
+fn attribute(name: &str, value: Option<&Text<'_>>, out: &mut String) {
+    let Some(value) = value else { return };
+    out.push(' ');
+    out.push_str(name);
+    out.push_str("=\"");
+    for letter in value.value().chars() {
+        match letter {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            other => out.push(other),
+        }
+    }
+    out.push('"');
+}

@@ -1,0 +1,161 @@
+//! Instructions and what users say, as content: a plain string where one text is all, else parts.
+//!
+//! It must leave texts as the caller spelled them.
+//!
+//! Read next: `chat/write_request/results.rs`.
+
+use super::{Writer, lent};
+use crate::protocol::form::{Block, BlockKind, File, FileContent, Image};
+use crate::protocol::text::{Json, Text};
+
+/// What a file is called that has no title.
+const FILE_NAME: &str = "document.pdf";
+
+/// A part of a user's message.
+pub(super) struct Part<'t> {
+    said: Said<'t>,
+    /// A cache breakpoint is behind it.
+    is_marked: bool,
+}
+
+pub(super) enum Said<'t> {
+    Text(Text<'t>),
+    /// One text of several pieces.
+    Texts(Vec<Text<'t>>),
+    Image(&'t Image<'t>),
+    /// A PDF and its data.
+    File(&'t File<'t>, &'t Text<'t>),
+}
+
+impl<'t> Part<'t> {
+    pub(super) fn of(said: Said<'t>) -> Self {
+        Part { said, is_marked: false }
+    }
+
+    fn is_text(&self) -> bool {
+        matches!(self.said, Said::Text(_) | Said::Texts(_))
+    }
+}
+
+impl Writer<'_> {
+    /// The blocks of a user's turn as parts; its results are no part of it.
+    pub(super) fn parts<'t>(&mut self, message: usize, blocks: &'t [Block<'t>]) -> Vec<Part<'t>> {
+        let mut results = None;
+        let mut parts = Vec::with_capacity(blocks.len());
+        for block in blocks {
+            let before = parts.len();
+            match &block.kind {
+                BlockKind::Text(text) | BlockKind::Refusal(text) => {
+                    if !text.is_blank() {
+                        parts.push(Part::of(Said::Text(lent(text))));
+                    }
+                }
+                BlockKind::Image(image) => parts.push(Part::of(Said::Image(image))),
+                BlockKind::File(file) => self.file(block, file, &mut parts),
+                BlockKind::Opaque(opaque) => match opaque.name.value().as_ref() {
+                    "search_result" => {
+                        parts.push(Part::of(Said::Texts(self.search_result(block.at, opaque.value))));
+                    }
+                    "compaction" => {
+                        let summary = self.summary(block.at, opaque.value);
+                        parts.extend(summary.map(|texts| Part::of(Said::Texts(texts.into()))));
+                    }
+                    _ => {
+                        let results = results.get_or_insert_with(|| super::foreign::FarResults::of(blocks));
+                        let told = self.far_tool(message, opaque, results);
+                        parts.extend(told.map(|text| Part::of(Said::Text(Text::made(text)))));
+                    }
+                },
+                // Results stand before; calls and reasoning are not a user's to say.
+                BlockKind::Result(_) | BlockKind::Call(_) | BlockKind::Thinking(_) => {}
+            }
+            if self.model.cache_breakpoints
+                && block.cache.is_some()
+                && let Some(last) = parts.get_mut(before..).and_then(<[_]>::last_mut)
+            {
+                last.is_marked = true;
+            }
+        }
+        parts
+    }
+
+    /// A document: its words, then what cannot be said in words.
+    pub(super) fn file<'t>(&mut self, block: &'t Block<'_>, file: &'t File<'t>, parts: &mut Vec<Part<'t>>) {
+        let texts = self.document(block.at, file);
+        if !texts.is_empty() {
+            parts.push(Part::of(Said::Texts(texts)));
+        }
+        match &file.content {
+            FileContent::Text(_) => {}
+            FileContent::Pdf(data) => parts.push(Part::of(Said::File(file, data))),
+            FileContent::Blocks(blocks) => parts.extend(blocks.iter().filter_map(|block| match &block.kind {
+                BlockKind::Image(image) => Some(Part::of(Said::Image(image))),
+                _ => None,
+            })),
+        }
+    }
+
+    /// The value of `content`.
+    pub(super) fn content(&mut self, parts: &[Part<'_>]) {
+        match parts {
+            [] => drop(self.json.str("")),
+            [Part { said: Said::Text(text), is_marked: false }] => drop(self.json.text(text)),
+            [Part { said: Said::Texts(texts), is_marked: false }] => drop(self.json.joined(texts)),
+            parts => {
+                self.json.open_array();
+                for part in parts {
+                    write(part, &mut self.json);
+                }
+                self.json.close_array();
+            }
+        }
+    }
+
+    /// A message of instructions; nothing if they are blank.
+    pub(super) fn instructions(&mut self, blocks: &[Block<'_>]) {
+        // Instructions hold texts only, and so the parts of a user's turn serve.
+        let parts = self.parts(0, blocks);
+        if parts.is_empty() || !parts.iter().all(Part::is_text) {
+            return;
+        }
+        self.json.open_object().key("role").str(self.model.system_role).key("content");
+        self.content(&parts);
+        self.json.close_object();
+    }
+}
+
+fn write(part: &Part<'_>, json: &mut Json) {
+    json.open_object().key("type");
+    match &part.said {
+        Said::Text(text) => drop(json.str("text").key("text").text(text)),
+        Said::Texts(texts) => drop(json.str("text").key("text").joined(texts)),
+        Said::Image(image) => {
+            json.str("image_url").key("image_url").open_object().key("url");
+            match image {
+                Image::Url(url) => drop(json.text(url)),
+                Image::Base64 { media_type, data } => {
+                    json.joined(&[Text::made("data:"), lent(media_type), Text::made(";base64,"), lent(data)]);
+                }
+            }
+            json.close_object();
+        }
+        Said::File(file, data) => {
+            json.str("file").key("file").open_object();
+            json.key("filename").str(&file_name(file));
+            json.key("file_data").joined(&[Text::made("data:application/pdf;base64,"), lent(data)]);
+            json.close_object();
+        }
+    }
+    if part.is_marked {
+        json.key("prompt_cache_breakpoint").open_object().key("mode").str("explicit").close_object();
+    }
+    json.close_object();
+}
+
+fn file_name(file: &File<'_>) -> String {
+    let Some(title) = file.title.as_ref().filter(|title| !title.is_blank()) else { return FILE_NAME.to_owned() };
+    let title = title.value();
+    let end = title.len().saturating_sub(4);
+    let has_ending = title.get(end..).is_some_and(|ending| ending.eq_ignore_ascii_case(".pdf"));
+    if has_ending { title.into_owned() } else { format!("{title}.pdf") }
+}

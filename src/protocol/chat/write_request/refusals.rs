@@ -1,0 +1,137 @@
+//! What a messages caller may say and no chat vendor can be told, nor go without: refused before anything is written.
+//!
+//! It must refuse all of it, because behind it nothing of the conversation is refused any more.
+//!
+//! Read next: `chat/write_request/foreign.rs`, for what can be told in other words.
+
+use super::refused;
+use crate::protocol::Protocol;
+use crate::protocol::failure::{Failure, Kind};
+use crate::protocol::form::{
+    Action, Block, BlockKind, File, FileContent, Opaque, OutcomeContent, Refused, Request, Side, Thinking, Warnings,
+};
+use crate::protocol::messages::read_request::fields;
+use crate::protocol::rules::Outcome;
+use std::borrow::Cow;
+
+/// The top-level members that only the messages protocol has.
+pub(super) fn members(request: &Request<'_>, warnings: &mut Warnings) -> Result<(), Refused> {
+    let own = || request.extra.iter().filter(|opaque| opaque.origin == Protocol::Messages);
+    // Before all else: its client then sends the whole conversation, and that may be in order.
+    if own().any(|opaque| opaque.name.is("thread")) {
+        return Err(Box::new(Failure::of(Kind::ThreadUnsupported)));
+    }
+    for Opaque { name, value, .. } in own() {
+        let name = name.value();
+        let says_nothing = match name.as_ref() {
+            "speed" => value.is("standard"),
+            _ => value.is_array() && value.items().next().is_none(),
+        };
+        if says_nothing {
+            continue;
+        }
+        match fields::outcome("", &name) {
+            Some(Outcome::Map | Outcome::Drop) => {}
+            Some(Outcome::Warn) | None => warnings.add(Action::Dropped, &name),
+            Some(Outcome::Refuse) => {
+                let message = match name.as_ref() {
+                    "inference_geo" => "cannot be guaranteed for this model",
+                    _ => "not available for this model",
+                };
+                return Err(refused(request.surface, &name, message));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where a block stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Turn(Side),
+    Result,
+    Document,
+}
+
+/// The conversation. Before calls and results are paired: a missing partner would only be the consequence.
+pub(super) fn blocks(request: &Request<'_>) -> Result<(), Refused> {
+    for turn in &request.turns {
+        each(&turn.blocks, Place::Turn(turn.side), request.surface)?;
+    }
+    Ok(())
+}
+
+fn each(blocks: &[Block<'_>], place: Place, surface: Protocol) -> Result<(), Refused> {
+    blocks.iter().try_for_each(|block| one(block, place, surface))
+}
+
+fn one(block: &Block<'_>, place: Place, surface: Protocol) -> Result<(), Refused> {
+    let is_told = match &block.kind {
+        BlockKind::Text(_) => true,
+        BlockKind::Refusal(_) | BlockKind::Thinking(_) | BlockKind::Call(_) | BlockKind::Result(_) => {
+            place != Place::Turn(Side::System)
+        }
+        BlockKind::Image(_) => takes_media(place),
+        BlockKind::File(file) => match &file.content {
+            FileContent::Text(_) => place != Place::Turn(Side::System),
+            FileContent::Pdf(_) | FileContent::Blocks(_) => takes_media(place),
+        },
+        BlockKind::Opaque(Opaque { name, value, .. }) => {
+            let (path, message) = match name.value().as_ref() {
+                "image" => (".image.source", "file ids are not available for this model"),
+                "document" => (".document.source", "only base64 and text documents are available for this model"),
+                "tool_use" => (".tool_use.toolset_name", "toolset calls are not available for this model"),
+                _ => ("", ""),
+            };
+            if !path.is_empty() && value.is_object() {
+                return Err(refused(surface, &format!("{}{path}", block.at), message));
+            }
+            opaque_is_told(&name.value(), place)
+        }
+    };
+    if !is_told {
+        let message = format!("Input tag '{}' is not supported for this model", tag(block));
+        return Err(refused(surface, &block.at.to_string(), &message));
+    }
+    match &block.kind {
+        BlockKind::Result(result) => match &result.content {
+            OutcomeContent::Blocks(blocks) => each(blocks, Place::Result, surface),
+            OutcomeContent::Nothing | OutcomeContent::Text(_) => Ok(()),
+        },
+        BlockKind::File(File { content: FileContent::Blocks(blocks), .. }) => each(blocks, Place::Document, surface),
+        _ => Ok(()),
+    }
+}
+
+/// A chat vendor takes images and files of users only; those of results are handed on by a user.
+fn takes_media(place: Place) -> bool {
+    match place {
+        Place::Turn(side) => side == Side::User,
+        Place::Result | Place::Document => true,
+    }
+}
+
+fn opaque_is_told(kind: &str, place: Place) -> bool {
+    match (kind, place) {
+        (_, Place::Document | Place::Turn(Side::System)) => false,
+        ("search_result", _) => true,
+        ("tool_reference" | "browser_state", place) => place == Place::Result,
+        (_, Place::Result) => false,
+        ("compaction", _) => true,
+        (kind, _) => matches!(fields::block_outcome(kind), Some(Outcome::Warn | Outcome::Drop)),
+    }
+}
+
+/// The block's `type`.
+fn tag<'t>(block: &'t Block<'_>) -> Cow<'t, str> {
+    Cow::Borrowed(match &block.kind {
+        BlockKind::Opaque(opaque) => return opaque.name.value(),
+        BlockKind::Text(_) | BlockKind::Refusal(_) => "text",
+        BlockKind::Image(_) => "image",
+        BlockKind::File(_) => "document",
+        BlockKind::Thinking(Thinking::Shown { .. }) => "thinking",
+        BlockKind::Thinking(Thinking::Hidden { .. }) => "redacted_thinking",
+        BlockKind::Call(_) => "tool_use",
+        BlockKind::Result(_) => "tool_result",
+    })
+}

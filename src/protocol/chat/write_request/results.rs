@@ -1,0 +1,100 @@
+//! What tools gave back: a `tool` message each, and behind them one message of a user with the images and documents,
+//! which a `tool` message cannot hold.
+//!
+//! It must not put anything between the results: they follow their calls at once.
+//!
+//! Read next: `rules/pairing.rs`, which brought them here.
+
+use super::parts::{Part, Said};
+use super::{Writer, lent, member};
+use crate::protocol::form::{Block, BlockKind, Outcome, OutcomeContent};
+use crate::protocol::rules::names;
+use crate::protocol::text::{Text, compact};
+use std::borrow::Cow;
+
+impl Writer<'_> {
+    /// The results at the front of a user's turn; true if there were any.
+    pub(super) fn results<'t>(&mut self, blocks: &'t [Block<'t>]) -> bool {
+        let mut shown = Vec::new();
+        let mut is_any = false;
+        for block in blocks {
+            let BlockKind::Result(result) = &block.kind else { continue };
+            is_any = true;
+            let id = names::short_call_id(result.id.as_ref().map(Text::value).unwrap_or_default());
+            let media = self.result(&id, result);
+            if !media.is_empty() {
+                shown.push(Part::of(Said::Text(Text::made(format!("Content returned by tool call {id}:")))));
+                shown.extend(media);
+            }
+        }
+        if !shown.is_empty() {
+            self.json.open_object().key("role").str("user").key("content");
+            self.content(&shown);
+            self.json.close_object();
+        }
+        is_any
+    }
+
+    /// One `tool` message; what it cannot hold is given back.
+    fn result<'t>(&mut self, id: &str, result: &'t Outcome<'t>) -> Vec<Part<'t>> {
+        let mut lines: Vec<Text<'t>> = Vec::new();
+        let mut media = Vec::new();
+        match &result.content {
+            OutcomeContent::Nothing => {}
+            OutcomeContent::Text(text) => lines.push(lent(text)),
+            OutcomeContent::Blocks(blocks) => {
+                for block in blocks {
+                    if !lines.is_empty() {
+                        lines.push(Text::made("\n"));
+                    }
+                    self.line(block, &mut lines, &mut media);
+                }
+            }
+        }
+        if result.is_error && !lines.first().is_some_and(says_error) {
+            lines.insert(0, Text::made("Error: "));
+        }
+        self.json.open_object().key("role").str("tool").key("tool_call_id").str(id);
+        self.json.key("content").joined(&lines).close_object();
+        media
+    }
+
+    fn line<'t>(&mut self, block: &'t Block<'t>, lines: &mut Vec<Text<'t>>, media: &mut Vec<Part<'t>>) {
+        match &block.kind {
+            BlockKind::Text(text) | BlockKind::Refusal(text) => lines.push(lent(text)),
+            BlockKind::Image(image) => {
+                lines.push(Text::made("[image]"));
+                media.push(Part::of(Said::Image(image)));
+            }
+            BlockKind::File(file) => {
+                lines.push(Text::made("[document]"));
+                self.file(block, file, media);
+            }
+            BlockKind::Opaque(opaque) => match opaque.name.value().as_ref() {
+                "search_result" => lines.extend(self.search_result(block.at, opaque.value)),
+                "tool_reference" => {
+                    let name = member(opaque.value, "tool_name").unwrap_or(Text::made(""));
+                    let name =
+                        names::tool_name(Cow::Owned(name.value().into_owned()), block.at, self.warnings, self.recall);
+                    lines.push(Text::made(format!("[tool available: {name}]")));
+                }
+                _ => {
+                    let mut json = Vec::new();
+                    compact(opaque.value.raw(), &mut json);
+                    lines.push(Text::made(String::from_utf8(json).unwrap_or_default()));
+                }
+            },
+            // No result holds them: the reader refuses it.
+            BlockKind::Thinking(_) | BlockKind::Call(_) | BlockKind::Result(_) => {}
+        }
+    }
+}
+
+/// The tool itself says that it failed.
+fn says_error(text: &Text<'_>) -> bool {
+    let shown = match text {
+        Text::Token { raw, .. } => raw,
+        Text::Made(made) => made.as_ref(),
+    };
+    shown.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("error"))
+}

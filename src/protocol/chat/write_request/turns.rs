@@ -1,0 +1,210 @@
+//! The messages: instructions, turns, and the order that a chat vendor wants them in.
+//!
+//! It must not merge what the caller kept apart: the vendor bears turns of one side in a row.
+//!
+//! Read next: `chat/write_request/parts.rs`, `chat/write_request/results.rs`.
+
+use super::foreign::FarResults;
+use super::{Writer, lent, refused};
+use crate::protocol::form::{Action, Arguments, At, Block, BlockKind, Call, Refused, Request, Side, Thinking, Turn};
+use crate::protocol::rules::{ReasoningReplay, arguments, carrier, names};
+use crate::protocol::text::Text;
+
+/// Between what is told in words and the text around it.
+const APART: &str = "\n\n";
+
+impl Writer<'_> {
+    /// # Errors
+    /// Nothing in the conversation says anything.
+    pub(super) fn messages(&mut self, request: &Request<'_>) -> Result<(), Refused> {
+        self.json.key("messages").open_array();
+        let empty = self.json.as_bytes().len();
+        self.instructions(&request.system);
+        let last = request.turns.len().saturating_sub(1);
+        for (index, turn) in request.turns.iter().enumerate() {
+            match turn.side {
+                Side::System => self.instructions(&turn.blocks),
+                Side::User => self.user(turn, index == last),
+                Side::Assistant => self.assistant(turn, index == last),
+            }
+        }
+        if self.json.as_bytes().len() == empty {
+            return Err(refused(request.surface, "messages", "at least one message is required"));
+        }
+        self.json.close_array();
+        Ok(())
+    }
+
+    fn user(&mut self, turn: &Turn<'_>, is_last: bool) {
+        let has_results = self.results(&turn.blocks);
+        let parts = self.parts(turn.message, &turn.blocks);
+        // An empty message is worth sending only as what is to be answered. One without blocks held results.
+        let is_asked = is_last && !has_results && !turn.blocks.is_empty();
+        if !parts.is_empty() || is_asked {
+            self.json.open_object().key("role").str("user").key("content");
+            self.content(&parts);
+            self.json.close_object();
+        }
+    }
+
+    fn assistant(&mut self, turn: &Turn<'_>, is_last: bool) {
+        let texts = self.said(turn);
+        let has_text = texts.iter().any(|text| !text.is_blank());
+        let calls = || turn.blocks.iter().filter_map(call);
+        let has_calls = calls().next().is_some();
+        if !has_text && !has_calls {
+            return;
+        }
+        if is_last {
+            self.warnings.add(Action::Emulated, At::Message(turn.message));
+        }
+        self.json.open_object().key("role").str("assistant").key("content");
+        if has_text {
+            self.json.joined(&texts);
+        } else {
+            self.json.null();
+        }
+        if !self.given.without_thinking {
+            self.reasoning(&turn.blocks);
+        }
+        if has_calls {
+            self.json.key("tool_calls").open_array();
+            calls().for_each(|(at, call)| self.call(at, call));
+            self.json.close_array();
+        }
+        self.json.close_object();
+    }
+
+    fn call(&mut self, at: At, call: &Call<'_>) {
+        let id = names::short_call_id(call.id.as_ref().map(Text::value).unwrap_or_default());
+        let name = self.tool_name(&call.name, format_args!("{at}.name"));
+        let (kind, arguments) = if call.is_custom { ("custom", "input") } else { ("function", "arguments") };
+        self.json.open_object().key("id").str(&id).key("type").str(kind);
+        self.json.key(kind).open_object().key("name").str(&name).key(arguments);
+        match &call.arguments {
+            Arguments::Json(input) => arguments::write_arguments(*input, &mut self.json),
+            Arguments::Text(text) => drop(self.json.text(text)),
+        }
+        self.json.close_object().close_object();
+    }
+
+    /// The turn's texts, as pieces of one string.
+    fn said<'t>(&mut self, turn: &'t Turn<'t>) -> Vec<Text<'t>> {
+        let mut said = Said::default();
+        let mut results = None;
+        for block in &turn.blocks {
+            match &block.kind {
+                BlockKind::Text(text) | BlockKind::Refusal(text) => said.text(lent(text)),
+                BlockKind::File(file) => {
+                    let texts = self.document(block.at, file);
+                    said.piece(texts);
+                }
+                BlockKind::Opaque(opaque) => match opaque.name.value().as_ref() {
+                    "search_result" => said.piece(self.search_result(block.at, opaque.value)),
+                    "compaction" => {
+                        let summary = self.summary(block.at, opaque.value);
+                        said.piece(summary.map(Vec::from).unwrap_or_default());
+                    }
+                    _ => {
+                        let results = results.get_or_insert_with(|| FarResults::of(&turn.blocks));
+                        let told = self.far_tool(turn.message, opaque, results);
+                        said.piece(told.map(Text::made).into_iter().collect());
+                    }
+                },
+                // Written beside the text; images and results were refused of an assistant.
+                BlockKind::Thinking(_) | BlockKind::Call(_) | BlockKind::Image(_) | BlockKind::Result(_) => {
+                    said.piece(Vec::new());
+                }
+            }
+        }
+        said.texts
+    }
+
+    /// Reasoning, for vendors that want it back.
+    fn reasoning(&mut self, blocks: &[Block<'_>]) {
+        let shown = blocks.iter().filter_map(|block| match &block.kind {
+            BlockKind::Thinking(Thinking::Shown { text, signature }) => Some((text, signature.as_ref())),
+            _ => None,
+        });
+        match self.model.reasoning_replay {
+            ReasoningReplay::None => {}
+            ReasoningReplay::ReasoningContent => {
+                let texts: Vec<Text<'_>> = shown.map(|(text, _)| lent(text)).collect();
+                if !texts.iter().all(Text::is_empty) {
+                    self.json.key("reasoning_content").joined(&texts);
+                    self.carries_thinking = true;
+                }
+            }
+            ReasoningReplay::ReasoningDetails => {
+                let details = shown.filter_map(|(_, signature)| carrier::decode(&signature?.value()));
+                let items: Vec<String> = details.filter_map(items_of).collect();
+                if !items.is_empty() {
+                    self.json.key("reasoning_details").raw(&format!("[{}]", items.join(",")));
+                    self.carries_thinking = true;
+                }
+            }
+        }
+    }
+}
+
+fn call<'t>(block: &'t Block<'t>) -> Option<(At, &'t Call<'t>)> {
+    match &block.kind {
+        BlockKind::Call(call) => Some((block.at, call)),
+        _ => None,
+    }
+}
+
+/// What is between the brackets of a JSON array; `None` if nothing is.
+fn items_of(array: String) -> Option<String> {
+    let inside = array.trim().strip_prefix('[')?.strip_suffix(']')?.trim();
+    (!inside.is_empty()).then(|| inside.to_owned())
+}
+
+/// Texts on their way to become one string.
+#[derive(Default)]
+struct Said<'t> {
+    texts: Vec<Text<'t>>,
+    /// Something else stood behind the last text.
+    is_interrupted: bool,
+    /// The last piece stands apart from what follows.
+    is_apart: bool,
+}
+
+impl<'t> Said<'t> {
+    fn text(&mut self, text: Text<'t>) {
+        if text.is_empty() {
+            return;
+        }
+        let needs_gap = self.is_interrupted && self.texts.last().is_some_and(|last| !ends_in_space(last));
+        if self.is_apart || needs_gap {
+            self.texts.push(Text::made(APART));
+        }
+        self.texts.push(text);
+        (self.is_interrupted, self.is_apart) = (false, false);
+    }
+
+    /// A piece that is set off from its neighbours; an empty one only interrupts.
+    fn piece(&mut self, piece: Vec<Text<'t>>) {
+        self.is_interrupted = true;
+        if piece.is_empty() {
+            return;
+        }
+        if !self.texts.is_empty() {
+            self.texts.push(Text::made(APART));
+        }
+        self.texts.extend(piece);
+        self.is_apart = true;
+    }
+}
+
+/// The text ends in white space, as far as its spelling shows it.
+fn ends_in_space(text: &Text<'_>) -> bool {
+    match text {
+        Text::Made(made) => made.ends_with(char::is_whitespace),
+        Text::Token { raw, .. } => {
+            let before = raw.strip_suffix(['n', 'r', 't']).unwrap_or_default();
+            let backslashes = before.bytes().rev().take_while(|byte| *byte == b'\\').count();
+            raw.ends_with(char::is_whitespace) || backslashes % 2 == 1
+        }
+    }
+}

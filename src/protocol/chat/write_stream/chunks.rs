@@ -1,0 +1,159 @@
+//! An answer as a stream of chunks.
+//!
+//! It must not say anything twice: the role stands in the first chunk only, a call's id and name in its first. The
+//! clients that gather a stream join every string that comes again. No `event:` and no `id:` lines: behind an `id:`
+//! one of them takes the next comment for an event.
+//!
+//! Read next: `write_stream/message.rs`, the same as one body.
+
+use super::course::{Course, Form, Shape};
+use super::message::write_tier;
+use crate::protocol::form::answer::{Recall, Start};
+use crate::protocol::rules::names;
+use crate::protocol::text::{Json, Text};
+use std::io::Write;
+
+const DELTA: &[u8] = b"{\"index\":0,\"delta\":";
+const UNFINISHED: &[u8] = b",\"logprobs\":null,\"finish_reason\":null}]";
+const USAGE_NULL: &[u8] = b",\"usage\":null";
+const END: &[u8] = b"}\n\n";
+const DONE: &[u8] = b"data: [DONE]\n\n";
+
+/// The most memory that the output buffer keeps when it is empty.
+const IDLE_BYTES_MAX: usize = 16 << 10;
+
+#[derive(Debug, Default)]
+pub(super) struct Chunks {
+    out: Vec<u8>,
+    /// Every chunk up to its choices, and after them.
+    head: Vec<u8>,
+    tail: Vec<u8>,
+}
+
+impl Chunks {
+    pub fn take(&mut self, out: &mut Vec<u8>) {
+        out.append(&mut self.out);
+        if self.out.capacity() > IDLE_BYTES_MAX {
+            self.out = Vec::new();
+        }
+    }
+
+    /// A chunk whose delta is `before`, the text, `after`.
+    fn text(&mut self, before: &[u8], text: &Text<'_>, after: &[u8]) {
+        self.open();
+        self.out.extend_from_slice(before);
+        text.write_inside(&mut self.out);
+        self.out.extend_from_slice(after);
+        self.close();
+    }
+
+    /// A chunk with a delta of one member.
+    fn member(&mut self, name: &str, write: impl FnOnce(&mut Json)) {
+        self.open();
+        let mut json = Json::onto(std::mem::take(&mut self.out));
+        json.open_object().key(name);
+        write(&mut json);
+        json.close_object();
+        self.out = json.into_bytes();
+        self.close();
+    }
+
+    /// A chunk up to its delta.
+    fn open(&mut self) {
+        self.out.extend_from_slice(&self.head);
+        self.out.extend_from_slice(DELTA);
+    }
+
+    /// Behind the delta.
+    fn close(&mut self) {
+        self.out.extend_from_slice(UNFINISHED);
+        self.out.extend_from_slice(&self.tail);
+    }
+}
+
+impl Shape for Chunks {
+    fn start(&mut self, start: &Start<'_>, recall: &Recall) {
+        let mut json = Json::onto(b"data: ".to_vec());
+        json.open_object().key("id").str(&names::chat_answer_id(start.id.as_ref(), &recall.seed));
+        json.key("object").str("chat.completion.chunk").key("created").number(recall.created);
+        json.key("model").str(&recall.public_model).key("system_fingerprint").null();
+        write_tier(start.tier.as_ref(), recall, &mut json);
+        json.key("choices").open_array();
+        self.head = json.into_bytes();
+        let usage = if recall.include_usage { USAGE_NULL } else { b"" };
+        self.tail = [usage, END].concat();
+        self.text(b"{\"role\":\"assistant\",\"content\":\"", &Text::made(""), b"\",\"refusal\":null}");
+    }
+
+    fn content(&mut self, text: &Text<'_>) {
+        self.text(b"{\"content\":\"", text, b"\"}");
+    }
+
+    fn reasoning(&mut self, text: &Text<'_>) {
+        self.text(b"{\"reasoning_content\":\"", text, b"\"}");
+    }
+
+    fn refusal(&mut self, text: &Text<'_>) {
+        self.text(b"{\"refusal\":\"", text, b"\"}");
+    }
+
+    fn call(&mut self, number: u64, form: Form, id: &Text<'_>, name: &str) {
+        if form == Form::Legacy {
+            return self.member("function_call", |json| {
+                json.open_object().key("name").str(name).key("arguments").str("").close_object();
+            });
+        }
+        let (kind, arguments) = match form {
+            Form::Function | Form::Legacy => ("function", "arguments"),
+            Form::Custom => ("custom", "input"),
+        };
+        self.member("tool_calls", |json| {
+            json.open_array().open_object().key("index").number(number).key("id").text(id);
+            json.key("type").str(kind).key(kind).open_object().key("name").str(name);
+            json.key(arguments).str("").close_object().close_object().close_array();
+        });
+    }
+
+    fn arguments(&mut self, number: u64, form: Form, text: &Text<'_>) {
+        self.open();
+        // Into memory: this cannot fail.
+        let _ = match form {
+            Form::Function => write!(self.out, r#"{{"tool_calls":[{{"index":{number},"function":{{"arguments":""#),
+            Form::Custom => write!(self.out, r#"{{"tool_calls":[{{"index":{number},"custom":{{"input":""#),
+            Form::Legacy => write!(self.out, r#"{{"function_call":{{"arguments":""#),
+        };
+        text.write_inside(&mut self.out);
+        self.out.extend_from_slice(match form {
+            Form::Function | Form::Custom => b"\"}}]}".as_slice(),
+            Form::Legacy => b"\"}}",
+        });
+        self.close();
+    }
+
+    fn end(&mut self, course: &mut Course) {
+        if !course.details.is_empty() {
+            self.member("reasoning_details", |json| course.details.write(json));
+        }
+        if !course.sources.is_empty() {
+            self.member("annotations", |json| course.sources.write(true, json));
+        }
+        if let Some(declined) = course.declined() {
+            self.refusal(&declined);
+        }
+        self.out.extend_from_slice(&self.head);
+        let mut json = Json::onto(std::mem::take(&mut self.out));
+        json.open_object().key("index").number(0).key("delta").open_object().close_object();
+        json.key("logprobs").null().key("finish_reason").str(course.finish_reason()).close_object().close_array();
+        self.out = json.into_bytes();
+        self.out.extend_from_slice(&self.tail);
+        if course.recall.include_usage {
+            self.out.extend_from_slice(&self.head);
+            let mut json = Json::onto(std::mem::take(&mut self.out));
+            json.close_array().key("usage");
+            course.told.write(&mut json);
+            self.out = json.into_bytes();
+            self.out.extend_from_slice(END);
+        }
+        self.out.extend_from_slice(DONE);
+    }
+}

@@ -1,0 +1,309 @@
+//! The course of an answer: what becomes of each event, the same for a stream and for a whole answer.
+//!
+//! It must not write JSON: the shapes do. It holds what the end of the answer needs.
+//!
+//! Read next: `write_stream/kept.rs`.
+
+use super::kept::{Details, Sources, take};
+use super::usage::Told;
+use crate::protocol::form::answer::{Event, Piece, Recall, Start, Stop};
+use crate::protocol::rules::{arguments, names};
+use crate::protocol::text::{Gathered, Text};
+use crate::protocol::translate::ANSWER_DEPTH_MAX;
+use crate::protocol::tree::{Nodes, Tree};
+
+/// Pieces that were begun and not ended. Vendors have a handful; beyond it the oldest counts as ended.
+const PIECES_MAX: usize = 1024;
+
+/// What the model is said to have said where it declined without a word.
+const DECLINED: &str = "The model declined to answer.";
+
+/// How an answer is put down: as chunks, or as one body.
+pub(super) trait Shape {
+    fn start(&mut self, start: &Start<'_>, recall: &Recall);
+    fn content(&mut self, text: &Text<'_>);
+    fn reasoning(&mut self, text: &Text<'_>);
+    fn refusal(&mut self, text: &Text<'_>);
+    /// Call `number` begins, without arguments.
+    fn call(&mut self, number: u64, form: Form, id: &Text<'_>, name: &str);
+    /// More of call `number`'s arguments.
+    fn arguments(&mut self, number: u64, form: Form, text: &Text<'_>);
+    fn end(&mut self, course: &mut Course);
+}
+
+/// How a call is said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Form {
+    Function,
+    Custom,
+    /// `function_call`, of which a message holds one.
+    Legacy,
+}
+
+#[derive(Debug)]
+pub(super) struct Course {
+    pub recall: Recall,
+    pieces: Vec<(u32, Held)>,
+    /// Code points of the content so far.
+    content_points: u64,
+    /// The content so far ends in white space.
+    ends_blank: bool,
+    /// Something without a place here came after the latest text.
+    after_foreign: bool,
+    pub has_text: bool,
+    pub calls: u64,
+    pub details: Details,
+    pub sources: Sources,
+    /// Bytes that may still be held back.
+    budget: usize,
+    /// What cannot be left out did not fit.
+    pub overflowed: bool,
+    ended: Ended,
+    /// Why the model declined.
+    declined: Option<Gathered>,
+    /// It said so itself.
+    has_refusal: bool,
+    pub told: Told,
+}
+
+/// A piece that goes on.
+#[derive(Debug)]
+enum Held {
+    /// `start`: code points of the content before it, once it said anything.
+    Text {
+        start: Option<u64>,
+    },
+    Refusal,
+    Thinking {
+        entry: usize,
+    },
+    Call {
+        number: u64,
+        form: Form,
+        has_arguments: bool,
+    },
+    /// A custom tool's call whose input comes inside a JSON object, and is told when that is whole.
+    Wrapped {
+        number: u64,
+        json: Gathered,
+    },
+    Skipped,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Ended {
+    Stop,
+    Length,
+    Calls,
+    Declined,
+    Unknown,
+}
+
+impl Course {
+    /// `budget`: bytes that may be held back.
+    pub fn new(recall: Recall, budget: usize) -> Self {
+        Course {
+            told: Told::new(recall.input_estimate),
+            recall,
+            pieces: Vec::new(),
+            content_points: 0,
+            ends_blank: false,
+            after_foreign: false,
+            has_text: false,
+            calls: 0,
+            details: Details::default(),
+            sources: Sources::default(),
+            budget,
+            overflowed: false,
+            ended: Ended::Unknown,
+            declined: None,
+            has_refusal: false,
+        }
+    }
+
+    pub fn event(&mut self, event: Event<'_>, shape: &mut impl Shape) {
+        match event {
+            Event::Start(start) => shape.start(&start, &self.recall),
+            Event::Open { slot, piece } => self.open(slot, piece, shape),
+            Event::Delta { slot, text } => self.delta(slot, &text, shape),
+            Event::Signature { slot, signature } => {
+                if let Some((_, Held::Thinking { entry })) = self.pieces.iter().rfind(|(other, _)| *other == slot) {
+                    self.details.sign(*entry, &signature, &mut self.budget);
+                }
+            }
+            Event::Citation { slot, title, url } => self.sources.add(slot, title.as_ref(), &url, &mut self.budget),
+            Event::Close { slot } => {
+                if let Some(at) = self.pieces.iter().rposition(|(other, _)| *other == slot) {
+                    let (slot, held) = self.pieces.remove(at);
+                    self.close(slot, held, shape);
+                }
+            }
+            Event::Stop(stop) => self.stop(stop),
+            Event::Usage { usage, is_final } => self.told.learn(usage, is_final),
+            Event::End => {
+                for (slot, held) in std::mem::take(&mut self.pieces) {
+                    self.close(slot, held, shape);
+                }
+                shape.end(self);
+            }
+        }
+    }
+
+    fn open(&mut self, slot: u32, piece: Piece<'_>, shape: &mut impl Shape) {
+        let anchor = (self.content_points, self.calls);
+        let held = match piece {
+            Piece::Text => {
+                self.has_text = true;
+                Held::Text { start: None }
+            }
+            Piece::Refusal => Held::Refusal,
+            Piece::Thinking => Held::Thinking { entry: self.details.open(anchor, &mut self.budget) },
+            Piece::Hidden { data } => {
+                self.details.hidden(anchor, &data, &mut self.budget);
+                Held::Skipped
+            }
+            Piece::Call { id, name, is_custom } => self.call(id, &name, is_custom, shape),
+            Piece::Foreign { kind: _ } => {
+                self.after_foreign = true;
+                Held::Skipped
+            }
+        };
+        if self.pieces.len() >= PIECES_MAX {
+            let (slot, held) = self.pieces.remove(0);
+            self.close(slot, held, shape);
+        }
+        self.pieces.push((slot, held));
+    }
+
+    fn call(&mut self, id: Option<Text<'_>>, name: &Text<'_>, is_custom: bool, shape: &mut impl Shape) -> Held {
+        let name = name.value();
+        let name = self.recall.own_name(&name);
+        let is_wrapped = !is_custom && self.recall.custom_tools.iter().any(|custom| custom == name);
+        let form = match self.recall.legacy_functions {
+            true => Form::Legacy,
+            false if is_custom || is_wrapped => Form::Custom,
+            false => Form::Function,
+        };
+        let number = self.calls;
+        if form == Form::Legacy && number > 0 {
+            return Held::Skipped;
+        }
+        self.calls += 1;
+        let id = id.unwrap_or_else(|| Text::made(names::made_id("call_", &self.recall.seed, number)));
+        shape.call(number, form, &id, name);
+        match form {
+            Form::Custom if is_wrapped => Held::Wrapped { number, json: Gathered::default() },
+            Form::Custom | Form::Function | Form::Legacy => Held::Call { number, form, has_arguments: false },
+        }
+    }
+
+    fn delta(&mut self, slot: u32, text: &Text<'_>, shape: &mut impl Shape) {
+        self.told.count(text);
+        let Some((_, held)) = self.pieces.iter_mut().rfind(|(other, _)| *other == slot) else {
+            return;
+        };
+        match held {
+            Held::Text { start } => {
+                if start.is_none() {
+                    // Two texts with something between them that is left out must not run into one word.
+                    if self.after_foreign && self.content_points > 0 && !self.ends_blank {
+                        shape.content(&Text::made("\n\n"));
+                        self.content_points += 2;
+                    }
+                    self.after_foreign = false;
+                    *start = Some(self.content_points);
+                }
+                self.content_points += text.code_points();
+                self.ends_blank = ends_blank(text);
+                shape.content(text);
+            }
+            Held::Refusal => {
+                self.has_refusal = true;
+                shape.refusal(text);
+            }
+            Held::Thinking { entry } => {
+                self.details.more(*entry, text, &mut self.budget);
+                shape.reasoning(text);
+            }
+            Held::Call { number, form, has_arguments } => {
+                *has_arguments = true;
+                shape.arguments(*number, *form, text);
+            }
+            Held::Wrapped { json, .. } => {
+                let before = json.len();
+                json.push(text);
+                self.overflowed |= !take(json.len() - before, &mut self.budget);
+            }
+            Held::Skipped => {}
+        }
+    }
+
+    fn close(&mut self, slot: u32, held: Held, shape: &mut impl Shape) {
+        match held {
+            Held::Text { start } => {
+                self.sources.place(slot, start.unwrap_or(self.content_points), self.content_points);
+            }
+            Held::Call { number, form: form @ (Form::Function | Form::Legacy), has_arguments: false } => {
+                shape.arguments(number, form, &Text::made("{}"));
+            }
+            Held::Wrapped { number, json } => unwrapped(&json.text().value(), |input| {
+                if !input.is_empty() {
+                    shape.arguments(number, Form::Custom, input);
+                }
+            }),
+            Held::Call { .. } | Held::Refusal | Held::Thinking { .. } | Held::Skipped => {}
+        }
+    }
+
+    fn stop(&mut self, stop: Stop<'_>) {
+        self.declined = None;
+        self.ended = match stop {
+            Stop::EndTurn | Stop::StopSequence => Ended::Stop,
+            Stop::ToolUse => Ended::Calls,
+            Stop::MaxTokens | Stop::ContextFull => Ended::Length,
+            Stop::Refusal { explanation } => {
+                let mut why = Gathered::default();
+                why.push(&explanation.unwrap_or_else(|| Text::made(DECLINED)));
+                self.declined = Some(why);
+                Ended::Declined
+            }
+            Stop::Unknown => Ended::Unknown,
+        };
+    }
+
+    pub fn finish_reason(&self) -> &'static str {
+        match self.ended {
+            Ended::Stop => "stop",
+            Ended::Length => "length",
+            Ended::Declined => "content_filter",
+            Ended::Unknown if self.calls == 0 => "stop",
+            Ended::Calls | Ended::Unknown if self.recall.legacy_functions => "function_call",
+            Ended::Calls | Ended::Unknown => "tool_calls",
+        }
+    }
+
+    /// Why the model declined, if it did and has not said so itself.
+    pub fn declined(&self) -> Option<Text<'_>> {
+        self.declined.as_ref().filter(|_| !self.has_refusal).map(Gathered::text)
+    }
+}
+
+fn ends_blank(text: &Text<'_>) -> bool {
+    match text {
+        Text::Token { raw, escaped: false } => raw.ends_with(char::is_whitespace),
+        Text::Token { escaped: true, .. } | Text::Made(_) => text.letters().last().is_some_and(char::is_whitespace),
+    }
+}
+
+/// Gives `tell` the text inside `{"input": "…"}`, as which a messages vendor gets and gives a custom tool's input; of
+/// one that was cut off by the output limit what there is, and what is neither as it stands.
+fn unwrapped(json: &str, tell: impl FnOnce(&Text<'_>)) {
+    let read = |json| Tree::read(json, ANSWER_DEPTH_MAX, Nodes::new()).ok();
+    let whole = read(json);
+    let repaired = if whole.is_none() { arguments::repaired(json) } else { None };
+    let tree = whole.or_else(|| read(repaired.as_deref()?));
+    match tree.as_ref().and_then(|tree| tree.root().get("input")?.text()) {
+        Some(input) => tell(&input),
+        None => tell(&Text::made(json)),
+    }
+}

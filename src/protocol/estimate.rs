@@ -1,0 +1,120 @@
+//! Input tokens of a request before any vendor counted them: for `count_tokens` of models whose vendor has no such
+//! thing, and for the places in a stream where a number must stand early.
+//!
+//! It must err upwards: clients shorten their history by it, and too low a number ends in hard errors. No tokenizer:
+//! its tables would cost more memory than all the rest of a gateway.
+//!
+//! Read next: `protocol/form.rs`.
+
+use super::form::{Arguments, Block, BlockKind, FileContent, Image, OutcomeContent, Request, Thinking, ToolKind};
+use super::text::Text;
+use super::tree::Value;
+
+/// Hundredths of a token: a byte of UTF-8 text is 1 ÷ 3.5, with the margin of × 1.05; a token counted is the margin.
+const PER_BYTE: u64 = 30;
+const PER_TOKEN: u64 = 105;
+
+const PER_MESSAGE: u64 = 4;
+const PER_TOOL: u64 = 8;
+const FOR_TOOLS: u64 = 300;
+const PER_IMAGE: u64 = 1_600;
+const PER_PAGE: u64 = 1_500;
+/// Base64 of about one page of a usual PDF: pages cannot be counted without unpacking it.
+const PAGE_BASE64_BYTES: u64 = 65_536;
+
+/// What the request's input comes to.
+pub fn input_tokens(request: &Request<'_>) -> u64 {
+    let mut sum = Sum::default();
+    request.system.iter().for_each(|block| sum.block(block));
+    for turn in &request.turns {
+        sum.tokens += PER_MESSAGE;
+        turn.blocks.iter().for_each(|block| sum.block(block));
+    }
+    if !request.system.is_empty() {
+        sum.tokens += PER_MESSAGE;
+    }
+    if !request.tools.is_empty() {
+        sum.tokens += FOR_TOOLS;
+    }
+    for tool in &request.tools {
+        sum.tokens += PER_TOOL;
+        match &tool.kind {
+            ToolKind::Function(function) => {
+                sum.text(&function.name);
+                function.description.iter().for_each(|text| sum.text(text));
+                function.schema.into_iter().for_each(|schema| sum.json(schema));
+                function.examples.into_iter().for_each(|examples| sum.json(examples));
+            }
+            ToolKind::Custom { name, description, format } => {
+                sum.text(name);
+                description.iter().for_each(|text| sum.text(text));
+                format.iter().for_each(|format| sum.json(*format));
+            }
+            ToolKind::Vendor { value, .. } => sum.json(*value),
+        }
+    }
+    if let super::form::Format::Schema { schema, .. } = &request.format {
+        sum.json(*schema);
+    }
+    sum.total()
+}
+
+#[derive(Default)]
+struct Sum {
+    bytes: u64,
+    /// Counted by the piece; the margin is added at the end.
+    tokens: u64,
+}
+
+impl Sum {
+    fn text(&mut self, text: &Text<'_>) {
+        self.bytes += text.decoded_bytes();
+    }
+
+    fn json(&mut self, value: Value<'_>) {
+        self.bytes += u64::try_from(value.raw().len()).unwrap_or(u64::MAX);
+    }
+
+    fn block(&mut self, block: &Block<'_>) {
+        match &block.kind {
+            BlockKind::Text(text) | BlockKind::Refusal(text) => self.text(text),
+            BlockKind::Image(Image::Base64 { .. } | Image::Url(_)) => self.tokens += PER_IMAGE,
+            BlockKind::File(file) => {
+                file.title.iter().chain(&file.context).for_each(|text| self.text(text));
+                match &file.content {
+                    FileContent::Pdf(data) => self.tokens += PER_PAGE * pages(data),
+                    FileContent::Text(text) => self.text(text),
+                    FileContent::Blocks(blocks) => blocks.iter().for_each(|block| self.block(block)),
+                }
+            }
+            BlockKind::Thinking(Thinking::Shown { text, .. }) => self.text(text),
+            BlockKind::Thinking(Thinking::Hidden { data }) => self.text(data),
+            BlockKind::Call(call) => {
+                self.text(&call.name);
+                match &call.arguments {
+                    Arguments::Json(value) => self.json(*value),
+                    Arguments::Text(text) => self.text(text),
+                }
+            }
+            BlockKind::Result(result) => match &result.content {
+                OutcomeContent::Nothing => {}
+                OutcomeContent::Text(text) => self.text(text),
+                OutcomeContent::Blocks(blocks) => blocks.iter().for_each(|block| self.block(block)),
+            },
+            BlockKind::Opaque(opaque) => self.json(opaque.value),
+        }
+    }
+
+    fn total(&self) -> u64 {
+        let hundredths = self.bytes.saturating_mul(PER_BYTE).saturating_add(self.tokens.saturating_mul(PER_TOKEN));
+        hundredths.div_ceil(100)
+    }
+}
+
+/// Pages of a PDF in base64, upwards: what says `/Type /Page` is counted where it is not packed, and else the size
+/// tells.
+fn pages(data: &Text<'_>) -> u64 {
+    let base64 = data.value();
+    let by_size = u64::try_from(base64.len()).unwrap_or(u64::MAX).div_ceil(PAGE_BASE64_BYTES);
+    by_size.max(1)
+}

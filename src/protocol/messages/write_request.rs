@@ -1,0 +1,266 @@
+//! The form, said to a messages vendor.
+//!
+//! It judges by the target's rules: merges, moves, drops, warns, refuses. It must not judge what the surface judges,
+//! nor change a text that the vendor takes as it is. What comes of each member of a chat request is one table,
+//! `chat/read_request/fields.rs`.
+//!
+//! Read next: `write_request/turns.rs`, then `write_request/extras.rs`.
+
+use crate::protocol::form::answer::Recall;
+use crate::protocol::form::{Block, Cache, Refused, Request, Warnings};
+use crate::protocol::rules::{MessagesModel, names, pairing};
+use crate::protocol::text::Json;
+use crate::protocol::translate::{Given, Written};
+use format::AnswerForm;
+use markers::Markers;
+use scribe::Scribe;
+use tools::Tools;
+
+mod extras;
+mod format;
+mod markers;
+mod scribe;
+mod settings;
+mod thinking;
+mod tools;
+mod turns;
+
+/// An answer that may become longer than this is asked for as a stream, whatever the caller wants: a vendor's
+/// connection that is silent for minutes is cut by something on the way.
+const WHOLE_TOKENS_MAX: u64 = 8_192;
+
+/// The most memory that is taken in one piece, in bytes; a larger body grows into it.
+const BODY_BYTES_GUESS_MAX: u64 = 32 * 1024 * 1024;
+
+/// Writes the body. `request` is taken apart.
+///
+/// # Errors
+/// It asks for what the model cannot do and must not be done without; or its calls and results do not match.
+pub fn write(
+    request: &mut Request<'_>,
+    model: &MessagesModel,
+    given: &Given<'_>,
+    warnings: &mut Warnings,
+    recall: &mut Recall,
+) -> Result<Written, Refused> {
+    let emptied = turns::tidy(request, given.without_thinking, warnings)?;
+    pairing::pair(request, warnings)?;
+    let request = &*request;
+    let extras = extras::judge(request, model, warnings)?;
+    recall.legacy_functions = request.legacy_functions;
+    recall.tell_tier = request.tier.is_some();
+    let max_tokens = settings::max_tokens(request, given, warnings);
+    let form = format::form(request, model, warnings)?;
+    recall.unwrap_fence = matches!(form, AnswerForm::Asked(_));
+
+    let mut arranged = turns::arrange(request, model, warnings);
+    let mut tools = Tools::plan(request, &arranged, extras.web_search, warnings, recall);
+    let thinking = thinking::plan(
+        &thinking::Asked {
+            reasoning: &request.reasoning,
+            model,
+            max_tokens,
+            is_forced: tools.is_forced(),
+            choice_field: tools.choice_field(),
+            breaks_off: turns::breaks_off(&arranged),
+            without: given.without_thinking,
+        },
+        warnings,
+    );
+    if thinking.unforce {
+        tools.unforce();
+    }
+    let prefill = model.prefill && !thinking.is_on() && !matches!(form, AnswerForm::Schema(_));
+    turns::finish(&mut arranged, request, emptied, prefill, warnings);
+
+    let markers = Markers::new(request, &tools, &arranged, extras.cache.is_some(), warnings);
+    let guess = recall.input_estimate.saturating_mul(4).min(BODY_BYTES_GUESS_MAX);
+    let json = Json::with_capacity(usize::try_from(guess).unwrap_or_default());
+    let streams = request.stream || max_tokens > WHOLE_TOKENS_MAX;
+    let carries_thinking = thinking.is_ours() || turns::have_thinking(&arranged);
+
+    let mut scribe = Scribe::new(json, request.surface, markers, warnings, recall);
+    scribe.json.open_object().key("model").str(given.target.upstream_model).key("max_tokens").number(max_tokens);
+    if streams {
+        scribe.json.key("stream").bool(true);
+    }
+    system(&mut scribe, &request.system, &form)?;
+    turns::write(&mut scribe, &arranged)?;
+    tools.write(&mut scribe, model)?;
+    thinking.write(&mut scribe.json);
+    output_config(&mut scribe.json, &thinking, &form, &extras);
+    settings::write(&mut scribe, request, model, thinking.is_manual());
+    let end_user = request.end_user.as_ref().map(|end_user| end_user.value());
+    let user_id = names::end_user(given.account_id, end_user.as_deref());
+    scribe.json.key("metadata").open_object().key("user_id").str(&user_id).close_object();
+    for (name, value) in &extras.copied {
+        scribe.json.key(name).compact(value.raw());
+    }
+    if let Some(cache) = extras.cache {
+        write_marker(&mut scribe.json, cache);
+    }
+    scribe.json.close_object();
+    Ok(Written { body: scribe.json.into_bytes(), streams, carries_thinking })
+}
+
+/// The caller's instructions, and behind them ours.
+fn system(scribe: &mut Scribe<'_>, blocks: &[Block<'_>], form: &AnswerForm) -> Result<(), Refused> {
+    if blocks.is_empty() && !matches!(form, AnswerForm::Asked(_)) {
+        return Ok(());
+    }
+    scribe.json.key("system").open_array();
+    for block in blocks {
+        scribe.block(block, markers::Place::System)?;
+    }
+    if let AnswerForm::Asked(words) = form {
+        scribe.words(words);
+    }
+    scribe.json.close_array();
+    Ok(())
+}
+
+/// How hard to think and what the answer must look like: ours, and what the caller wrote in the vendor's own words.
+fn output_config(json: &mut Json, thinking: &thinking::Plan<'_>, form: &AnswerForm, extras: &extras::Extras<'_>) {
+    let schema = match form {
+        AnswerForm::Schema(schema) => Some(schema),
+        AnswerForm::Free | AnswerForm::Asked(_) => None,
+    };
+    let own = extras.output_config.into_iter().flat_map(|config| config.members());
+    let own: Vec<_> = own
+        .filter(|(name, value)| {
+            let is_ours = name.is("format") && schema.is_some() || name.is("effort") && thinking.effort.is_some();
+            !is_ours && !value.is_null()
+        })
+        .filter(|(name, _)| !name.is("effort") || thinking.is_verbatim())
+        .collect();
+    if own.is_empty() && schema.is_none() && thinking.effort.is_none() {
+        return;
+    }
+    json.key("output_config").open_object();
+    if let Some(effort) = thinking.effort {
+        json.key("effort").str(effort.as_str());
+    }
+    if let Some(schema) = schema {
+        json.key("format").open_object().key("type").str("json_schema").key("schema").compact(schema).close_object();
+    }
+    for (name, value) in own {
+        json.key_text(&name).compact(value.raw());
+    }
+    json.close_object();
+}
+
+/// The member `cache_control`: what it is and how long it lives, nothing else that the caller may have added.
+fn write_marker(json: &mut Json, cache: Cache) {
+    json.key("cache_control").open_object().key("type").str("ephemeral");
+    match cache {
+        Cache::Usual => {}
+        Cache::FiveMinutes => {
+            json.key("ttl").str("5m");
+        }
+        Cache::OneHour => {
+            json.key("ttl").str("1h");
+        }
+    }
+    json.close_object();
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::protocol::Protocol;
+    use crate::protocol::form::Effort;
+    use crate::protocol::rules::{Accepts, MessagesModel, Target, ThinkingType};
+    use crate::protocol::translate::{self, Asked, Translated};
+    use serde_json::{Value, json};
+
+    fn translated(request: &Value, thinking_types: &[ThinkingType], without_thinking: bool) -> Translated {
+        let accepts = Accepts::Messages(MessagesModel {
+            thinking_types: thinking_types.to_vec(),
+            effort_levels: vec![Effort::Low, Effort::High],
+            ..MessagesModel::default()
+        });
+        let target = Target {
+            upstream_model: "upstream-model",
+            public_model: "public-model",
+            max_output_tokens: 64_000,
+            official: true,
+            accepts: &accepts,
+        };
+        let body = request.to_string();
+        let asked = Asked {
+            surface: Protocol::Chat,
+            body: body.as_bytes(),
+            target,
+            account_id: "acct_1",
+            output_limit: None,
+            strict: false,
+            created: 0,
+            request_id: "req_0",
+        };
+        translate::request(&asked, without_thinking).unwrap()
+    }
+
+    fn body(translated: &Translated) -> Value {
+        serde_json::from_slice(&translated.body).unwrap()
+    }
+
+    #[test]
+    fn a_second_attempt_leaves_all_reasoning_out() {
+        let request = json!({
+            "model": "public-model", "max_tokens": 1000, "reasoning_effort": "high",
+            "messages": [
+                {"role": "user", "content": "Hi"},
+                {"role": "assistant", "content": "Hello",
+                 "thinking_blocks": [{"type": "thinking", "thinking": "", "signature": "EqQBCgIYAhIM"}]},
+                {"role": "user", "content": "So?"},
+            ],
+        });
+        let types = [ThinkingType::Adaptive, ThinkingType::Disabled];
+        let first = translated(&request, &types, false);
+        assert!(first.carries_thinking && first.warnings.is_empty());
+        assert_eq!(body(&first)["messages"][1]["content"][0]["type"], "thinking");
+        let second = translated(&request, &types, true);
+        assert!(!second.carries_thinking);
+        assert_eq!(second.warnings, ["dropped:reasoning_effort"]);
+        assert_eq!(body(&second)["thinking"], json!({"type": "disabled"}));
+        assert_eq!(body(&second)["messages"][1]["content"], json!([{"type": "text", "text": "Hello"}]));
+        assert_eq!(body(&second).get("output_config"), None);
+        // Nothing to switch off where a model thinks only when told.
+        let manual = translated(&request, &[ThinkingType::Enabled, ThinkingType::Disabled], true);
+        assert_eq!(body(&manual).get("thinking"), None);
+    }
+
+    #[test]
+    fn a_long_answer_is_asked_for_as_a_stream() {
+        for (max_tokens, stream, streams) in [(8_192, false, false), (8_193, false, true), (1, true, true)] {
+            let request = json!({
+                "model": "public-model", "max_tokens": max_tokens, "stream": stream,
+                "messages": [{"role": "user", "content": "Hi"}],
+            });
+            let told = translated(&request, &[], false);
+            assert_eq!(told.streams, streams);
+            assert_eq!(body(&told).get("stream"), streams.then_some(&json!(true)));
+        }
+    }
+
+    #[test]
+    fn the_answer_is_told_what_the_request_was() {
+        let request = json!({
+            "model": "public-model", "service_tier": "auto", "response_format": {"type": "json_object"},
+            "tools": [
+                {"type": "custom", "custom": {"name": "a.b"}},
+                {"type": "function", "function": {"name": "c"}},
+            ],
+            "messages": [{"role": "user", "content": "Hi"}],
+        });
+        let recall = translated(&request, &[], false).recall;
+        assert!(recall.tell_tier && recall.unwrap_fence && !recall.legacy_functions && !recall.include_usage);
+        assert_eq!(recall.custom_tools, ["a.b"]);
+        assert!(recall.tool_names.iter().any(|(alias, own)| alias.starts_with("a_b_") && own == "a.b"));
+        let request = json!({
+            "model": "public-model", "stream": true, "stream_options": {"include_usage": true},
+            "functions": [{"name": "c"}], "messages": [{"role": "user", "content": "Hi"}],
+        });
+        let recall = translated(&request, &[], false).recall;
+        assert!(recall.legacy_functions && recall.include_usage && !recall.tell_tier && !recall.unwrap_fence);
+    }
+}

@@ -1,0 +1,107 @@
+//! Members at the top of a request that the form has no place for: copied, left out, or refused.
+//!
+//! Which of these is for the table to say (`chat/read_request/fields.rs`); what a member's value changes about its row
+//! stands here.
+//!
+//! Read next: `write_request/turns.rs`.
+
+use crate::protocol::Protocol;
+use crate::protocol::chat::read_request::fields;
+use crate::protocol::failure::Failure;
+use crate::protocol::form::{Action, Cache, Format, Opaque, Refused, Request, Warnings};
+use crate::protocol::rules::{MessagesModel, Outcome};
+use crate::protocol::tree::Value;
+
+/// Members that were not read into the form and are sent none the less.
+#[derive(Debug, Default)]
+pub(super) struct Extras<'a> {
+    /// The vendor's own members, copied.
+    pub copied: Vec<(String, Value<'a>)>,
+    pub output_config: Option<Value<'a>>,
+    pub cache: Option<Cache>,
+    /// `web_search_options`, where the model may search.
+    pub web_search: Option<Value<'a>>,
+}
+
+/// Gives every member that the form has no place for its outcome.
+pub(super) fn judge<'a>(
+    request: &Request<'a>,
+    model: &MessagesModel,
+    warnings: &mut Warnings,
+) -> Result<Extras<'a>, Refused> {
+    let mut extras = Extras::default();
+    for Opaque { origin, name, value } in &request.extra {
+        let name = name.value();
+        match (origin, name.as_ref()) {
+            (Protocol::Messages, "cache_control") => extras.cache = Some(lifetime(*value)),
+            (Protocol::Messages, "output_config") => {
+                if value.get("format").is_some() && !matches!(request.format, Format::Free) {
+                    warnings.add(Action::Dropped, "output_config.format");
+                }
+                extras.output_config = Some(*value);
+            }
+            (Protocol::Messages, name) => extras.copied.push((name.to_owned(), *value)),
+            (Protocol::Chat, "web_search_options") if may_search(model) => {
+                if value.get("search_context_size").is_some() {
+                    warnings.add(Action::Dropped, "web_search_options.search_context_size");
+                }
+                extras.web_search = Some(*value);
+            }
+            (Protocol::Chat, name) => of_chat(request.surface, name, *value, warnings)?,
+        }
+    }
+    Ok(extras)
+}
+
+fn may_search(model: &MessagesModel) -> bool {
+    model.server_tools.iter().any(|tool| tool == "web_search")
+}
+
+fn lifetime(marker: Value<'_>) -> Cache {
+    match marker.get("ttl") {
+        Some(ttl) if ttl.is("1h") => Cache::OneHour,
+        Some(ttl) if ttl.is("5m") => Cache::FiveMinutes,
+        _ => Cache::Usual,
+    }
+}
+
+fn of_chat(surface: Protocol, name: &str, value: Value<'_>, warnings: &mut Warnings) -> Result<(), Refused> {
+    match fields::outcome(name).unwrap_or(Outcome::Warn) {
+        // Members that are mapped never come here: they are in the form.
+        Outcome::Map | Outcome::Drop => Ok(()),
+        Outcome::Warn | Outcome::Refuse if asks_nothing(name, value) => Ok(()),
+        Outcome::Warn => {
+            warnings.add(Action::Dropped, name);
+            Ok(())
+        }
+        Outcome::Refuse => {
+            let failure = Failure::invalid(surface, name, &refusal(name, value));
+            Err(Box::new(failure.with_code("unsupported_value")))
+        }
+    }
+}
+
+/// The value is the one that the vendor would act on anyway.
+fn asks_nothing(name: &str, value: Value<'_>) -> bool {
+    match name {
+        "n" => value.count() == Some(1),
+        "logprobs" | "store" => value.bool() == Some(false),
+        "logit_bias" => value.members().next().is_none(),
+        "presence_penalty" | "frequency_penalty" => value.number().is_some_and(|penalty| penalty.abs() < f64::EPSILON),
+        "verbosity" => value.is("medium"),
+        "modalities" => value.items().all(|modality| modality.is("text")),
+        _ => false,
+    }
+}
+
+fn refusal(name: &str, value: Value<'_>) -> String {
+    let message = match name {
+        "n" => "This model supports only n = 1.",
+        "modalities" if value.items().any(|modality| modality.is("audio")) => {
+            "Audio output is not supported by this model."
+        }
+        "web_search_options" | "moderation" => return format!("{name} is not supported for this model."),
+        _ => return format!("{name} is not supported by this model."),
+    };
+    message.to_owned()
+}

@@ -1,0 +1,225 @@
+//! Blocks of the form as blocks of the messages protocol.
+//!
+//! It must not decide what is sent: by now every block that may not be was taken out. Only what shows while a block
+//! is written is judged here: an address, a name, broken arguments.
+//!
+//! Read next: `write_request/tools.rs`.
+
+use super::markers::{Markers, Place};
+use super::write_marker;
+use crate::protocol::Protocol;
+use crate::protocol::failure::Failure;
+use crate::protocol::form::answer::Recall;
+use crate::protocol::form::{
+    Action, Arguments, At, Block, BlockKind, Cache, Call, File, FileContent, Image, Opaque, Outcome, OutcomeContent,
+    Refused, Thinking, Warnings,
+};
+use crate::protocol::rules::arguments;
+use crate::protocol::rules::names::{self, CallIds};
+use crate::protocol::text::{Json, Text};
+use std::collections::VecDeque;
+
+/// The body so far, and what writing blocks needs to remember.
+pub(super) struct Scribe<'w> {
+    pub json: Json,
+    pub warnings: &'w mut Warnings,
+    pub recall: &'w mut Recall,
+    surface: Protocol,
+    markers: Markers,
+    ids: CallIds,
+    /// Ids of calls whose results come next, in order.
+    open: VecDeque<String>,
+}
+
+impl<'w> Scribe<'w> {
+    pub fn new(
+        json: Json,
+        surface: Protocol,
+        markers: Markers,
+        warnings: &'w mut Warnings,
+        recall: &'w mut Recall,
+    ) -> Self {
+        let (ids, open) = (CallIds::default(), VecDeque::new());
+        Scribe { json, warnings, recall, surface, markers, ids, open }
+    }
+
+    pub fn block(&mut self, block: &Block<'_>, place: Place) -> Result<(), Refused> {
+        if let BlockKind::Opaque(Opaque { origin: Protocol::Chat, .. }) = block.kind {
+            return Ok(());
+        }
+        self.json.open_object();
+        match &block.kind {
+            BlockKind::Text(text) | BlockKind::Refusal(text) => self.text(text),
+            BlockKind::Image(image) => self.image(image, block.at)?,
+            BlockKind::File(file) => self.file(file, place)?,
+            BlockKind::Thinking(thinking) => self.thinking(thinking),
+            BlockKind::Call(call) => self.call(call, block.at),
+            BlockKind::Result(outcome) => self.outcome(outcome, place)?,
+            BlockKind::Opaque(opaque) => self.opaque(opaque),
+        }
+        if !matches!(block.kind, BlockKind::Thinking(_)) {
+            self.marker(block.cache, place);
+        }
+        self.json.close_object();
+        Ok(())
+    }
+
+    /// A text block of ours.
+    pub fn words(&mut self, words: &str) {
+        self.json.open_object().key("type").str("text").key("text").str(words).close_object();
+    }
+
+    /// A text block made of several texts.
+    pub fn joined<'t, 'a: 't>(&mut self, texts: impl IntoIterator<Item = &'t Text<'a>>, cache: Option<Cache>) {
+        self.json.open_object().key("type").str("text").key("text").joined(texts);
+        self.marker(cache, Place::Messages);
+        self.json.close_object();
+    }
+
+    /// The member `cache_control`, if there is one and it is none too many.
+    pub fn marker(&mut self, cache: Option<Cache>, place: Place) {
+        if let Some(cache) = cache
+            && self.markers.allow(place)
+        {
+            write_marker(&mut self.json, cache);
+        }
+    }
+
+    fn text(&mut self, text: &Text<'_>) {
+        self.json.key("type").str("text").key("text").text(text);
+    }
+
+    fn image(&mut self, image: &Image<'_>, at: At) -> Result<(), Refused> {
+        let json = self.json.key("type").str("image").key("source").open_object();
+        match image {
+            Image::Base64 { media_type, data } => {
+                json.key("type").str("base64").key("media_type").text(media_type).key("data").text(data)
+            }
+            Image::Url(url) if is_https(url) => json.key("type").str("url").key("url").text(url),
+            Image::Url(_) => {
+                let message = "Image URLs must use https or a base64 data URL.";
+                return Err(Box::new(Failure::invalid(self.surface, &format!("{at}.image_url"), message)));
+            }
+        };
+        json.close_object();
+        Ok(())
+    }
+
+    fn file(&mut self, file: &File<'_>, place: Place) -> Result<(), Refused> {
+        let json = self.json.key("type").str("document").key("source").open_object();
+        match &file.content {
+            FileContent::Pdf(data) => {
+                json.key("type").str("base64").key("media_type").str("application/pdf").key("data").text(data);
+            }
+            FileContent::Text(text) => {
+                json.key("type").str("text").key("media_type").str("text/plain").key("data").text(text);
+            }
+            FileContent::Blocks(blocks) => {
+                json.key("type").str("content").key("content").open_array();
+                for block in blocks {
+                    self.block(block, place)?;
+                }
+                self.json.close_array();
+            }
+        }
+        self.json.close_object();
+        for (name, text) in [("title", &file.title), ("context", &file.context)] {
+            if let Some(text) = text {
+                self.json.key(name).text(text);
+            }
+        }
+        if file.wants_citations {
+            self.json.key("citations").open_object().key("enabled").bool(true).close_object();
+        }
+        Ok(())
+    }
+
+    /// As it was signed.
+    fn thinking(&mut self, thinking: &Thinking<'_>) {
+        match thinking {
+            Thinking::Shown { text, signature } => {
+                self.json.key("type").str("thinking").key("thinking").text(text);
+                if let Some(signature) = signature {
+                    self.json.key("signature").text(signature);
+                }
+            }
+            Thinking::Hidden { data } => {
+                self.json.key("type").str("redacted_thinking").key("data").text(data);
+            }
+        }
+    }
+
+    fn call(&mut self, call: &Call<'_>, at: At) {
+        let id = self.ids.next(call.id.as_ref());
+        let name = names::tool_name(call.name.value(), CallPath { at, call, of: "name" }, self.warnings, self.recall);
+        self.json.key("type").str("tool_use").key("id").str(&id).key("name").str(&name).key("input");
+        self.open.push_back(id);
+        match &call.arguments {
+            Arguments::Json(value) => {
+                self.json.compact(value.raw());
+            }
+            Arguments::Text(text) if call.is_custom => {
+                self.json.open_object().key("input").text(text).close_object();
+            }
+            Arguments::Text(text) => {
+                if arguments::write_input(text, &mut self.json) {
+                    self.warnings.add(Action::Rewritten, CallPath { at, call, of: "arguments" });
+                }
+            }
+        }
+    }
+
+    fn outcome(&mut self, outcome: &Outcome<'_>, place: Place) -> Result<(), Refused> {
+        // Results stand directly behind their calls, in the same order: they were put there.
+        let id = self.open.pop_front().unwrap_or_default();
+        self.json.key("type").str("tool_result").key("tool_use_id").str(&id);
+        match &outcome.content {
+            OutcomeContent::Text(text) if !text.is_blank() => {
+                self.json.key("content").text(text);
+            }
+            OutcomeContent::Blocks(blocks) if !blocks.is_empty() => {
+                self.json.key("content").open_array();
+                for block in blocks {
+                    self.block(block, place)?;
+                }
+                self.json.close_array();
+            }
+            OutcomeContent::Nothing | OutcomeContent::Text(_) | OutcomeContent::Blocks(_) => {}
+        }
+        if outcome.is_error {
+            self.json.key("is_error").bool(true);
+        }
+        Ok(())
+    }
+
+    /// A block of the protocol's own, as the caller wrote it; its marker is written like all others.
+    fn opaque(&mut self, opaque: &Opaque<'_>) {
+        for (name, value) in opaque.value.members() {
+            if !name.is("cache_control") {
+                self.json.key_text(&name).compact(value.raw());
+            }
+        }
+    }
+}
+
+fn is_https(url: &Text<'_>) -> bool {
+    url.letters().take(8).map(|letter| letter.to_ascii_lowercase()).eq("https://".chars())
+}
+
+/// Where a call's name or arguments stand in the caller's body.
+pub(super) struct CallPath<'c, 'a> {
+    pub at: At,
+    pub call: &'c Call<'a>,
+    pub of: &'static str,
+}
+
+impl std::fmt::Display for CallPath<'_, '_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let member = match (self.at, self.call.is_custom) {
+            (At::Call(..), true) => "custom",
+            (At::Call(..), false) => "function",
+            (At::System(_) | At::Message(_) | At::Part(..) | At::Nested(..) | At::Tool(_), _) => "function_call",
+        };
+        write!(f, "{}.{member}.{}", self.at, self.of)
+    }
+}

@@ -1,0 +1,120 @@
+//! The plain members: output limit, sampling, stop, service tier.
+//!
+//! It must not send what a newer model refuses outright, not even its own default.
+//!
+//! Read next: `rules.rs`.
+
+use super::scribe::Scribe;
+use crate::protocol::form::{Action, Request, Warnings};
+use crate::protocol::rules::{MessagesModel, Sampling};
+use crate::protocol::text::Text;
+use crate::protocol::translate::Given;
+use crate::protocol::tree::Value;
+
+/// From here on `top_p` leaves nothing out that a model would choose.
+const TOP_P_ALL: f64 = 0.99;
+
+/// The smallest `top_p` beside a budget of thinking.
+const TOP_P_MANUAL_MIN: f64 = 0.95;
+
+/// The vendor wants a limit: what the caller wants, the model can and the account can pay.
+pub(super) fn max_tokens(request: &Request<'_>, given: &Given<'_>, warnings: &mut Warnings) -> u64 {
+    let most = given.target.max_output_tokens;
+    let own = match request.limit {
+        None => most,
+        Some(limit) if limit.tokens > most => {
+            warnings.add(Action::Clamped, limit.field);
+            most
+        }
+        Some(limit) => limit.tokens,
+    };
+    own.min(given.output_limit.unwrap_or(u64::MAX)).max(1)
+}
+
+/// `manual`: the model thinks by a budget.
+pub(super) fn write(scribe: &mut Scribe<'_>, request: &Request<'_>, model: &MessagesModel, manual: bool) {
+    temperature(scribe, request.sampling.temperature, model, manual);
+    let has_temperature = request.sampling.temperature.is_some();
+    top_p(scribe, request.sampling.top_p, model, has_temperature, manual);
+    if let Some(top_k) = request.sampling.top_k {
+        if model.sampling == Sampling::Fixed || manual {
+            scribe.warnings.add(Action::Dropped, "top_k");
+        } else {
+            scribe.json.key("top_k").raw(top_k.raw());
+        }
+    }
+    stop(scribe, &request.stop);
+    tier(scribe, request.tier.as_ref());
+}
+
+fn temperature(scribe: &mut Scribe<'_>, temperature: Option<Value<'_>>, model: &MessagesModel, manual: bool) {
+    let Some(temperature) = temperature else { return };
+    let number = temperature.number().unwrap_or(1.0);
+    let is_default = number.total_cmp(&1.0).is_eq();
+    if model.sampling == Sampling::Fixed {
+        if !is_default {
+            scribe.warnings.add(Action::Dropped, "temperature");
+        }
+        return;
+    }
+    if number > 1.0 && !is_default {
+        scribe.warnings.add(Action::Clamped, "temperature");
+        scribe.json.key("temperature").number(1);
+    } else if manual && !is_default {
+        scribe.warnings.add(Action::Dropped, "temperature");
+    } else {
+        scribe.json.key("temperature").raw(temperature.raw());
+    }
+}
+
+fn top_p(
+    scribe: &mut Scribe<'_>,
+    top_p: Option<Value<'_>>,
+    model: &MessagesModel,
+    has_temperature: bool,
+    manual: bool,
+) {
+    let Some(top_p) = top_p else { return };
+    let number = top_p.number().unwrap_or(1.0);
+    let (is_taken, is_silent) = match model.sampling {
+        Sampling::Fixed => (false, number >= TOP_P_ALL),
+        Sampling::OneOf if has_temperature => (false, false),
+        Sampling::OneOf | Sampling::Free => (!manual || number >= TOP_P_MANUAL_MIN, false),
+    };
+    if is_taken {
+        scribe.json.key("top_p").raw(top_p.raw());
+    } else if !is_silent {
+        scribe.warnings.add(Action::Dropped, "top_p");
+    }
+}
+
+/// The vendor refuses a stop string of white space alone.
+fn stop(scribe: &mut Scribe<'_>, texts: &[Text<'_>]) {
+    for (index, _) in texts.iter().enumerate().filter(|(_, text)| text.is_blank()) {
+        scribe.warnings.add(Action::Dropped, format_args!("stop[{index}]"));
+    }
+    let mut kept = texts.iter().filter(|text| !text.is_blank()).peekable();
+    if kept.peek().is_some() {
+        scribe.json.key("stop_sequences").open_array();
+        for text in kept {
+            scribe.json.text(text);
+        }
+        scribe.json.close_array();
+    }
+}
+
+fn tier(scribe: &mut Scribe<'_>, tier: Option<&Text<'_>>) {
+    let Some(tier) = tier else { return };
+    match tier.value().as_ref() {
+        "auto" => {}
+        "default" | "standard_only" => {
+            scribe.json.key("service_tier").str("standard_only");
+        }
+        "priority" | "fast" | "scale" => {
+            scribe.warnings.add(Action::Downgraded, "service_tier");
+            scribe.json.key("service_tier").str("auto");
+        }
+        // `flex`, and whatever else there will be.
+        _ => scribe.warnings.add(Action::Dropped, "service_tier"),
+    }
+}

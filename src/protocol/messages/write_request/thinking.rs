@@ -1,0 +1,216 @@
+//! How much the model is to think, in the words it knows: a level, a budget of tokens, or nothing.
+//!
+//! It must not touch what the caller wrote in the vendor's own words: that is the vendor's to judge.
+//!
+//! Read next: `write_request/settings.rs`.
+
+use crate::protocol::form::{Action, Effort, Reasoning, Warnings};
+use crate::protocol::rules::{MessagesModel, ThinkingType};
+use crate::protocol::text::Json;
+use crate::protocol::tree::Value;
+
+/// The smallest budget that a vendor takes, and what must be left for the answer.
+const BUDGET_TOKENS_MIN: u64 = 1_024;
+const ANSWER_TOKENS_MIN: u64 = 1_024;
+
+/// What decides.
+pub(super) struct Asked<'r, 'a> {
+    pub reasoning: &'r Reasoning<'a>,
+    pub model: &'r MessagesModel,
+    pub max_tokens: u64,
+    /// A tool must be called.
+    pub is_forced: bool,
+    /// The member that says so.
+    pub choice_field: &'static str,
+    /// The last turn answers calls that were made without signed reasoning.
+    pub breaks_off: bool,
+    /// The vendor refused the reasoning the first time.
+    pub without: bool,
+}
+
+/// What is sent.
+#[derive(Debug)]
+pub(super) struct Plan<'a> {
+    mode: Mode<'a>,
+    hide: bool,
+    pub effort: Option<Effort>,
+    /// The tool may not be forced beside it.
+    pub unforce: bool,
+    thinks_by_default: bool,
+}
+
+#[derive(Debug)]
+enum Mode<'a> {
+    Unsaid,
+    Disabled,
+    BetweenTools,
+    Adaptive,
+    Budget(u64),
+    /// By the caller, in the vendor's own words.
+    Verbatim(Option<Value<'a>>),
+}
+
+impl Plan<'_> {
+    /// The model thinks before it answers.
+    pub fn is_on(&self) -> bool {
+        match &self.mode {
+            Mode::Adaptive | Mode::Budget(_) => true,
+            Mode::Unsaid | Mode::Verbatim(None) => self.thinks_by_default,
+            Mode::Verbatim(Some(thinking)) => !thinking.get("type").is_some_and(|kind| kind.is("disabled")),
+            Mode::Disabled | Mode::BetweenTools => false,
+        }
+    }
+
+    /// By a budget that was set here.
+    pub fn is_manual(&self) -> bool {
+        matches!(self.mode, Mode::Budget(_))
+    }
+
+    pub fn is_verbatim(&self) -> bool {
+        matches!(self.mode, Mode::Verbatim(_))
+    }
+
+    /// A configuration was made here that switches thinking on.
+    pub fn is_ours(&self) -> bool {
+        matches!(self.mode, Mode::Adaptive | Mode::Budget(_) | Mode::BetweenTools)
+    }
+
+    /// The member `thinking`.
+    pub fn write(&self, json: &mut Json) {
+        let kind = match &self.mode {
+            Mode::Unsaid | Mode::Verbatim(None) => return,
+            Mode::Verbatim(Some(thinking)) => {
+                json.key("thinking").compact(thinking.raw());
+                return;
+            }
+            Mode::Disabled => "disabled",
+            Mode::BetweenTools => "between_tools",
+            Mode::Adaptive => "adaptive",
+            Mode::Budget(_) => "enabled",
+        };
+        json.key("thinking").open_object().key("type").str(kind);
+        match &self.mode {
+            Mode::Budget(tokens) => {
+                json.key("budget_tokens").number(*tokens);
+                if self.hide {
+                    json.key("display").str("omitted");
+                }
+            }
+            // Vendors leave the text out unless they are asked for it.
+            Mode::Adaptive => {
+                json.key("display").str(if self.hide { "omitted" } else { "summarized" });
+            }
+            Mode::Unsaid | Mode::Disabled | Mode::BetweenTools | Mode::Verbatim(_) => {}
+        }
+        json.close_object();
+    }
+}
+
+pub(super) fn plan<'a>(asked: &Asked<'_, 'a>, warnings: &mut Warnings) -> Plan<'a> {
+    let Asked { reasoning, model, .. } = *asked;
+    let mut plan = Plan {
+        mode: Mode::Unsaid,
+        hide: reasoning.hide,
+        effort: None,
+        unforce: false,
+        thinks_by_default: model.thinks_by_default,
+    };
+    let is_wanted = reasoning.budget_tokens.is_some() || reasoning.effort.is_some_and(|level| level != Effort::None);
+    if asked.without {
+        if is_wanted {
+            warnings.add(Action::Dropped, reasoning.effort_field);
+        }
+        if reasoning.thinking.is_some() {
+            warnings.add(Action::Dropped, "thinking");
+        }
+        off(&mut plan, asked, warnings);
+    } else if reasoning.is_verbatim {
+        plan.mode = Mode::Verbatim(reasoning.thinking);
+    } else if is_wanted {
+        on(&mut plan, asked, warnings);
+        unforced(&mut plan, asked, warnings);
+    } else if reasoning.effort == Some(Effort::None) {
+        off(&mut plan, asked, warnings);
+        unforced(&mut plan, asked, warnings);
+    } else {
+        unforced(&mut plan, asked, warnings);
+    }
+    plan
+}
+
+fn off(plan: &mut Plan<'_>, asked: &Asked<'_, '_>, warnings: &mut Warnings) {
+    let model = asked.model;
+    if !model.takes(ThinkingType::Adaptive) && !model.thinks_by_default {
+        return;
+    }
+    if model.takes(ThinkingType::Disabled) {
+        plan.mode = Mode::Disabled;
+    } else if model.takes(ThinkingType::BetweenTools) {
+        plan.mode = Mode::BetweenTools;
+    } else {
+        plan.effort = model.effort_levels.iter().copied().min();
+        if asked.reasoning.effort == Some(Effort::None) {
+            warnings.add(Action::Downgraded, asked.reasoning.effort_field);
+        }
+    }
+}
+
+fn on(plan: &mut Plan<'_>, asked: &Asked<'_, '_>, warnings: &mut Warnings) {
+    let Asked { reasoning, model, .. } = *asked;
+    let field = reasoning.effort_field;
+    if model.takes(ThinkingType::Adaptive) {
+        plan.mode = Mode::Adaptive;
+        // The lowest that this protocol knows.
+        let level = reasoning.effort.or(reasoning.budget_tokens.map(level_of)).map(|level| level.max(Effort::Low));
+        plan.effort = level.and_then(|level| level.nearest(&model.effort_levels));
+        if plan.effort.is_some() && plan.effort != level {
+            warnings.add(Action::Downgraded, field);
+        }
+        return;
+    }
+    let wanted = reasoning.budget_tokens.or(reasoning.effort.map(budget_of)).unwrap_or_default();
+    let budget = wanted.min(asked.max_tokens.saturating_sub(ANSWER_TOKENS_MIN));
+    if model.is_manual() && !asked.breaks_off && budget >= BUDGET_TOKENS_MIN {
+        plan.mode = Mode::Budget(budget);
+    } else {
+        warnings.add(Action::Dropped, field);
+    }
+}
+
+fn budget_of(level: Effort) -> u64 {
+    match level {
+        Effort::None => 0,
+        Effort::Minimal => 1_024,
+        Effort::Low => 4_096,
+        Effort::Medium => 10_240,
+        Effort::High => 24_576,
+        Effort::Xhigh | Effort::Max => 32_768,
+    }
+}
+
+fn level_of(budget_tokens: u64) -> Effort {
+    match budget_tokens {
+        0..4_096 => Effort::Low,
+        4_096..16_384 => Effort::Medium,
+        16_384..=32_768 => Effort::High,
+        _ => Effort::Xhigh,
+    }
+}
+
+/// A tool that must be called and thinking exclude each other.
+fn unforced(plan: &mut Plan<'_>, asked: &Asked<'_, '_>, warnings: &mut Warnings) {
+    if !asked.is_forced || !plan.is_on() {
+        return;
+    }
+    if !asked.model.takes(ThinkingType::Disabled) {
+        plan.unforce = true;
+        warnings.add(Action::Downgraded, asked.choice_field);
+        return;
+    }
+    // Who only left it to the model loses nothing that was asked for.
+    if plan.is_ours() {
+        warnings.add(Action::Dropped, asked.reasoning.effort_field);
+    }
+    plan.mode = Mode::Disabled;
+    plan.effort = None;
+}

@@ -1,0 +1,205 @@
+//! An answer as one messages body.
+//!
+//! It must not hold more than an answer's worth: a stream that is folded has no length of its own.
+//!
+//! Read next: `messages/write_stream/ending.rs`.
+
+use super::ending::Heard;
+use crate::protocol::form::answer::{Event, Piece, Recall, Sink};
+use crate::protocol::rules::arguments::{repaired, write_input};
+use crate::protocol::rules::carrier;
+use crate::protocol::text::{Gathered, Json, Text};
+
+/// The most that is gathered.
+const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// What a block takes besides its text, in memory and written.
+const BLOCK_BYTES: usize = 256;
+
+/// The writer.
+#[derive(Debug)]
+pub struct Whole {
+    heard: Heard,
+    blocks: Vec<Block>,
+    bytes: usize,
+    overflowed: bool,
+}
+
+#[derive(Debug)]
+struct Block {
+    slot: u32,
+    kind: Kind,
+    text: Gathered,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Text,
+    Refusal,
+    Thinking { signature: String },
+    Hidden,
+    Call { id: String, name: String, is_custom: bool },
+}
+
+impl Whole {
+    pub fn new(recall: Recall) -> Self {
+        Whole { heard: Heard::new(recall), blocks: Vec::new(), bytes: 0, overflowed: false }
+    }
+
+    /// The answer is larger than is gathered.
+    pub fn overflowed(&self) -> bool {
+        self.overflowed
+    }
+
+    /// The answer, once it is complete.
+    pub fn body(&mut self) -> Vec<u8> {
+        let mut json = Json::with_capacity(self.bytes + 1024);
+        json.open_object();
+        self.heard.write_envelope(&mut json);
+        json.key("content").open_array();
+        let last_call = self.blocks.iter().rposition(|block| matches!(block.kind, Kind::Call { .. }));
+        for (at, block) in self.blocks.iter().enumerate() {
+            let was_cut = last_call == Some(at) && self.heard.was_cut();
+            block.write(was_cut, &mut json);
+        }
+        json.close_array();
+        self.heard.write_stop(&mut json);
+        json.key("container").null();
+        self.write_usage(&mut json);
+        json.close_object();
+        json.into_bytes()
+    }
+
+    fn write_usage(&self, json: &mut Json) {
+        let usage = self.heard.usage();
+        let cache_write = usage.cache_write_5m.saturating_add(usage.cache_write_1h);
+        json.key("usage").open_object();
+        json.key("input_tokens").number(usage.input);
+        json.key("cache_creation_input_tokens").number(cache_write);
+        json.key("cache_read_input_tokens").number(usage.cache_read);
+        json.key("cache_creation").open_object();
+        json.key("ephemeral_5m_input_tokens").number(usage.cache_write_5m);
+        json.key("ephemeral_1h_input_tokens").number(usage.cache_write_1h).close_object();
+        json.key("output_tokens").number(usage.output);
+        json.key("output_tokens_details").open_object().key("thinking_tokens").number(usage.reasoning).close_object();
+        json.key("server_tool_use").null();
+        json.key("service_tier").str(if self.heard.is_priority() { "priority" } else { "standard" });
+        json.close_object();
+    }
+
+    fn open(&mut self, slot: u32, piece: Piece<'_>) {
+        let mut text = Gathered::default();
+        let kind = match piece {
+            Piece::Text => Kind::Text,
+            Piece::Refusal => Kind::Refusal,
+            Piece::Thinking if self.heard.recall.show_thinking => Kind::Thinking { signature: String::new() },
+            Piece::Hidden { data } if self.heard.recall.show_thinking => {
+                text.push(&data);
+                Kind::Hidden
+            }
+            // Not asked for, or without a place here.
+            Piece::Thinking | Piece::Hidden { .. } | Piece::Foreign { .. } => return,
+            Piece::Call { id, name, is_custom } => {
+                let (id, name) = self.heard.call(id, &name);
+                self.bytes = self.bytes.saturating_add(id.len() + name.len());
+                Kind::Call { id, name, is_custom }
+            }
+        };
+        self.bytes = self.bytes.saturating_add(BLOCK_BYTES + text.len());
+        // A text that only went on after what is not shown stays one.
+        match (self.blocks.last_mut(), &kind) {
+            (Some(last @ Block { kind: Kind::Text, .. }), Kind::Text) => last.slot = slot,
+            _ => self.blocks.push(Block { slot, kind, text }),
+        }
+    }
+
+    fn block(&mut self, slot: u32) -> Option<&mut Block> {
+        self.blocks.iter_mut().rev().find(|block| block.slot == slot)
+    }
+
+    fn delta(&mut self, slot: u32, text: &Text<'_>) {
+        self.heard.generated(text);
+        let Some(block) = self.block(slot) else {
+            return;
+        };
+        let before = block.text.len();
+        block.text.push(text);
+        let added = block.text.len().saturating_sub(before);
+        self.bytes = self.bytes.saturating_add(added);
+    }
+
+    fn sign(&mut self, slot: u32, given: &Text<'_>) {
+        let Some(Block { kind: Kind::Thinking { signature }, .. }) = self.block(slot) else {
+            return;
+        };
+        *signature = given.value().into_owned();
+        let added = signature.len();
+        self.bytes = self.bytes.saturating_add(added);
+    }
+}
+
+impl Sink for Whole {
+    fn event(&mut self, event: Event<'_>) {
+        if self.overflowed {
+            return;
+        }
+        match event {
+            Event::Start(start) => self.heard.start(&start),
+            Event::Open { slot, piece } => self.open(slot, piece),
+            Event::Delta { slot, text } => self.delta(slot, &text),
+            Event::Signature { slot, signature } => self.sign(slot, &signature),
+            // A text names its sources itself.
+            Event::Citation { .. } | Event::Close { .. } | Event::End => {}
+            Event::Stop(stop) => self.heard.stop(stop),
+            Event::Usage { usage, .. } => self.heard.used(usage),
+        }
+        if self.bytes > ANSWER_BYTES_MAX {
+            self.overflowed = true;
+            self.blocks = Vec::new();
+        }
+    }
+}
+
+impl Block {
+    /// `was_cut`: the output limit was reached in this call.
+    fn write(&self, was_cut: bool, json: &mut Json) {
+        let text = self.text.text();
+        match &self.kind {
+            // A blank block is refused when it comes back with the history.
+            Kind::Text | Kind::Refusal if text.is_blank() => {}
+            Kind::Text | Kind::Refusal => {
+                json.open_object().key("type").str("text").key("text").text(&text);
+                json.key("citations").null().close_object();
+            }
+            Kind::Thinking { signature } if text.is_empty() && signature.is_empty() => {}
+            Kind::Thinking { signature } => {
+                let signature = if signature.is_empty() { carrier::MARK } else { signature };
+                json.open_object().key("type").str("thinking").key("thinking").text(&text);
+                json.key("signature").str(signature).close_object();
+            }
+            Kind::Hidden => {
+                json.open_object().key("type").str("redacted_thinking").key("data").text(&text).close_object();
+            }
+            Kind::Call { id, name, is_custom } => {
+                json.open_object().key("type").str("tool_use").key("id").str(id).key("name").str(name).key("input");
+                if *is_custom {
+                    json.open_object().key("input").text(&text).close_object();
+                } else {
+                    write_arguments(&text, was_cut, json);
+                }
+                json.close_object();
+            }
+        }
+    }
+}
+
+fn write_arguments(text: &Text<'_>, was_cut: bool, json: &mut Json) {
+    if was_cut
+        && write_input(text, &mut Json::default())
+        && let Some(mended) = repaired(&text.value())
+    {
+        json.raw(&mended);
+        return;
+    }
+    write_input(text, json);
+}

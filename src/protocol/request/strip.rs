@@ -1,0 +1,408 @@
+//! What an earlier answer of another vendor left in a conversation and this vendor would refuse, though it speaks the
+//! caller's protocol: reasoning that it did not sign, call ids of a form that it does not take, members that it does
+//! not know.
+//!
+//! It must not touch anything else, nor judge a request: what cannot be read here is the vendor's to refuse. Nearly
+//! always there is nothing to do, so a look for a few names decides whether the body is read at all.
+//!
+//! Read next: `request/rewrite.rs`, which makes these edits together with its own.
+
+use super::DEPTH_MAX;
+use crate::protocol::Protocol;
+use crate::protocol::form::{Action, At, Warnings};
+use crate::protocol::rules::names::{self, CallIds};
+use crate::protocol::scan::Span;
+use crate::protocol::splice;
+use crate::protocol::text::Text;
+use crate::protocol::tree::{Nodes, Tree, Value};
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
+
+mod look;
+
+/// The edits that a body needs, and what is to be told of them.
+#[derive(Clone, Debug, Default)]
+pub struct Stripped {
+    pub(super) edits: Vec<(Span, String)>,
+    /// `action:path`, sorted.
+    pub warnings: Vec<String>,
+}
+
+/// What must go before `body` goes to a vendor of the same protocol. `official`: the vendor that defined it, not a
+/// compatible server.
+pub fn strip(protocol: Protocol, official: bool, body: &[u8]) -> Stripped {
+    let is_clean = match protocol {
+        Protocol::Messages => look::is_clean_messages(body),
+        Protocol::Chat => !official || look::is_clean_chat(body),
+    };
+    let Some(text) = std::str::from_utf8(body).ok().filter(|_| !is_clean) else {
+        return Stripped::default();
+    };
+    let Ok(tree) = Tree::read(text, DEPTH_MAX, Nodes::new()) else {
+        return Stripped::default();
+    };
+    let mut strip = Strip { text, edits: Vec::new(), warnings: Warnings::default() };
+    match protocol {
+        Protocol::Messages => strip.messages(tree.root()),
+        Protocol::Chat => strip.chat(tree.root()),
+    }
+    Stripped { edits: strip.edits, warnings: strip.warnings.into_tokens() }
+}
+
+struct Strip<'a> {
+    text: &'a str,
+    edits: Vec<(Span, String)>,
+    warnings: Warnings,
+}
+
+/// Members that chat's own vendor does not know, by where they stand.
+const FOREIGN: [&str; 5] = ["thinking", "reasoning", "output_config", "top_k", "cache_control"];
+const FOREIGN_IN_MESSAGE: [&str; 4] = ["reasoning_content", "reasoning_details", "thinking_blocks", "cache_control"];
+const FOREIGN_IN_PART: [&str; 1] = ["cache_control"];
+
+impl<'a> Strip<'a> {
+    fn chat(&mut self, root: Value<'a>) {
+        self.members(root, "", &FOREIGN);
+        for (index, message) in root.get("messages").into_iter().flat_map(Value::items).enumerate() {
+            let at = format!("{}.", At::Message(index));
+            self.members(message, &at, &FOREIGN_IN_MESSAGE);
+            self.short_id(message.get("tool_call_id"));
+            for (part, value) in message.get("content").into_iter().flat_map(Value::items).enumerate() {
+                self.members(value, &format!("{}.", At::Part(index, part)), &FOREIGN_IN_PART);
+            }
+            for (call, value) in message.get("tool_calls").into_iter().flat_map(Value::items).enumerate() {
+                self.members(value, &format!("{}.", At::Call(index, call)), &FOREIGN_IN_PART);
+                self.short_id(value.get("id"));
+            }
+        }
+        for (index, tool) in root.get("tools").into_iter().flat_map(Value::items).enumerate() {
+            let at = format!("{}.", At::Tool(index));
+            self.members(tool, &at, &FOREIGN_IN_PART);
+            if let Some(function) = tool.get("function") {
+                self.members(function, &format!("{at}function."), &FOREIGN_IN_PART);
+            }
+        }
+    }
+
+    fn short_id(&mut self, id: Option<Value<'a>>) {
+        let Some((place, id)) = id.and_then(|id| Some((id, id.string()?))) else { return };
+        let short = names::short_call_id(Cow::Borrowed(&id));
+        if short != id {
+            self.replace(place, &short);
+        }
+    }
+
+    /// Removes the members of these names. Null is no member: it goes without a word.
+    fn members(&mut self, object: Value<'a>, path: &str, foreign: &[&str]) {
+        let is_foreign = |key: &Text<'_>| foreign.iter().find(|name| key.is(name)).copied();
+        if !object.members().any(|(key, _)| is_foreign(&key).is_some()) {
+            return;
+        }
+        let mut places = Vec::new();
+        for (key, value) in object.members() {
+            let name = is_foreign(&key);
+            if let Some(name) = name.filter(|_| !value.is_null()) {
+                self.warnings.add(Action::Dropped, format_args!("{path}{name}"));
+            }
+            let end = self.span(value.raw()).end;
+            places.push((Span { start: self.key_start(&key), end }, name.is_some()));
+        }
+        self.remove(&places);
+    }
+
+    fn messages(&mut self, root: Value<'a>) {
+        let (mut places, mut calls) = (Vec::new(), Calls::default());
+        for (index, message) in root.get("messages").into_iter().flat_map(Value::items).enumerate() {
+            let is_assistant = message.get("role").is_some_and(|role| role.is("assistant"));
+            let blocks = || message.get("content").into_iter().flat_map(Value::items);
+            let is_unsigned = |block: &Value<'_>| is_assistant && is_unsigned_thinking(*block);
+            for (part, _) in blocks().enumerate().filter(|(_, block)| is_unsigned(block)) {
+                self.warnings.add(Action::Dropped, At::Part(index, part));
+            }
+            let is_left_empty = blocks().next().is_some() && blocks().all(|block| is_unsigned(&block));
+            places.push((self.span(message.raw()), is_left_empty));
+            if !is_left_empty {
+                let blocks: Vec<_> = blocks().map(|block| (self.span(block.raw()), is_unsigned(&block))).collect();
+                self.remove(&blocks);
+            }
+            for block in blocks() {
+                self.call_id(block, index, &mut calls);
+            }
+        }
+        self.remove(&places);
+    }
+
+    /// Gives a call, or its result, an id that the vendor takes.
+    fn call_id(&mut self, block: Value<'a>, message: usize, calls: &mut Calls<'a>) {
+        let kind = block.get("type");
+        let is = |wanted: &str| kind.is_some_and(|kind| kind.is(wanted));
+        let safe = if is("tool_use") {
+            block.get("id").and_then(|id| Some((id, calls.asked(id.text()?, message)?)))
+        } else if is("tool_result") {
+            block.get("tool_use_id").and_then(|id| Some((id, calls.answered(id.text()?)?)))
+        } else {
+            None
+        };
+        if let Some((place, safe)) = safe {
+            self.replace(place, &safe);
+        }
+    }
+
+    fn replace(&mut self, value: Value<'a>, text: &str) {
+        let span = self.span(value.raw());
+        self.edits.push((span, splice::json_string(text)));
+    }
+
+    /// Removes members or items with the commas that they leave; `places` are all of one object or array.
+    fn remove(&mut self, places: &[(Span, bool)]) {
+        let mut kept = false;
+        let mut before: Option<Span> = None;
+        for (index, (span, is_removed)) in places.iter().enumerate() {
+            let behind = places.get(index.saturating_add(1)).map(|(next, _)| next.start);
+            if *is_removed {
+                let cut = match before.filter(|_| kept) {
+                    Some(before) => Span { start: before.end, end: span.end },
+                    None => Span { start: span.start, end: behind.unwrap_or(span.end) },
+                };
+                self.edits.push((cut, String::new()));
+            } else {
+                kept = true;
+            }
+            before = Some(*span);
+        }
+    }
+
+    fn key_start(&self, key: &Text<'_>) -> usize {
+        match key {
+            // The quote before it.
+            Text::Token { raw, .. } => self.span(raw).start.saturating_sub(1),
+            Text::Made(_) => 0,
+        }
+    }
+
+    /// Where a piece of the text stands.
+    fn span(&self, piece: &str) -> Span {
+        let start = piece.as_ptr().addr().saturating_sub(self.text.as_ptr().addr());
+        Span { start, end: start.saturating_add(piece.len()) }
+    }
+}
+
+/// Reasoning that a messages vendor cannot have signed.
+fn is_unsigned_thinking(block: Value<'_>) -> bool {
+    block.get("type").is_some_and(|kind| kind.is("thinking"))
+        && block.get("signature").and_then(Value::text).is_none_or(|signature| !is_signed(&signature.value()))
+}
+
+/// Not nothing, and none of ours.
+fn is_signed(signature: &str) -> bool {
+    !signature.is_empty() && !signature.starts_with("gw1.")
+}
+
+/// The ids of the calls so far. Each is counted, those that fit too, so that a made one is unique.
+#[derive(Default)]
+struct Calls<'a> {
+    ids: CallIds,
+    /// By the id that does not fit: the message it was last used in, and what its calls there are called.
+    unfit: HashMap<Cow<'a, str>, (usize, VecDeque<String>)>,
+}
+
+impl<'a> Calls<'a> {
+    /// The id instead of one that does not fit.
+    fn asked(&mut self, id: Text<'a>, message: usize) -> Option<String> {
+        let safe = self.ids.next(Some(&id));
+        let id = id.into_value();
+        if names::is_plain(&id) {
+            return None;
+        }
+        let (last, open) = self.unfit.entry(id).or_default();
+        if *last != message {
+            open.clear();
+            *last = message;
+        }
+        open.push_back(safe.clone());
+        Some(safe)
+    }
+
+    /// The same for a result: calls of one id are answered in turn.
+    fn answered(&mut self, id: Text<'a>) -> Option<String> {
+        let id = id.into_value();
+        if names::is_plain(&id) {
+            return None;
+        }
+        match self.unfit.get_mut(&id) {
+            Some((_, open)) if open.len() > 1 => open.pop_front(),
+            Some((_, open)) => open.front().cloned(),
+            None => Some(names::safe_call_id(id).into_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::request::{Edits, read, rewrite_stripped};
+    use bytes::Bytes;
+    use proptest::prelude::*;
+    use serde_json::{Value as Any, json};
+
+    fn stripped(protocol: Protocol, body: &str) -> (String, Vec<String>) {
+        let Stripped { edits, warnings } = strip(protocol, true, body.as_bytes());
+        let mut splices: Vec<_> = edits.iter().map(|(span, text)| splice::Splice::new(*span, text)).collect();
+        let mut out = Vec::new();
+        splice::bytes(body.as_bytes(), &mut splices, &mut out);
+        (String::from_utf8(out).unwrap(), warnings)
+    }
+
+    fn check(protocol: Protocol, body: &str, wanted: &str, warnings: &[&str]) {
+        let (found, told) = stripped(protocol, body);
+        assert_eq!(found, wanted);
+        assert_eq!(told, warnings);
+        assert_eq!(stripped(protocol, wanted), (wanted.to_owned(), Vec::new()), "again");
+    }
+
+    #[test]
+    fn unsigned_reasoning_goes_and_signed_stays() {
+        check(
+            Protocol::Messages,
+            r#"{"messages":[{"role":"assistant","content":[{"type":"thinking","thinking":"a","signature":"gw1.x"}, {"type":"text","text":"b"},{"type":"thinking","thinking":"c"}]}]}"#,
+            r#"{"messages":[{"role":"assistant","content":[{"type":"text","text":"b"}]}]}"#,
+            &["dropped:messages[0].content[0]", "dropped:messages[0].content[2]"],
+        );
+        check(
+            Protocol::Messages,
+            r#"{"messages":[{"role":"user","content":"x"}, {"content":[{"signature":"","thinking":"a","type":"thinking"}],"role":"assistant"},{"role":"user","content":"y"}]}"#,
+            r#"{"messages":[{"role":"user","content":"x"},{"role":"user","content":"y"}]}"#,
+            &["dropped:messages[1].content[0]"],
+        );
+        for signed in [
+            r#"{"thinking":{"type":"adaptive"},"messages":[{"role":"assistant","content":[{"type":"thinking","thinking":"\"a\"","signature":"EqQB"}]}]}"#,
+            r#"{"messages":[{"role":"assistant","content":[{"signature":"EqQB","thinking":"","type":"thinking"}]}]}"#,
+            r#"{"messages":[{"role":"assistant","content":[{"type":"redacted_thinking","data":"EmwK"}]},{"role":"user","content":"\"type\":\"thinking\""}]}"#,
+        ] {
+            assert!(look::is_clean_messages(signed.as_bytes()), "{signed}");
+            check(Protocol::Messages, signed, signed, &[]);
+        }
+        let in_doubt = r#"{"messages":[{"role":"assistant","content":[{"type":"thinking","signature":"a\/b","thinking":"c"}]},{"role":"user","content":[{"type":"thinking","thinking":"mine"}]}]}"#;
+        check(Protocol::Messages, in_doubt, in_doubt, &[]);
+    }
+
+    #[test]
+    fn ids_that_a_messages_vendor_refuses_are_replaced_on_both_sides() {
+        let call = |id: &str| json!({"type": "tool_use", "id": id, "name": "bash", "input": {"id": "a.b"}});
+        let result = |id: &str| json!({"type": "tool_result", "tool_use_id": id, "content": "ok"});
+        let body = |ids: [&str; 5]| {
+            let [first, second, third, fourth, fifth] = ids;
+            let messages = json!([
+                {"role": "assistant", "content": [call(first), call(second)]},
+                {"role": "user", "content": [result(first), result(second)]},
+                {"role": "assistant", "content": [call(third), call(fourth), call(fifth)]},
+                {"role": "user", "content": [result(third), result(fourth), result(fifth)]}
+            ]);
+            json!({ "messages": messages }).to_string()
+        };
+        let bash = names::safe_call_id("functions.Bash:0".into()).into_owned();
+        let again = format!("{bash}__2");
+        let given = body(["functions.Bash:0", "toolu_01A09q90qw90lq917835lq9", "functions.Bash:0", "", "b"]);
+        let wanted = body([&bash, "toolu_01A09q90qw90lq917835lq9", &again, "call_3", "b"]);
+        check(Protocol::Messages, &given, &wanted, &[]);
+        let escaped = body(["a/b", "c", "d", "e", "f"]);
+        let slashes = escaped.replace("a/b", r"a\/b");
+        let safe = names::safe_call_id("a/b".into()).into_owned();
+        check(Protocol::Messages, &slashes, &escaped.replace("a/b", &safe), &[]);
+        let (twice, _) = stripped(Protocol::Messages, &body(["a.a", "a.a", "b", "c", "d"]));
+        let made = names::safe_call_id("a.a".into()).into_owned();
+        assert_eq!(twice, body([&made, &format!("{made}__2"), "b", "c", "d"]));
+    }
+
+    #[test]
+    fn chats_own_vendor_gets_no_member_that_it_does_not_know() {
+        let long = "toolu_".repeat(7);
+        let short = names::short_call_id(Cow::Borrowed(&long)).into_owned();
+        check(
+            Protocol::Chat,
+            &format!(
+                r#"{{"reasoning": {{"effort":"low"}}, "top_k":null,"model":"m","messages":[{{"role":"assistant","content":[{{"type":"text","text":"\"thinking\"","cache_control":{{"type":"ephemeral"}}}}],"reasoning_content":null,"reasoning_details":[],"tool_calls":[{{"id":"{long}","cache_control":{{}}}}],"thinking_blocks":[1]}},{{"role":"tool","tool_call_id":"{long}"}}],"tools":[{{"function":{{"cache_control":{{}}}},"cache_control":{{}}}}],"thinking":{{}}}}"#
+            ),
+            &format!(
+                r#"{{"model":"m","messages":[{{"role":"assistant","content":[{{"type":"text","text":"\"thinking\""}}],"tool_calls":[{{"id":"{short}"}}]}},{{"role":"tool","tool_call_id":"{short}"}}],"tools":[{{"function":{{}}}}]}}"#
+            ),
+            &[
+                "dropped:messages[0].content[0].cache_control",
+                "dropped:messages[0].reasoning_details",
+                "dropped:messages[0].thinking_blocks",
+                "dropped:messages[0].tool_calls[0].cache_control",
+                "dropped:reasoning",
+                "dropped:thinking",
+                "dropped:tools[0].cache_control",
+                "dropped:tools[0].function.cache_control",
+            ],
+        );
+        let usual =
+            r#"{"reasoning_effort":"low","messages":[{"role":"tool","tool_call_id":"call_1","content":"\"top_k\""}]}"#;
+        assert!(look::is_clean_chat(usual.as_bytes()));
+        let other = strip(Protocol::Chat, false, br#"{"thinking":{},"messages":[]}"#);
+        assert!(other.edits.is_empty() && other.warnings.is_empty());
+    }
+
+    #[test]
+    fn what_goes_and_what_is_put_in_do_not_meet() {
+        let body = Bytes::from_static(br#"{"thinking":{"type":"adaptive"},"model":"m","messages":[]}"#);
+        let outline = read(Protocol::Chat, &body).unwrap();
+        let edits = Edits {
+            model: "up",
+            output_limit: Some(7),
+            output_limit_field: "max_completion_tokens",
+            thinking_budget: None,
+            include_usage: false,
+        };
+        let found = rewrite_stripped(&body, &outline, &edits, strip(Protocol::Chat, true, &body));
+        assert_eq!(found, &br#"{"max_completion_tokens":7,"model":"up","messages":[]}"#[..]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_left() {
+        for body in ["", "[1", r#"{"messages":7,"thinking":1}"#, r#"{"messages":[{"tool_use_id":1},null,[]]}"#] {
+            assert!(strip(Protocol::Messages, true, body.as_bytes()).edits.is_empty());
+        }
+        assert!(strip(Protocol::Messages, true, b"\"tool_use_id\"\xff").edits.is_empty());
+    }
+
+    /// A block of an assistant's turn, as some client may write it.
+    fn blocks() -> impl Strategy<Value = String> {
+        let words = vec![
+            r#"{"type":"thinking","thinking":"a \"thinking\"","signature":"Eq+/"}"#,
+            r#"{"signature": "Eq", "thinking": "", "type": "thinking" }"#,
+            r#"{"type":"thinking","signature":"Eq","thinking":"a"}"#,
+            r#"{"type":"thinking","thinking":"a","signature":"gw1."}"#,
+            r#"{"type":"thinking","thinking":"a","signature":""}"#,
+            r#"{"type":"thinking","thinking":"a","signature":null}"#,
+            r#"{"type":"thinking","thinking":"a"}"#,
+            r#"{"thinking":"a","type":"thinking"}"#,
+            r#"{"signature":"gw1.","thinking":"a","type":"thinking"}"#,
+            r#"{"type":"tool_use","id":"a.b","name":"x","input":{"signature":"Eq","thinking":"b"}}"#,
+            r#"{"type":"tool_use","id":"ab","name":"x","input":{"type":"thinking"}}"#,
+            r#"{"type":"text","text":"\"type\":\"thinking\",\"signature\":\"\""}"#,
+        ];
+        proptest::sample::select(words).prop_map(str::to_owned)
+    }
+
+    proptest! {
+        #[test]
+        fn after_it_nothing_is_left_to_do(turns in prop::collection::vec(prop::collection::vec(blocks(), 0..5), 0..4)) {
+            let turn = |blocks: &Vec<String>| format!(r#"{{"role":"assistant","content":[{}]}}"#, blocks.join(" , "));
+            let turns: Vec<String> = turns.iter().map(turn).collect();
+            let result = r#"{"role":"user","content":[{"type":"tool_result","tool_use_id":"a.b"}]}"#;
+            let body = format!(r#"{{"messages":[{},{result}]}}"#, turns.join(",")).replace("[,", "[");
+            let (found, _) = stripped(Protocol::Messages, &body);
+            let read: Any = serde_json::from_str(&found).unwrap();
+            for block in read["messages"].as_array().unwrap().iter().flat_map(|turn| turn["content"].as_array().unwrap()) {
+                let is_signed = block["signature"].as_str().is_some_and(|signature| signature.starts_with("Eq"));
+                prop_assert!(block["type"] != "thinking" || is_signed, "{}", block);
+                prop_assert!(block["id"] != "a.b" && block["tool_use_id"] != "a.b", "{}", block);
+            }
+            let empty_before = body.matches(r#""content":[]"#).count();
+            prop_assert_eq!(found.matches(r#""content":[]"#).count(), empty_before);
+            prop_assert_eq!(stripped(Protocol::Messages, &found).0, found);
+        }
+    }
+}

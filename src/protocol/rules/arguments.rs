@@ -1,0 +1,279 @@
+//! A call's arguments between a JSON object (messages) and JSON in a string (chat), losing nothing where they are
+//! broken.
+//!
+//! It must not guess: arguments that cannot be read are wrapped, so that the tool sees its fault instead of running
+//! on something else. Only what an output limit cut off is mended.
+//!
+//! Read next: `rules/schema.rs`.
+
+use crate::protocol::scan::{Kind, Scan};
+use crate::protocol::text::{Json, Text, compact};
+use crate::protocol::tree::Value;
+
+/// The only member of arguments that could not be read.
+const INVALID: &str = "_invalid_arguments";
+
+/// The deepest nesting of arguments; deeper ones count as broken.
+const DEPTH_MAX: u32 = 96;
+
+/// Writes the arguments as the value `input`: the object itself, `{}` for nothing, else
+/// `{"_invalid_arguments": "…"}`; true where that had to be done. [`write_arguments`] undoes it.
+pub fn write_input(arguments: &Text<'_>, json: &mut Json) -> bool {
+    let value = arguments.value();
+    let value = value.trim_ascii();
+    if is_object(value) {
+        json.compact(value);
+        return false;
+    }
+    json.open_object();
+    let is_broken = !value.is_empty() && value != "null";
+    if is_broken {
+        json.key(INVALID).text(arguments);
+    }
+    json.close_object();
+    is_broken
+}
+
+/// Writes `input` as the value `arguments`: a string of compact JSON, or what `_invalid_arguments` alone holds.
+pub fn write_arguments(input: Value<'_>, json: &mut Json) {
+    let mut members = input.members();
+    if let (Some((key, value)), None) = (members.next(), members.next())
+        && key.is(INVALID)
+        && let Some(raw) = value.text()
+    {
+        json.text(&raw);
+        return;
+    }
+    if input.is_null() {
+        json.str("{}");
+        return;
+    }
+    let mut inner = Vec::with_capacity(input.raw().len());
+    compact(input.raw(), &mut inner);
+    let inner = String::from_utf8(inner).unwrap_or_default();
+    json.str(&spelled_out(inner));
+}
+
+/// A JSON text with its letters beyond ASCII as themselves, as vendors write them: a history in another spelling
+/// than the model's own answer would miss the vendor's cache.
+fn spelled_out(json: String) -> String {
+    if !json.contains("\\u") {
+        return json;
+    }
+    let mut out = String::with_capacity(json.len());
+    let mut rest = json.as_str();
+    while let Some(at) = rest.find('\\') {
+        let (before, escape) = rest.split_at(at);
+        out.push_str(before);
+        let (letter, length) = escaped_letter(escape);
+        match letter {
+            Some(letter) => out.push(letter),
+            None => out.push_str(escape.get(..length).unwrap_or(escape)),
+        }
+        rest = escape.get(length..).unwrap_or_default();
+    }
+    out.push_str(rest);
+    out
+}
+
+/// The letter beyond ASCII that the escape at the start stands for, and the escape's length. None for the others,
+/// and for half a pair, which has no letter.
+fn escaped_letter(escape: &str) -> (Option<char>, usize) {
+    let Some(unit) = code_unit(escape) else { return (None, 2) };
+    let second = || escape.get(6..).and_then(code_unit);
+    let letter = match unit {
+        0xd800..=0xdbff => second().and_then(|low| char::decode_utf16([unit, low]).next()?.ok()),
+        _ => char::from_u32(u32::from(unit)).filter(|letter| !letter.is_ascii()),
+    };
+    (letter, if letter.is_some_and(|letter| letter.len_utf16() == 2) { 12 } else { 6 })
+}
+
+/// The number in `\uXXXX`.
+fn code_unit(escape: &str) -> Option<u16> {
+    u16::from_str_radix(escape.strip_prefix("\\u")?.get(..4)?, 16).ok()
+}
+
+/// Arguments that were cut off by the output limit, with open strings, arrays and objects closed and a dangling key
+/// left out; `None` if that gives no JSON object.
+pub fn repaired(arguments: &str) -> Option<String> {
+    let mut text = String::with_capacity(arguments.len() + 8);
+    let (kept, closers) = closed(arguments)?;
+    text.push_str(arguments.get(..kept)?);
+    text.extend(closers.into_iter().rev());
+    is_object(&text).then_some(text)
+}
+
+/// How much of a cut text can be kept, and what must be put behind it, last one first.
+fn closed(text: &str) -> Option<(usize, Vec<char>)> {
+    let bytes = text.as_bytes();
+    let (mut at, mut kept, mut closers, mut is_key) = (0, 0, Vec::new(), false);
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'{' | b'[' => {
+                is_key = *byte == b'{';
+                closers.push(if is_key { '}' } else { ']' });
+                kept = at + 1;
+            }
+            b'}' | b']' => {
+                closers.pop()?;
+                kept = at + 1;
+            }
+            b',' => is_key = closers.last() == Some(&'}'),
+            b':' => is_key = false,
+            b'"' => {
+                let string = string_end(bytes, at + 1);
+                at = match string {
+                    Ok(end) => end,
+                    Err(_) if is_key => break,
+                    Err(whole) => {
+                        closers.push('"');
+                        return Some((whole, closers));
+                    }
+                };
+                kept = if is_key { kept } else { at };
+                continue;
+            }
+            b' ' | b'\n' | b'\r' | b'\t' => {}
+            _ => {
+                let rest = bytes.get(at..).unwrap_or_default();
+                let length = rest.iter().position(|byte| b" \n\r\t,:{}[]\"".contains(byte)).unwrap_or(rest.len());
+                // The last word may have been cut: `tru`, `1.`
+                if text.get(at..at + length).is_some_and(is_json) {
+                    kept = at + length;
+                }
+                at += length;
+                continue;
+            }
+        }
+        at += 1;
+    }
+    Some((kept, closers))
+}
+
+/// Where the string ends whose inside begins at `at`; where it does not, up to where its letters are whole.
+fn string_end(bytes: &[u8], mut at: usize) -> Result<usize, usize> {
+    let mut high_half = None;
+    while let Some(byte) = bytes.get(at) {
+        let length = match byte {
+            b'"' => return Ok(at + 1),
+            b'\\' if bytes.get(at + 1) == Some(&b'u') => 6,
+            b'\\' => 2,
+            _ => 1,
+        };
+        let Some(letter) = bytes.get(at..at + length) else { break };
+        // `\ud83d`: the first half of a letter; alone it says nothing.
+        let is_half = matches!(letter, [b'\\', b'u', b'd' | b'D', b'8' | b'9' | b'a' | b'b' | b'A' | b'B', ..]);
+        high_half = is_half.then_some(at);
+        at += length;
+    }
+    Err(high_half.unwrap_or(at))
+}
+
+/// Holds one JSON object and nothing else.
+fn is_object(text: &str) -> bool {
+    Scan::new(text, DEPTH_MAX).kind() == Ok(Kind::Object) && is_json(text)
+}
+
+fn is_json(text: &str) -> bool {
+    let mut scan = Scan::new(text, DEPTH_MAX);
+    scan.skip().and_then(|_| scan.end()).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::tree::{Nodes, Tree};
+    use proptest::prelude::*;
+
+    fn input(arguments: &Text<'_>) -> (String, bool) {
+        let mut json = Json::default();
+        let is_broken = write_input(arguments, &mut json);
+        (String::from_utf8(json.into_bytes()).unwrap(), is_broken)
+    }
+
+    fn arguments(input: &str) -> String {
+        let tree = Tree::read(input, 128, Nodes::new()).unwrap();
+        let mut json = Json::default();
+        write_arguments(tree.root(), &mut json);
+        serde_json::from_slice(json.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn an_object_is_itself_nothing_is_empty_and_the_rest_is_wrapped() {
+        for (given, wanted, is_broken) in [
+            (r#"{"city":"Paris"}"#, r#"{"city":"Paris"}"#, false),
+            ("{ \"a\" : [1,\n 2] }\n", r#"{"a":[1,2]}"#, false),
+            ("", "{}", false),
+            (" \n", "{}", false),
+            ("null", "{}", false),
+            (r#"{"city":"Par"#, r#"{"_invalid_arguments":"{\"city\":\"Par"}"#, true),
+            ("[1]", r#"{"_invalid_arguments":"[1]"}"#, true),
+            ("{}{}", r#"{"_invalid_arguments":"{}{}"}"#, true),
+        ] {
+            assert_eq!(input(&Text::made(given)), (wanted.to_owned(), is_broken), "{given}");
+        }
+        let token = Text::token(r#"{\"n\":\"caf\u00e9 \\ud800\"}"#, true);
+        assert_eq!(input(&token), (r#"{"n":"café \ud800"}"#.to_owned(), false));
+        let deep = format!("{{\"a\":{}{}}}", "[".repeat(5000), "]".repeat(5000));
+        assert!(input(&Text::made(deep)).1);
+    }
+
+    #[test]
+    fn arguments_are_compact_in_order_and_spelled_out() {
+        assert_eq!(arguments(" { \"b\" : 1.0, \"a\" : [ \"x y\" ] } "), r#"{"b":1.0,"a":["x y"]}"#);
+        assert_eq!(
+            arguments(r#"{"a":"caf\u00e9 \ud83d\ude00 \u000a \ud83d \\u00e9"}"#),
+            r#"{"a":"café 😀 \u000a \ud83d \\u00e9"}"#
+        );
+        assert_eq!(arguments("{}"), "{}");
+        assert_eq!(arguments("null"), "{}");
+        assert_eq!(arguments(r#"{"_invalid_arguments":7}"#), r#"{"_invalid_arguments":7}"#);
+        assert_eq!(arguments(r#"{"_invalid_arguments":"{","a":1}"#), r#"{"_invalid_arguments":"{","a":1}"#);
+    }
+
+    #[test]
+    fn what_was_cut_is_closed() {
+        for (given, wanted) in [
+            (r#"{"city":"Par"#, Some(r#"{"city":"Par"}"#)),
+            (r#"{"a":[1,{"b":"x\"#, Some(r#"{"a":[1,{"b":"x"}]}"#)),
+            (r#"{"a":"x\u00e"#, Some(r#"{"a":"x"}"#)),
+            (r#"{"a":"x\ud83d"#, Some(r#"{"a":"x"}"#)),
+            (r#"{"a":"x\ud83d\ude"#, Some(r#"{"a":"x"}"#)),
+            (r#"{"a":1,"b"#, Some(r#"{"a":1}"#)),
+            (r#"{"a":1,"b""#, Some(r#"{"a":1}"#)),
+            (r#"{"a":1,"b": "#, Some(r#"{"a":1}"#)),
+            (r#"{"a":1,"#, Some(r#"{"a":1}"#)),
+            (r#"{"a":1,"b":tr"#, Some(r#"{"a":1}"#)),
+            (r#"{"a":[true,-"#, Some(r#"{"a":[true]}"#)),
+            (r#"{"a":[1,2"#, Some(r#"{"a":[1,2]}"#)),
+            ("{", Some("{}")),
+            (r#"{"a":1}"#, Some(r#"{"a":1}"#)),
+            ("", None),
+            ("[1", None),
+            (r#""x"#, None),
+            (r#"{"a":1}}"#, None),
+            (r#"{"a" 1"#, None),
+            (r#"{"a":x,"b":1"#, None),
+        ] {
+            assert_eq!(repaired(given).as_deref(), wanted, "{given}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn broken_arguments_survive_a_round_trip(given in ".*") {
+            let text = Text::made(given.as_str());
+            let (written, is_broken) = input(&text);
+            if is_broken {
+                prop_assert_eq!(arguments(&written), given);
+            }
+        }
+
+        #[test]
+        fn whatever_is_cut_where_it_may_the_rest_is_an_object(at in 1_usize..60) {
+            let whole = r#"{"k":[1.5e3,"a\n\u00e9é",null,{"x":{}}],"long":"text","z":-0.5}"#;
+            let end = (1..=at).rev().find(|end| whole.is_char_boundary(*end)).unwrap_or(1);
+            prop_assert!(repaired(&whole[..end]).is_some());
+        }
+    }
+}

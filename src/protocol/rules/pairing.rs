@@ -1,0 +1,459 @@
+//! Calls and their results, brought together: both vendors want the results directly behind the calls.
+//!
+//! It must not make up a result, nor leave one out: a model would take an invented one for what a tool said. It does
+//! not touch what is no call and no result, but for the places.
+//!
+//! Read next: `messages/write_request.rs` and `chat/write_request.rs`, which rely on the order made here.
+
+use crate::protocol::Protocol;
+use crate::protocol::failure::Failure;
+use crate::protocol::form::{Action, At, Block, BlockKind, Call, Outcome, Refused, Request, Side, Turn, Warnings};
+use crate::protocol::text::Text;
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+/// Moves the results of each assistant turn's calls, found anywhere up to the next assistant turn, to the front of the
+/// user turn directly behind it (made if there is none), in the order of the calls; each takes its call's id.
+/// Consecutive assistant turns of which an earlier one holds calls are merged, text before the calls.
+///
+/// # Errors
+/// A call without a result, a result without a call; in the words of the surface.
+pub fn pair(request: &mut Request<'_>, warnings: &mut Warnings) -> Result<(), Refused> {
+    let surface = request.surface;
+    let turns = std::mem::take(&mut request.turns);
+    let mut pairing = Pairing { surface, turns: Vec::with_capacity(turns.len()), open: Open::default() };
+    let mut turns = turns.into_iter().peekable();
+    while let Some(turn) = turns.next() {
+        match turn.side {
+            Side::Assistant => {
+                pairing.close()?;
+                let mut run = vec![turn];
+                run.extend(std::iter::from_fn(|| turns.next_if(|next| next.side == Side::Assistant)));
+                pairing.assistant(run);
+            }
+            Side::User => pairing.user(turn, warnings)?,
+            Side::System => pairing.turns.push(turn),
+        }
+    }
+    pairing.close()?;
+    request.turns = pairing.turns;
+    Ok(())
+}
+
+struct Pairing<'a> {
+    surface: Protocol,
+    /// What is done, and behind it what followed the last assistant turn so far, without its results.
+    turns: Vec<Turn<'a>>,
+    open: Open<'a>,
+}
+
+/// The calls of the last assistant turn.
+#[derive(Default)]
+struct Open<'a> {
+    /// Where that turn stands.
+    turn: usize,
+    calls: Vec<Asked<'a>>,
+    by_id: HashMap<Cow<'a, str>, Waiting>,
+    by_name: HashMap<Cow<'a, str>, Vec<usize>>,
+}
+
+struct Asked<'a> {
+    at: At,
+    id: Option<Text<'a>>,
+    name: Text<'a>,
+    result: Option<Block<'a>>,
+}
+
+/// The calls of one id: one, but for callers that use an id twice.
+#[derive(Default)]
+struct Waiting {
+    calls: Vec<usize>,
+    answered: usize,
+}
+
+impl<'a> Pairing<'a> {
+    /// Turns in a row: from the first one with calls on they become one.
+    fn assistant(&mut self, run: Vec<Turn<'a>>) {
+        // Results must follow their calls, so nothing of the model's own may come between.
+        let calling = run.iter().position(holds_calls).unwrap_or(run.len());
+        let mut run = run.into_iter();
+        self.turns.extend(run.by_ref().take(calling));
+        if let Some(first) = run.next() {
+            let merged = merged(first, run);
+            self.open = Open::of(&merged, self.turns.len());
+            self.turns.push(merged);
+        }
+    }
+
+    fn user(&mut self, mut turn: Turn<'a>, warnings: &mut Warnings) -> Result<(), Refused> {
+        let is_result = |block: &mut Block<'_>| matches!(block.kind, BlockKind::Result(_));
+        let results: Vec<Block<'a>> = turn.blocks.extract_if(.., is_result).collect();
+        let held_only_results = turn.blocks.is_empty() && !results.is_empty();
+        for result in results {
+            self.bind(result, turn.message, warnings)?;
+        }
+        // The turn directly behind the calls is where the results go.
+        if !held_only_results || self.turns.len() == self.open.turn.saturating_add(1) {
+            self.turns.push(turn);
+        }
+        Ok(())
+    }
+
+    fn bind(&mut self, block: Block<'a>, message: usize, warnings: &mut Warnings) -> Result<(), Refused> {
+        let BlockKind::Result(outcome) = &block.kind else { return Ok(()) };
+        let Some(index) = self.open.call_of(outcome) else { return Err(self.orphan(&block, outcome)) };
+        if let Some(call) = self.open.calls.get_mut(index)
+            && call.result.replace(block).is_some()
+        {
+            warnings.add(Action::Merged, At::Message(message));
+        }
+        Ok(())
+    }
+
+    /// The span of the last assistant turn is over: its results go where they belong.
+    fn close(&mut self) -> Result<(), Refused> {
+        let Open { turn, calls, .. } = std::mem::take(&mut self.open);
+        if calls.iter().any(|call| call.result.is_none()) {
+            return Err(self.missing(&calls));
+        }
+        if calls.is_empty() {
+            return Ok(());
+        }
+        let message = calls.iter().find_map(|call| call.result.as_ref()).map_or(0, |result| message_of(result.at));
+        let results = calls.into_iter().filter_map(|call| {
+            let mut block = call.result?;
+            if let BlockKind::Result(outcome) = &mut block.kind {
+                outcome.id = call.id;
+            }
+            Some(block)
+        });
+        match self.turns.get_mut(turn.saturating_add(1)).filter(|next| next.side == Side::User) {
+            Some(next) => drop(next.blocks.splice(0..0, results)),
+            None => {
+                let made = Turn { side: Side::User, blocks: results.collect(), message };
+                self.turns.insert(turn.saturating_add(1).min(self.turns.len()), made);
+            }
+        }
+        Ok(())
+    }
+
+    fn missing(&self, calls: &[Asked<'_>]) -> Refused {
+        let missing = || calls.iter().filter(|call| call.result.is_none());
+        let ids: Vec<Cow<'_, str>> = missing().map(Asked::told_id).collect();
+        let ids = ids.join(", ");
+        let at = At::Message(missing().next().map_or(0, |call| message_of(call.at))).to_string();
+        let message = match self.surface {
+            Protocol::Chat => format!(
+                "An assistant message with 'tool_calls' must be followed by tool messages responding to each \
+                 'tool_call_id'. The following tool_call_ids did not have response messages: {ids}"
+            ),
+            Protocol::Messages => format!(
+                "`tool_use` ids were found without `tool_result` blocks immediately after: {ids}. Each `tool_use` \
+                 block must have a corresponding `tool_result` block in the next message."
+            ),
+        };
+        Box::new(Failure::invalid(self.surface, &at, &message))
+    }
+
+    fn orphan(&self, block: &Block<'_>, outcome: &Outcome<'_>) -> Refused {
+        let message = match self.surface {
+            Protocol::Chat => "Invalid parameter: messages with role 'tool' must be a response to a preceding message \
+                               with 'tool_calls'."
+                .to_owned(),
+            Protocol::Messages => {
+                let id = outcome.id.as_ref().map(Text::value).unwrap_or_default();
+                format!("unexpected `tool_use_id` found in `tool_result` blocks: {id}.")
+            }
+        };
+        Box::new(Failure::invalid(self.surface, &block.at.to_string(), &message))
+    }
+}
+
+impl<'a> Open<'a> {
+    /// The calls of a turn, all open. `index`: where it stands.
+    fn of(turn: &Turn<'a>, index: usize) -> Self {
+        let mut open = Open { turn: index, ..Open::default() };
+        for block in &turn.blocks {
+            let BlockKind::Call(Call { id, name, .. }) = &block.kind else { continue };
+            let index = open.calls.len();
+            open.by_id.entry(id_value(id.as_ref())).or_default().calls.push(index);
+            open.by_name.entry(name.clone().into_value()).or_default().push(index);
+            open.calls.push(Asked { at: block.at, id: id.clone(), name: name.clone(), result: None });
+        }
+        open
+    }
+
+    /// Which call it answers: the first open one of its id, or the last one that was answered. A result that names
+    /// a function answers the closest open call of it.
+    fn call_of(&mut self, outcome: &Outcome<'a>) -> Option<usize> {
+        let is_answered = |index: &usize| self.calls.get(*index).is_none_or(|call| call.result.is_some());
+        if let (None, Some(name)) = (&outcome.id, &outcome.name) {
+            let waiting = self.by_name.get_mut(&name.clone().into_value())?;
+            while waiting.pop_if(|index| is_answered(index)).is_some() {}
+            return waiting.pop();
+        }
+        let waiting = self.by_id.get_mut(&id_value(outcome.id.as_ref()))?;
+        while waiting.calls.get(waiting.answered).is_some_and(is_answered) {
+            waiting.answered = waiting.answered.saturating_add(1);
+        }
+        waiting.calls.get(waiting.answered).or(waiting.calls.last()).copied()
+    }
+}
+
+impl Asked<'_> {
+    /// What a refusal calls it: a function call of old has no id.
+    fn told_id(&self) -> Cow<'_, str> {
+        self.id.as_ref().filter(|id| !id.is_empty()).unwrap_or(&self.name).value()
+    }
+}
+
+/// Nothing is the empty id.
+fn id_value<'a>(id: Option<&Text<'a>>) -> Cow<'a, str> {
+    id.cloned().map(Text::into_value).unwrap_or_default()
+}
+
+fn holds_calls(turn: &Turn<'_>) -> bool {
+    turn.blocks.iter().any(is_call)
+}
+
+fn is_call(block: &Block<'_>) -> bool {
+    matches!(block.kind, BlockKind::Call(_))
+}
+
+/// One turn of several: what comes before the first call of each goes before the first call of the first.
+fn merged<'a>(mut first: Turn<'a>, later: impl Iterator<Item = Turn<'a>>) -> Turn<'a> {
+    let mut calls = split_at_calls(&mut first);
+    for mut turn in later {
+        let more = split_at_calls(&mut turn);
+        first.blocks.append(&mut turn.blocks);
+        calls.extend(more);
+    }
+    first.blocks.extend(calls);
+    first
+}
+
+/// Takes the first call and what is behind it.
+fn split_at_calls<'a>(turn: &mut Turn<'a>) -> Vec<Block<'a>> {
+    let calls = turn.blocks.iter().position(is_call).unwrap_or(turn.blocks.len());
+    turn.blocks.split_off(calls)
+}
+
+/// Index in the caller's `messages`.
+fn message_of(at: At) -> usize {
+    match at {
+        At::Message(message) | At::Part(message, _) | At::Nested(message, _, _) | At::Call(message, _) => message,
+        At::System(_) | At::Tool(_) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::form::{Arguments, Choice, Format, OutcomeContent, Reasoning, Sampling};
+
+    fn block(at: At, kind: BlockKind<'static>) -> Block<'static> {
+        Block { at, cache: None, kind }
+    }
+
+    fn text(text: &'static str) -> BlockKind<'static> {
+        BlockKind::Text(Text::made(text))
+    }
+
+    fn call(id: &'static str) -> BlockKind<'static> {
+        let id = (!id.is_empty()).then(|| Text::made(id));
+        let arguments = Arguments::Text(Text::made("{}"));
+        BlockKind::Call(Call { id, name: Text::made("look"), arguments, is_custom: false })
+    }
+
+    fn result(id: &'static str, content: &'static str) -> BlockKind<'static> {
+        let content = OutcomeContent::Text(Text::made(content));
+        BlockKind::Result(Outcome { id: Some(Text::made(id)), name: None, content, is_error: false })
+    }
+
+    fn named(name: &'static str, content: &'static str) -> BlockKind<'static> {
+        let content = OutcomeContent::Text(Text::made(content));
+        BlockKind::Result(Outcome { id: None, name: Some(Text::made(name)), content, is_error: false })
+    }
+
+    fn request(surface: Protocol, turns: Vec<(Side, Vec<BlockKind<'static>>)>) -> Request<'static> {
+        let turn = |(message, (side, kinds)): (usize, (Side, Vec<BlockKind<'static>>))| {
+            let at = |part| if side == Side::Assistant { At::Call(message, part) } else { At::Part(message, part) };
+            let blocks = kinds.into_iter().enumerate().map(|(part, kind)| block(at(part), kind)).collect();
+            Turn { side, blocks, message }
+        };
+        Request {
+            surface,
+            system: Vec::new(),
+            turns: turns.into_iter().enumerate().map(turn).collect(),
+            tools: Vec::new(),
+            legacy_functions: false,
+            choice: Choice::Absent,
+            parallel_calls: None,
+            limit: None,
+            sampling: Sampling::default(),
+            stop: Vec::new(),
+            format: Format::Free,
+            reasoning: Reasoning::default(),
+            end_user: None,
+            tier: None,
+            stream: false,
+            include_usage: false,
+            extra: Vec::new(),
+        }
+    }
+
+    /// What came of the turns, one line each, and the warnings.
+    fn paired(turns: Vec<(Side, Vec<BlockKind<'static>>)>) -> Result<(Vec<String>, Vec<String>), Failure> {
+        paired_on(Protocol::Chat, turns)
+    }
+
+    fn paired_on(
+        surface: Protocol,
+        turns: Vec<(Side, Vec<BlockKind<'static>>)>,
+    ) -> Result<(Vec<String>, Vec<String>), Failure> {
+        let mut request = request(surface, turns);
+        let mut warnings = Warnings::default();
+        pair(&mut request, &mut warnings).map_err(|refused| *refused)?;
+        let told = |block: &Block<'_>| match &block.kind {
+            BlockKind::Text(text) => text.value().into_owned(),
+            BlockKind::Call(call) => format!("call {}", id_value(call.id.as_ref())),
+            BlockKind::Result(Outcome { id, content: OutcomeContent::Text(text), .. }) => {
+                format!("{}={}", id_value(id.as_ref()), text.value())
+            }
+            _ => "?".to_owned(),
+        };
+        let line = |turn: &Turn<'_>| {
+            let blocks: Vec<String> = turn.blocks.iter().map(told).collect();
+            format!("{:?}: {}", turn.side, blocks.join(", "))
+        };
+        Ok((request.turns.iter().map(line).collect(), warnings.into_tokens()))
+    }
+
+    use Side::{Assistant, System, User};
+
+    #[test]
+    fn results_stand_in_front_in_the_order_of_the_calls() {
+        let (turns, warnings) = paired(vec![
+            (User, vec![text("hi")]),
+            (Assistant, vec![text("one"), call("a"), call("b")]),
+            (User, vec![text("wait")]),
+            (System, vec![text("rule")]),
+            (User, vec![result("b", "2")]),
+            (User, vec![text("so"), result("a", "1"), text("?")]),
+            (Assistant, vec![text("done")]),
+        ])
+        .unwrap();
+        assert_eq!(
+            turns,
+            [
+                "User: hi",
+                "Assistant: one, call a, call b",
+                "User: a=1, b=2, wait",
+                "System: rule",
+                "User: so, ?",
+                "Assistant: done"
+            ]
+        );
+        assert!(warnings.is_empty());
+    }
+
+    #[test]
+    fn instructions_before_the_results_stay_behind_them() {
+        let (turns, _) =
+            paired(vec![(Assistant, vec![call("a")]), (System, vec![text("rule")]), (User, vec![result("a", "1")])])
+                .unwrap();
+        assert_eq!(turns, ["Assistant: call a", "User: a=1", "System: rule"]);
+    }
+
+    #[test]
+    fn text_between_a_call_and_its_result_goes_before_the_call() {
+        let (turns, _) = paired(vec![
+            (Assistant, vec![text("early")]),
+            (Assistant, vec![text("first"), call("a")]),
+            (Assistant, vec![text("late")]),
+            (Assistant, vec![text("more"), call("b")]),
+            (User, vec![result("a", "1")]),
+            (User, vec![result("b", "2")]),
+        ])
+        .unwrap();
+        assert_eq!(turns, ["Assistant: early", "Assistant: first, late, more, call a, call b", "User: a=1, b=2"]);
+    }
+
+    #[test]
+    fn ids_may_repeat_and_the_last_of_two_results_wins() {
+        let (turns, warnings) = paired(vec![
+            (Assistant, vec![call("a"), call("a")]),
+            (User, vec![result("a", "1"), result("a", "2")]),
+            (Assistant, vec![call("a")]),
+            (User, vec![result("a", "3")]),
+            (User, vec![result("a", "4")]),
+        ])
+        .unwrap();
+        assert_eq!(turns, ["Assistant: call a, call a", "User: a=1, a=2", "Assistant: call a", "User: a=4"]);
+        assert_eq!(warnings, ["merged:messages[4]"]);
+    }
+
+    #[test]
+    fn a_function_message_answers_the_closest_open_call_of_its_name() {
+        let (turns, _) = paired(vec![
+            (Assistant, vec![call("")]),
+            (User, vec![named("look", "1")]),
+            (Assistant, vec![call("fc_2")]),
+            (User, vec![named("look", "2")]),
+        ])
+        .unwrap();
+        assert_eq!(turns, ["Assistant: call ", "User: =1", "Assistant: call fc_2", "User: fc_2=2"]);
+        let twice = vec![(Assistant, vec![call("")]), (User, vec![named("look", "1"), named("look", "2")])];
+        assert_eq!(paired(twice).unwrap_err().param.as_deref(), Some("messages[1].content[1]"));
+    }
+
+    #[test]
+    fn a_missing_result_is_refused_in_the_words_of_the_surface() {
+        let turns = || {
+            vec![
+                (User, vec![text("hi")]),
+                (Assistant, vec![call("a"), call("b"), call("c")]),
+                (User, vec![result("b", "2")]),
+                (Assistant, vec![text("next")]),
+                (User, vec![result("a", "1"), result("c", "3")]),
+            ]
+        };
+        let failure = paired(turns()).unwrap_err();
+        assert_eq!(
+            failure.message,
+            "An assistant message with 'tool_calls' must be followed by tool messages responding to each \
+             'tool_call_id'. The following tool_call_ids did not have response messages: a, c"
+        );
+        assert_eq!(failure.param.as_deref(), Some("messages[1]"));
+        let failure = paired_on(Protocol::Messages, turns()).unwrap_err();
+        assert_eq!(
+            failure.message,
+            "messages.1: `tool_use` ids were found without `tool_result` blocks immediately after: a, c. Each \
+             `tool_use` block must have a corresponding `tool_result` block in the next message."
+        );
+        for last in [vec![(Assistant, vec![call("a")])], vec![(Assistant, vec![call("a")]), (System, vec![])]] {
+            assert!(paired(last).is_err());
+        }
+    }
+
+    #[test]
+    fn a_result_without_a_call_is_refused_in_the_words_of_the_surface() {
+        let turns = || {
+            vec![
+                (Assistant, vec![call("a")]),
+                (User, vec![result("a", "1")]),
+                (Assistant, vec![text("so")]),
+                (User, vec![text("ok"), result("a", "2")]),
+            ]
+        };
+        let failure = paired(turns()).unwrap_err();
+        assert_eq!(
+            failure.message,
+            "Invalid parameter: messages with role 'tool' must be a response to a preceding message with 'tool_calls'."
+        );
+        assert_eq!(failure.param.as_deref(), Some("messages[3].content[1]"));
+        let failure = paired_on(Protocol::Messages, turns()).unwrap_err();
+        assert_eq!(failure.message, "messages.3.content.1: unexpected `tool_use_id` found in `tool_result` blocks: a.");
+        assert!(paired(vec![(User, vec![result("x", "1")])]).is_err());
+    }
+}

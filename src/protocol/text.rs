@@ -1,0 +1,449 @@
+//! A JSON string on its way from one body to another, in the sender's own spelling for as long as nobody must look
+//! inside; and the writing of JSON.
+//!
+//! It must not normalise: escapes, half surrogate pairs and all else of a token leave as they came.
+//!
+//! Read next: `protocol/tree.rs`, where the tokens come from.
+
+use std::borrow::Cow;
+
+/// A string: the sender's token, or our own words.
+#[derive(Clone, Debug)]
+pub enum Text<'a> {
+    /// What stands between the quotes.
+    Token { raw: &'a str, escaped: bool },
+    /// A value of ours, not yet escaped.
+    Made(Cow<'a, str>),
+}
+
+impl<'a> Text<'a> {
+    /// `raw`: what stands between the quotes of a checked JSON string.
+    pub(crate) fn token(raw: &'a str, escaped: bool) -> Self {
+        Text::Token { raw, escaped }
+    }
+
+    pub fn made(text: impl Into<Cow<'a, str>>) -> Self {
+        Text::Made(text.into())
+    }
+
+    /// What it says. Half a surrogate pair, which no `str` can hold, becomes U+FFFD here (and only here).
+    pub fn into_value(self) -> Cow<'a, str> {
+        match self {
+            Text::Token { raw, escaped: false } => Cow::Borrowed(raw),
+            Text::Token { raw, escaped: true } => Cow::Owned(unescaped(raw)),
+            Text::Made(text) => text,
+        }
+    }
+
+    /// As [`Text::into_value`], of a borrowed text.
+    pub fn value(&self) -> Cow<'_, str> {
+        match self {
+            Text::Token { raw, escaped: false } => Cow::Borrowed(raw),
+            Text::Token { raw, escaped: true } => Cow::Owned(unescaped(raw)),
+            Text::Made(text) => Cow::Borrowed(text),
+        }
+    }
+
+    /// The same text, lent.
+    pub fn borrowed(&self) -> Text<'_> {
+        match self {
+            Text::Token { raw, escaped } => Text::Token { raw, escaped: *escaped },
+            Text::Made(text) => Text::Made(Cow::Borrowed(text)),
+        }
+    }
+
+    pub fn is(&self, wanted: &str) -> bool {
+        match self {
+            Text::Token { raw, escaped: false } => *raw == wanted,
+            _ => self.value() == wanted,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Text::Token { raw, .. } => raw.is_empty(),
+            Text::Made(text) => text.is_empty(),
+        }
+    }
+
+    /// Nothing but white space.
+    pub fn is_blank(&self) -> bool {
+        let shown = match self {
+            Text::Token { raw, .. } => *raw,
+            Text::Made(text) => text.as_ref(),
+        };
+        // The usual text shows at its first letter; only what begins with an escape or white space needs a look.
+        match shown.bytes().next() {
+            None => true,
+            Some(first) if first.is_ascii_graphic() && first != b'\\' => false,
+            Some(_) => self.letters().all(char::is_whitespace),
+        }
+    }
+
+    /// The first `code_points` and the rest; all and nothing where there are no more.
+    pub fn cut(self, code_points: u64) -> (Self, Self) {
+        let mut letters = self.letters();
+        let behind = letters.rest.as_str().len();
+        let count = usize::try_from(code_points).unwrap_or(usize::MAX);
+        letters.by_ref().take(count).for_each(drop);
+        let at = behind - letters.rest.as_str().len();
+        match self {
+            Text::Token { raw, escaped } => {
+                let (first, rest) = raw.split_at_checked(at).unwrap_or((raw, ""));
+                (Text::Token { raw: first, escaped }, Text::Token { raw: rest, escaped })
+            }
+            Text::Made(text) => {
+                let (first, rest) = text.split_at_checked(at).unwrap_or((&text, ""));
+                (Text::made(first.to_owned()), Text::made(rest.to_owned()))
+            }
+        }
+    }
+
+    /// Without white space at its end.
+    pub fn trimmed_end(&self) -> Self {
+        let mut letters = self.letters();
+        let (whole, mut end) = (letters.rest.as_str().len(), 0);
+        while let Some(letter) = letters.next() {
+            if !letter.is_whitespace() {
+                end = whole - letters.rest.as_str().len();
+            }
+        }
+        match self {
+            Text::Token { raw, escaped } => Text::Token { raw: raw.get(..end).unwrap_or(raw), escaped: *escaped },
+            Text::Made(text) => Text::made(text.get(..end).unwrap_or(text).to_owned()),
+        }
+    }
+
+    /// Appends the string's inside, escaped, without quotes: so texts are joined without being read.
+    pub fn write_inside(&self, out: &mut Vec<u8>) {
+        match self {
+            Text::Token { raw, .. } => out.extend_from_slice(raw.as_bytes()),
+            Text::Made(text) => escape(text, out),
+        }
+    }
+
+    /// Appends the string with its quotes.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.push(b'"');
+        self.write_inside(out);
+        out.push(b'"');
+    }
+
+    /// The value's letters, read off the token: no memory is taken. Half a surrogate pair is one U+FFFD.
+    pub fn letters(&self) -> Letters<'_> {
+        match self {
+            Text::Token { raw, escaped } => Letters { rest: raw.chars(), escaped: *escaped },
+            Text::Made(text) => Letters { rest: text.chars(), escaped: false },
+        }
+    }
+
+    /// Bytes of the value in UTF-8: for estimates.
+    pub fn decoded_bytes(&self) -> u64 {
+        let length = match self {
+            Text::Token { raw, escaped: false } => raw.len(),
+            Text::Token { raw, escaped: true } => decoded_length(raw),
+            Text::Made(text) => text.len(),
+        };
+        u64::try_from(length).unwrap_or(u64::MAX)
+    }
+
+    /// Unicode code points of the value.
+    pub fn code_points(&self) -> u64 {
+        let count = match self {
+            Text::Token { raw, escaped: false } => raw.chars().count(),
+            Text::Token { escaped: true, .. } => self.letters().count(),
+            Text::Made(text) => text.chars().count(),
+        };
+        u64::try_from(count).unwrap_or(u64::MAX)
+    }
+}
+
+/// Of [`Text::letters`].
+#[derive(Clone, Debug)]
+pub struct Letters<'a> {
+    rest: std::str::Chars<'a>,
+    escaped: bool,
+}
+
+impl Iterator for Letters<'_> {
+    type Item = char;
+
+    fn next(&mut self) -> Option<char> {
+        let letter = self.rest.next()?;
+        if letter != '\\' || !self.escaped {
+            return Some(letter);
+        }
+        Some(match self.rest.next()? {
+            'n' => '\n',
+            'r' => '\r',
+            't' => '\t',
+            'b' => '\u{8}',
+            'f' => '\u{c}',
+            'u' => self.coded(),
+            other => other,
+        })
+    }
+}
+
+impl Letters<'_> {
+    /// Behind `\u`: its four digits, and those of the other half of a pair.
+    fn coded(&mut self) -> char {
+        let unit = digits(&mut self.rest);
+        if let 0xd800..=0xdbff = unit {
+            let mut ahead = self.rest.clone();
+            let low = (ahead.next() == Some('\\') && ahead.next() == Some('u')).then(|| digits(&mut ahead));
+            if let Some(low @ 0xdc00..=0xdfff) = low {
+                self.rest = ahead;
+                return char::from_u32(0x1_0000 + ((unit - 0xd800) << 10) + (low - 0xdc00)).unwrap_or('\u{fffd}');
+            }
+        }
+        char::from_u32(unit).unwrap_or('\u{fffd}')
+    }
+}
+
+/// Four hexadecimal digits.
+fn digits(letters: &mut std::str::Chars<'_>) -> u32 {
+    letters.by_ref().take(4).fold(0, |unit, digit| (unit << 4) | digit.to_digit(16).unwrap_or(0))
+}
+
+/// Texts joined as they came, not read: for what must be kept past its event.
+#[derive(Clone, Debug, Default)]
+pub struct Gathered {
+    raw: Vec<u8>,
+    escaped: bool,
+}
+
+impl Gathered {
+    pub fn push(&mut self, text: &Text<'_>) {
+        let before = self.raw.len();
+        text.write_inside(&mut self.raw);
+        self.escaped |= match text {
+            Text::Token { escaped, .. } => *escaped,
+            Text::Made(_) => self.raw.get(before..).is_some_and(|added| added.contains(&b'\\')),
+        };
+    }
+
+    pub fn text(&self) -> Text<'_> {
+        // Tokens and escaped text are UTF-8, each of them and joined.
+        Text::token(std::str::from_utf8(&self.raw).unwrap_or_default(), self.escaped)
+    }
+
+    /// Bytes held.
+    pub fn len(&self) -> usize {
+        self.raw.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.raw.is_empty()
+    }
+
+    pub fn clear(&mut self) {
+        self.raw.clear();
+        self.escaped = false;
+    }
+}
+
+/// Bytes of a token's value. Most of a text is no escape: it is jumped over.
+fn decoded_length(raw: &str) -> usize {
+    let (mut length, mut rest) = (0, raw);
+    while let Some(at) = memchr::memchr(b'\\', rest.as_bytes()) {
+        let (before, escape) = rest.split_at(at);
+        let mut letters = Letters { rest: escape.chars(), escaped: true };
+        length += before.len() + letters.next().map_or(0, char::len_utf8);
+        rest = letters.rest.as_str();
+    }
+    length + rest.len()
+}
+
+/// The value of a token with escapes.
+fn unescaped(raw: &str) -> String {
+    // Half a surrogate pair is no string to serde.
+    let half = |_| Letters { rest: raw.chars(), escaped: true }.collect();
+    serde_json::from_str(&format!("\"{raw}\"")).unwrap_or_else(half)
+}
+
+/// Appends `text` as the inside of a JSON string.
+pub(crate) fn escape(text: &str, out: &mut Vec<u8>) {
+    let bytes = text.as_bytes();
+    let mut copied = 0;
+    for (at, byte) in bytes.iter().enumerate() {
+        let short: &[u8] = match byte {
+            b'"' => b"\\\"",
+            b'\\' => b"\\\\",
+            b'\n' => b"\\n",
+            b'\r' => b"\\r",
+            b'\t' => b"\\t",
+            0..=0x1f => &[],
+            _ => continue,
+        };
+        out.extend_from_slice(bytes.get(copied..at).unwrap_or_default());
+        if short.is_empty() {
+            out.extend_from_slice(format!("\\u{byte:04x}").as_bytes());
+        } else {
+            out.extend_from_slice(short);
+        }
+        copied = at + 1;
+    }
+    out.extend_from_slice(bytes.get(copied..).unwrap_or_default());
+}
+
+/// Appends checked JSON without the white space between its tokens.
+pub(crate) fn compact(json: &str, out: &mut Vec<u8>) {
+    let bytes = json.as_bytes();
+    let (mut copied, mut inside, mut skip) = (0, false, false);
+    for (at, byte) in bytes.iter().enumerate() {
+        if skip {
+            skip = false;
+        } else if inside {
+            skip = *byte == b'\\';
+            inside = *byte != b'"';
+        } else if *byte == b'"' {
+            inside = true;
+        } else if matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
+            out.extend_from_slice(bytes.get(copied..at).unwrap_or_default());
+            copied = at + 1;
+        }
+    }
+    out.extend_from_slice(bytes.get(copied..).unwrap_or_default());
+}
+
+/// Writes one JSON value, compact. It puts the commas; the caller closes what it opens.
+#[derive(Debug, Default)]
+pub struct Json {
+    out: Vec<u8>,
+}
+
+impl Json {
+    pub fn with_capacity(bytes: usize) -> Self {
+        Json { out: Vec::with_capacity(bytes) }
+    }
+
+    /// Appends to bytes that are there: behind `{`, `[` or `:` no comma is put.
+    pub fn onto(out: Vec<u8>) -> Self {
+        Json { out }
+    }
+
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.out
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.out
+    }
+
+    fn comma(&mut self) {
+        if !matches!(self.out.last(), None | Some(b'{' | b'[' | b':' | b' ' | b'\n')) {
+            self.out.push(b',');
+        }
+    }
+
+    /// A member's name; its value must follow. `name` must need no escape.
+    pub fn key(&mut self, name: &str) -> &mut Self {
+        self.comma();
+        self.out.push(b'"');
+        self.out.extend_from_slice(name.as_bytes());
+        self.out.extend_from_slice(b"\":");
+        self
+    }
+
+    /// A member's name as somebody else gave it.
+    pub fn key_text(&mut self, name: &Text<'_>) -> &mut Self {
+        self.comma();
+        name.write(&mut self.out);
+        self.out.push(b':');
+        self
+    }
+
+    pub fn open_object(&mut self) -> &mut Self {
+        self.comma();
+        self.out.push(b'{');
+        self
+    }
+
+    pub fn close_object(&mut self) -> &mut Self {
+        self.out.push(b'}');
+        self
+    }
+
+    pub fn open_array(&mut self) -> &mut Self {
+        self.comma();
+        self.out.push(b'[');
+        self
+    }
+
+    pub fn close_array(&mut self) -> &mut Self {
+        self.out.push(b']');
+        self
+    }
+
+    /// A value that is JSON already.
+    pub fn raw(&mut self, json: &str) -> &mut Self {
+        self.comma();
+        self.out.extend_from_slice(json.as_bytes());
+        self
+    }
+
+    /// A value that is JSON already, without the white space between its tokens: one line.
+    pub fn compact(&mut self, json: &str) -> &mut Self {
+        self.comma();
+        compact(json, &mut self.out);
+        self
+    }
+
+    pub fn text(&mut self, text: &Text<'_>) -> &mut Self {
+        self.comma();
+        text.write(&mut self.out);
+        self
+    }
+
+    pub fn str(&mut self, text: &str) -> &mut Self {
+        self.comma();
+        self.out.push(b'"');
+        escape(text, &mut self.out);
+        self.out.push(b'"');
+        self
+    }
+
+    pub fn number(&mut self, number: u64) -> &mut Self {
+        self.comma();
+        self.out.extend_from_slice(number.to_string().as_bytes());
+        self
+    }
+
+    pub fn bool(&mut self, value: bool) -> &mut Self {
+        self.raw(if value { "true" } else { "false" })
+    }
+
+    pub fn null(&mut self) -> &mut Self {
+        self.raw("null")
+    }
+
+    /// One string of several texts, joined without being read.
+    pub fn joined<'t, 'a: 't>(&mut self, texts: impl IntoIterator<Item = &'t Text<'a>>) -> &mut Self {
+        self.comma();
+        self.out.push(b'"');
+        for text in texts {
+            text.write_inside(&mut self.out);
+        }
+        self.out.push(b'"');
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_are_those_of_the_value_whatever_its_spelling() {
+        for raw in [r"\u00e4\ud83d\ude00\t\u0022\/x", r"\ud83d\u0041", r"\ude00", r"\ud83d", r"a\\n", "größe"] {
+            let token = Text::token(raw, raw.contains('\\'));
+            let value = token.value();
+            assert_eq!(token.letters().collect::<String>(), value, "{raw}");
+            assert_eq!(token.code_points(), value.chars().count() as u64, "{raw}");
+            assert_eq!(token.decoded_bytes(), value.len() as u64, "{raw}");
+        }
+        assert_eq!(Text::token(r"\ud83d\ude00", true).value(), "😀");
+        assert_eq!(Text::token(r"\ud83dx", true).value(), "\u{fffd}x");
+    }
+}

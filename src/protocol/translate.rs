@@ -1,0 +1,454 @@
+//! From one protocol to the other: the request through the form and out in the vendor's words, the answer back as
+//! events, streamed or folded.
+//!
+//! It must not know either protocol's fields: it only joins the rooms' doors. It has no clock and no chance: times
+//! and ids come from above.
+//!
+//! Read next: `protocol/form.rs`, then the room of the caller's protocol.
+
+use super::answer::{Fault, Whole};
+use super::failure::{Failure, Kind, VendorError};
+use super::form::answer::{Event, Piece, Recall, Sink, Start, Stop};
+use super::form::{Refused, Request, Warnings};
+use super::request::DEPTH_MAX;
+use super::rules::{Accepts, Outcome, Target};
+use super::sse::Decoder;
+use super::text::Text;
+use super::tree::{Nodes, Tree};
+use super::{Protocol, chat, estimate, messages};
+use crate::usage::Usage;
+use bytes::Bytes;
+
+/// The deepest nesting of an answer that is read. Requests are bounded more tightly.
+pub(super) const ANSWER_DEPTH_MAX: u32 = 128;
+
+/// The most memory for a tree that a stream keeps for its next event.
+const IDLE_NODES_MAX: usize = 1024;
+
+/// A request that is to be said in the vendor's protocol.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    pub surface: Protocol,
+    pub body: &'a [u8],
+    pub target: Target<'a>,
+    /// Whose end users are told apart, by a hash.
+    pub account_id: &'a str,
+    /// Where the account can pay for less than was asked: the limit to send.
+    pub output_limit: Option<u64>,
+    /// Every warning is a refusal.
+    pub strict: bool,
+    /// Of the answer, in seconds since 1970.
+    pub created: u64,
+    /// This request's own id.
+    pub request_id: &'a str,
+}
+
+/// The request in the vendor's words.
+#[derive(Debug)]
+pub struct Translated {
+    pub body: Bytes,
+    /// `action:path`, sorted.
+    pub warnings: Vec<String>,
+    /// The vendor is asked for a stream, whether or not the caller did.
+    pub streams: bool,
+    /// A thinking configuration or thinking blocks went out, which the vendor may refuse for reasons that only it
+    /// can see.
+    pub carries_thinking: bool,
+    pub recall: Recall,
+}
+
+/// What the writers are told besides the request.
+#[derive(Clone, Copy, Debug)]
+pub struct Given<'a> {
+    pub target: Target<'a>,
+    pub account_id: &'a str,
+    /// Lowered by what the account can pay.
+    pub output_limit: Option<u64>,
+    /// Leave reasoning out: the vendor refused it the first time.
+    pub without_thinking: bool,
+}
+
+/// What a writer of requests made.
+#[derive(Debug, Default)]
+pub struct Written {
+    pub body: Vec<u8>,
+    pub streams: bool,
+    pub carries_thinking: bool,
+}
+
+/// What comes of every member of a surface's requests when they are translated. How a path is written stands with each
+/// table.
+pub fn fields(surface: Protocol) -> &'static [(&'static str, Outcome)] {
+    match surface {
+        Protocol::Chat => chat::read_request::FIELDS,
+        Protocol::Messages => messages::read_request::FIELDS,
+    }
+}
+
+/// The vendor's path for answers.
+pub fn path(vendor: Protocol) -> &'static str {
+    match vendor {
+        Protocol::Chat => "/v1/chat/completions",
+        Protocol::Messages => "/v1/messages",
+    }
+}
+
+/// What tells a waiting client of this surface that a stream is alive.
+pub fn keep_alive(surface: Protocol) -> &'static [u8] {
+    match surface {
+        Protocol::Chat => chat::write_stream::KEEP_ALIVE,
+        Protocol::Messages => messages::write_stream::KEEP_ALIVE,
+    }
+}
+
+/// Says a request in the vendor's words. `without_thinking`: again, after the vendor refused its reasoning.
+///
+/// # Errors
+/// The request breaks a rule of its surface, or asks for what the model cannot do and must not be done without.
+pub fn request(asked: &Asked<'_>, without_thinking: bool) -> Result<Translated, Failure> {
+    let tree = read_tree(asked.body)?;
+    let mut warnings = Warnings::default();
+    let mut request = read(asked.surface, &tree, &mut warnings).map_err(|refused| *refused)?;
+    let mut recall = Recall {
+        public_model: asked.target.public_model.to_owned(),
+        created: asked.created,
+        seed: asked.request_id.to_owned(),
+        include_usage: request.include_usage,
+        input_estimate: estimate::input_tokens(&request),
+        output_limit: request.limit.map_or(0, |limit| limit.tokens),
+        ..Recall::default()
+    };
+    let Asked { target, account_id, output_limit, .. } = *asked;
+    let given = Given { target, account_id, output_limit, without_thinking };
+    let written = match target.accepts {
+        Accepts::Messages(model) => {
+            messages::write_request::write(&mut request, model, &given, &mut warnings, &mut recall)
+        }
+        Accepts::Chat(model) => chat::write_request::write(&mut request, model, &given, &mut warnings, &mut recall),
+    };
+    let written = written.map_err(|refused| *refused)?;
+    let warnings = warnings.into_tokens();
+    if let (true, Some(token)) = (asked.strict, warnings.first()) {
+        return Err(Failure::new(Kind::InvalidRequest, format!("Strict mode: {token}")));
+    }
+    let Written { body, streams, carries_thinking } = written;
+    Ok(Translated { body: body.into(), warnings, streams, carries_thinking, recall })
+}
+
+/// Input tokens of a request, estimated upwards.
+///
+/// # Errors
+/// The body breaks a rule of its surface.
+pub fn count_tokens(surface: Protocol, body: &[u8]) -> Result<u64, Failure> {
+    let tree = read_tree(body)?;
+    let request = read(surface, &tree, &mut Warnings::default()).map_err(|refused| *refused)?;
+    Ok(estimate::input_tokens(&request))
+}
+
+fn read_tree(body: &[u8]) -> Result<Tree<'_>, Failure> {
+    let not_json = || Failure::new(Kind::InvalidRequest, "The request body is not valid JSON.");
+    let text = std::str::from_utf8(body).map_err(|_| not_json())?;
+    Tree::read(text, DEPTH_MAX, Nodes::new()).map_err(|_| not_json())
+}
+
+fn read<'a>(surface: Protocol, tree: &'a Tree<'a>, warnings: &mut Warnings) -> Result<Request<'a>, Refused> {
+    match surface {
+        Protocol::Chat => chat::read_request::read(tree.root(), warnings),
+        Protocol::Messages => messages::read_request::read(tree.root(), warnings),
+    }
+}
+
+/// A vendor's stream on its way to a client of the other protocol.
+#[derive(Debug)]
+pub struct StreamTranslation {
+    decoder: Decoder,
+    reader: Reader,
+    tally: Tally,
+    nodes: Nodes,
+    is_over: bool,
+}
+
+#[derive(Debug)]
+enum Reader {
+    Chat(chat::read_stream::Reader),
+    Messages(messages::read_stream::Reader),
+}
+
+#[derive(Debug)]
+enum Writer {
+    ChatStream(chat::write_stream::Stream),
+    ChatWhole(chat::write_stream::Whole),
+    MessagesStream(messages::write_stream::Stream),
+    MessagesWhole(messages::write_stream::Whole),
+}
+
+/// Counts what goes by.
+#[derive(Debug)]
+struct Tally {
+    writer: Writer,
+    vendor: Protocol,
+    started: bool,
+    completed: bool,
+    generated_bytes: u64,
+    usage: Option<Usage>,
+    is_final: bool,
+    is_finishing: bool,
+    is_refusal: bool,
+    has_other_output: bool,
+}
+
+impl Sink for Tally {
+    fn event(&mut self, event: Event<'_>) {
+        match &event {
+            Event::Start(_) => self.started = true,
+            Event::Delta { text, .. } => self.count(text),
+            Event::Open { piece, .. } => self.has_other_output |= !matches!(piece, Piece::Text | Piece::Thinking),
+            Event::Signature { .. } => self.has_other_output = true,
+            Event::Stop(stop) => {
+                self.is_finishing = true;
+                self.is_refusal = matches!(stop, Stop::Refusal { .. });
+            }
+            Event::Usage { usage, is_final } => {
+                self.usage = Some(*usage);
+                self.is_final |= *is_final;
+            }
+            Event::End | Event::Citation { .. } | Event::Close { .. } => {}
+        }
+        let is_end = matches!(event, Event::End);
+        match &mut self.writer {
+            Writer::ChatStream(writer) => writer.event(event),
+            Writer::ChatWhole(writer) => writer.event(event),
+            Writer::MessagesStream(writer) => writer.event(event),
+            Writer::MessagesWhole(writer) => writer.event(event),
+        }
+        self.completed |= is_end && !self.overflowed();
+    }
+}
+
+impl Tally {
+    fn new(vendor: Protocol, surface: Protocol, recall: Recall, streamed: bool) -> Self {
+        let writer = match (surface, streamed) {
+            (Protocol::Chat, true) => Writer::ChatStream(chat::write_stream::Stream::new(recall)),
+            (Protocol::Chat, false) => Writer::ChatWhole(chat::write_stream::Whole::new(recall)),
+            (Protocol::Messages, true) => Writer::MessagesStream(messages::write_stream::Stream::new(recall)),
+            (Protocol::Messages, false) => Writer::MessagesWhole(messages::write_stream::Whole::new(recall)),
+        };
+        Tally {
+            writer,
+            vendor,
+            started: false,
+            completed: false,
+            generated_bytes: 0,
+            usage: None,
+            is_final: false,
+            is_finishing: false,
+            is_refusal: false,
+            has_other_output: false,
+        }
+    }
+
+    fn count(&mut self, text: &Text<'_>) {
+        self.generated_bytes = self.generated_bytes.saturating_add(text.decoded_bytes());
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        self.usage.filter(|_| self.is_final)?.believed(self.generated_bytes)
+    }
+
+    fn refused_free(&self) -> bool {
+        let is_nothing = !self.has_other_output && self.generated_bytes == 0;
+        self.vendor == Protocol::Messages && self.is_refusal && is_nothing
+    }
+
+    /// The writer had to hold back more than it may.
+    fn overflowed(&self) -> bool {
+        match &self.writer {
+            Writer::ChatStream(writer) => writer.overflowed(),
+            Writer::ChatWhole(writer) => writer.overflowed(),
+            Writer::MessagesStream(writer) => writer.overflowed(),
+            Writer::MessagesWhole(writer) => writer.overflowed(),
+        }
+    }
+
+    /// What may leave now. Of a whole answer nothing, until it is complete.
+    fn take(&mut self, out: &mut Vec<u8>) {
+        match &mut self.writer {
+            Writer::ChatStream(writer) => writer.take(out),
+            Writer::MessagesStream(writer) => writer.take(out),
+            Writer::ChatWhole(writer) if self.completed => out.extend_from_slice(&writer.body()),
+            Writer::MessagesWhole(writer) if self.completed => out.extend_from_slice(&writer.body()),
+            Writer::ChatWhole(_) | Writer::MessagesWhole(_) => {}
+        }
+    }
+}
+
+impl StreamTranslation {
+    /// `streamed`: the caller wants a stream too; else the answer is folded into one body. `event_bytes_max`: the
+    /// largest event of the vendor that is held.
+    pub fn new(vendor: Protocol, surface: Protocol, recall: Recall, streamed: bool, event_bytes_max: usize) -> Self {
+        let reader = match vendor {
+            Protocol::Chat => Reader::Chat(chat::read_stream::Reader::default()),
+            Protocol::Messages => Reader::Messages(messages::read_stream::Reader::default()),
+        };
+        StreamTranslation {
+            decoder: Decoder::new(event_bytes_max),
+            reader,
+            tally: Tally::new(vendor, surface, recall, streamed),
+            nodes: Nodes::new(),
+            is_over: false,
+        }
+    }
+
+    /// Appends to `out` what may be sent on of the vendor's `bytes`. The terminal event's bytes are in `out` when
+    /// [`StreamTranslation::completed`] turns true within this call: the caller journals before it releases `out`.
+    /// After a fault or the terminal event, bytes are dropped.
+    ///
+    /// # Errors
+    /// The stream cannot go on; nothing of the event at fault was passed on.
+    pub fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+        if self.is_over {
+            return Ok(());
+        }
+        self.decoder.feed(bytes);
+        let outcome = self.pass();
+        self.tally.take(out);
+        self.is_over = outcome.is_err() || self.tally.completed;
+        outcome
+    }
+
+    /// The vendor's body ended.
+    ///
+    /// # Errors
+    /// The answer did not.
+    pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), Fault> {
+        if self.is_over {
+            return if self.tally.completed { Ok(()) } else { Err(Fault::Cut) };
+        }
+        self.is_over = true;
+        // Some vendors leave out the last blank line; a line that was cut is not JSON and shows as such.
+        self.decoder.close();
+        let outcome = match self.pass() {
+            Err(fault @ Fault::Vendor(_)) => Err(fault),
+            _ if self.tally.completed => Ok(()),
+            _ => match &mut self.reader {
+                Reader::Chat(reader) => reader.finish(&mut self.tally),
+                Reader::Messages(reader) => reader.finish(&mut self.tally),
+            },
+        };
+        self.tally.take(out);
+        if self.tally.overflowed() { Err(Fault::TooLarge) } else { outcome }
+    }
+
+    fn pass(&mut self) -> Result<(), Fault> {
+        while !self.tally.completed {
+            let event = match self.decoder.next() {
+                Ok(Some(event)) => event,
+                Ok(None) => break,
+                Err(_) => return Err(Fault::TooLarge),
+            };
+            let data = event.data.unwrap_or_default().trim_ascii();
+            // By the rules of event streams nothing is no event; a comment wrapped as data is none either.
+            if data.is_empty() || data.starts_with(b":") {
+                continue;
+            }
+            let nodes = std::mem::take(&mut self.nodes);
+            let (nodes, outcome) = match &mut self.reader {
+                Reader::Chat(reader) => reader.event(event.name, data, nodes, &mut self.tally),
+                Reader::Messages(reader) => reader.event(event.name, data, nodes, &mut self.tally),
+            };
+            // One large event must not make a long stream large for good.
+            self.nodes = if nodes.capacity() > IDLE_NODES_MAX { Nodes::new() } else { nodes };
+            outcome?;
+            if self.tally.overflowed() {
+                return Err(Fault::TooLarge);
+            }
+        }
+        Ok(())
+    }
+
+    /// The answer is whole, and its last byte was given out.
+    pub fn completed(&self) -> bool {
+        self.tally.completed
+    }
+
+    /// A reason to end was given: only usage and the terminal event may be missing.
+    pub fn is_finishing(&self) -> bool {
+        self.tally.is_finishing && !self.tally.completed
+    }
+
+    /// Anything was heard of the answer.
+    pub fn started(&self) -> bool {
+        self.tally.started
+    }
+
+    /// What the answer used, if the vendor told in full; zeros beside delivered text are no telling.
+    pub fn usage(&self) -> Option<Usage> {
+        self.tally.usage()
+    }
+
+    /// The usage so far, as a vendor tells it before its end.
+    pub fn input_learned(&self) -> Option<Usage> {
+        self.tally.usage
+    }
+
+    /// Bytes of text, reasoning, refusal and tool arguments, as UTF-8: for estimates.
+    pub fn generated_bytes(&self) -> u64 {
+        self.tally.generated_bytes
+    }
+
+    /// A messages vendor refused before any output, which it documents as free.
+    pub fn refused_free(&self) -> bool {
+        self.tally.refused_free()
+    }
+}
+
+/// Reads a vendor's whole answer and says it in the caller's protocol.
+///
+/// # Errors
+/// It is none.
+pub fn whole(vendor: Protocol, surface: Protocol, recall: Recall, streamed: bool, body: &[u8]) -> Result<Whole, Fault> {
+    let text = std::str::from_utf8(body).map_err(|_| Fault::NotJson)?;
+    let tree = Tree::read(text, ANSWER_DEPTH_MAX, Nodes::new()).map_err(|_| Fault::NotJson)?;
+    let mut tally = Tally::new(vendor, surface, recall, streamed);
+    match vendor {
+        Protocol::Chat => chat::read_stream::whole(tree.root(), &mut tally)?,
+        Protocol::Messages => messages::read_stream::whole(tree.root(), &mut tally)?,
+    }
+    if tally.overflowed() {
+        return Err(Fault::TooLarge);
+    }
+    let mut out = Vec::with_capacity(body.len());
+    tally.take(&mut out);
+    Ok(Whole {
+        body: out.into(),
+        usage: tally.usage(),
+        generated_bytes: tally.generated_bytes,
+        refused_free: tally.refused_free(),
+    })
+}
+
+/// A messages vendor refuses the reasoning that came with a request: what only it can check, such as a signature.
+pub fn refuses_thinking(error_body: &[u8]) -> bool {
+    let message = VendorError::read(error_body).unwrap_or_default().message;
+    let says = |word: &str| message.contains(word);
+    says("thinking") && (says("signature") || says("Expected") || says("cannot be modified"))
+}
+
+/// A chat vendor's model that reasons had no room to say anything; it calls that an error.
+pub fn means_limit_reached(error_body: &[u8]) -> bool {
+    let message = VendorError::read(error_body).unwrap_or_default().message;
+    message.starts_with("Could not finish the message because max_tokens or model output limit was reached")
+}
+
+/// An answer that ran into its output limit before anything was said.
+pub fn nothing_said(vendor: Protocol, surface: Protocol, recall: Recall, streamed: bool) -> Vec<u8> {
+    let usage = Usage { input: recall.input_estimate, output: recall.output_limit, ..Usage::default() };
+    let mut tally = Tally::new(vendor, surface, recall, streamed);
+    tally.event(Event::Start(Start::default()));
+    tally.event(Event::Stop(Stop::MaxTokens));
+    tally.event(Event::Usage { usage, is_final: true });
+    tally.event(Event::End);
+    let mut out = Vec::new();
+    tally.take(&mut out);
+    out
+}

@@ -1,0 +1,134 @@
+//! What real clients send, recorded (`tests/clients/`, long texts replaced by filler of the same length): every request
+//! of every one of them goes to every model of either vendor, is answered, told of its losses, and billed.
+//!
+//! What is warned about stands in `tests/clients/warnings.json`: a change there is a change that users see.
+
+use crate::account::micro;
+use crate::client::{self, Request};
+use crate::surface::{Chat, Messages, Surface};
+use crate::world::World;
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+#[derive(Deserialize)]
+struct Recorded {
+    method: String,
+    path: String,
+    headers: Vec<(String, String)>,
+    body: Value,
+}
+
+const MODELS: [&str; 5] = ["alpha-opus-4-7", "alpha-sonnet-4-6", "alpha-haiku-4-5-20251001", "beta-5.2", "beta-5.5"];
+
+/// Names at the vendors.
+const UPSTREAM: [(&str, &str); 5] = [
+    ("alpha-opus-4-7", "claude-opus-4-7"),
+    ("alpha-sonnet-4-6", "claude-sonnet-4-6"),
+    ("alpha-haiku-4-5-20251001", "claude-haiku-4-5-20251001"),
+    ("beta-5.2", "gpt-5.2"),
+    ("beta-5.5", "gpt-5.5"),
+];
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients")
+}
+
+fn recorded() -> Vec<(String, Recorded)> {
+    let mut files: Vec<_> = std::fs::read_dir(folder()).unwrap().flatten().map(|entry| entry.path()).collect();
+    files.retain(|file| !file.ends_with("warnings.json"));
+    files.sort();
+    let mut all = Vec::new();
+    for file in files {
+        let requests: Vec<Recorded> = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        let name = file.file_stem().unwrap().to_string_lossy().into_owned();
+        all.extend(requests.into_iter().enumerate().map(|(index, request)| (format!("{name}#{index}"), request)));
+    }
+    all
+}
+
+/// Of the client's own headers those that are about it and not about the connection.
+fn request(recorded: &Recorded, model: &str, key: &str) -> Request {
+    let mut body = recorded.body.clone();
+    body["model"] = model.into();
+    assert_eq!(recorded.method, "POST");
+    let mut request = Request::post(&recorded.path, body.to_string()).bearer(key);
+    for (name, value) in &recorded.headers {
+        let own =
+            ["host", "connection", "content-length", "transfer-encoding", "authorization", "x-api-key", "content-type"];
+        if !own.contains(&name.to_ascii_lowercase().as_str()) {
+            request = request.header(name, value);
+        }
+    }
+    request
+}
+
+fn is_own(surface: Surface, model: &str) -> bool {
+    model.starts_with("alpha") == (surface == Messages)
+}
+
+/// The status that the vendor has for the same request without a gateway.
+fn at_its_vendor(world: &World, recorded: &Recorded, model: &str) -> u16 {
+    let (_, upstream) = UPSTREAM.into_iter().find(|(id, _)| *id == model).unwrap();
+    let request = request(recorded, upstream, "sim-key").header("x-api-key", "sim-key");
+    client::ask(world.vendor.port, &request).status
+}
+
+#[test]
+fn every_request_of_real_clients_goes_to_every_model() {
+    let world = World::new();
+    let expected: BTreeMap<String, BTreeMap<String, String>> =
+        serde_json::from_str(&std::fs::read_to_string(folder().join("warnings.json")).unwrap()).unwrap();
+    let mut found: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
+    let mut faults = Vec::new();
+    for (name, recorded) in recorded() {
+        let account = world.account_with(&format!("{}@example.test", name.replace('#', "-")), &[]);
+        world.json(&["account", "grant", &account.id, "100000", "--ref", &name]);
+        let surface = if recorded.path.contains("chat") { Chat } else { Messages };
+        for model in MODELS {
+            let answer = world.ask(&request(&recorded, model, &account.key));
+            let is_thread = recorded.body.get("thread").is_some() && model.starts_with("beta");
+            if is_thread {
+                let error = &answer.json()["error"];
+                assert_eq!(error["details"]["error_code"], "thread_unsupported_request", "{name} {model}: {error}");
+                continue;
+            }
+            if answer.status == 400 && is_own(surface, model) {
+                // What its vendor refuses is passed on, in its words.
+                assert_eq!(at_its_vendor(&world, &recorded, model), 400, "{name} {model}: {}", answer.text());
+                continue;
+            }
+            if answer.status != 200 {
+                faults.push(format!("{name} {model}: {} {}", answer.status, answer.text()));
+                continue;
+            }
+            let streamed = recorded.body["stream"] == true;
+            if streamed && !surface.is_complete(&answer) {
+                faults.push(format!("{name} {model}: {}", answer.text()));
+            }
+            let receipt = world.receipt(&account, &answer.request_id());
+            assert_eq!((&receipt["outcome"], &receipt["estimated"]), (&"completed".into(), &false.into()), "{receipt}");
+            assert!(micro(&receipt["credits"]) > 0, "{name} {model}: {receipt}");
+            if let Some(warnings) = answer.header("x-gateway-warnings") {
+                found.entry(name.clone()).or_default().insert(model.to_owned(), warnings.to_owned());
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{} refused:\n{}", faults.len(), faults.join("\n"));
+    assert!(found == expected, "what is warned about has changed: {}", serde_json::to_string_pretty(&found).unwrap());
+    world.close();
+}
+
+/// The table is about what is recorded, and about models that there are.
+#[test]
+fn the_table_of_warnings_names_no_stranger() {
+    let expected: BTreeMap<String, BTreeMap<String, String>> =
+        serde_json::from_str(&std::fs::read_to_string(folder().join("warnings.json")).unwrap()).unwrap();
+    let names: Vec<_> = recorded().into_iter().map(|(name, _)| name).collect();
+    for (name, models) in expected {
+        assert!(names.contains(&name), "{name}");
+        assert!(models.keys().all(|model| MODELS.contains(&model.as_str())), "{name}: {models:?}");
+    }
+    assert!(names.len() >= 56, "{}", names.len());
+}

@@ -1,0 +1,84 @@
+"""Every member of the request types of the installed SDKs, as paths: what the tables of outcomes must cover.
+
+`messages[].content[].image_url.detail` is a member of the chat surface. On the messages surface the items of a list are
+told by their type, `messages[].content[image].source`; a block inside a block goes by the block's own path. Members that
+only a vendor's preview gates open are among them.
+
+    python request_fields.py chat|messages
+"""
+
+import sys
+import types
+import typing
+from typing import Annotated, Literal, Required, Union, get_args, get_origin
+
+import typing_extensions
+
+MARKS = (Annotated, Required, typing.NotRequired, typing_extensions.Required, typing_extensions.NotRequired)
+LISTS = ("Iterable", "Sequence", "list", "SequenceNotStr")
+# Where blocks stand: whatever is inside one of them goes by this path.
+BLOCKS = "messages[].content"
+
+
+def variants(kind) -> list:
+    while get_origin(kind) in MARKS:
+        kind = get_args(kind)[0]
+    if get_origin(kind) in (Union, types.UnionType):
+        return [one for part in get_args(kind) for one in variants(part)]
+    return [kind]
+
+
+def is_typed_dict(kind) -> bool:
+    return isinstance(kind, type) and hasattr(kind, "__required_keys__")
+
+
+def members(kind) -> dict:
+    return typing_extensions.get_type_hints(kind, include_extras=True)
+
+
+def type_names(kind) -> list[str]:
+    literals = (one for one in variants(members(kind).get("type", None)) if get_origin(one) is Literal)
+    return [name for one in literals for name in get_args(one)]
+
+
+def walk(kind, path: str, typed: bool, found: set[str]) -> None:
+    for one in variants(kind):
+        if getattr(get_origin(one), "__name__", "") in LISTS:
+            for item in variants(get_args(one)[0]):
+                names = type_names(item) if typed and is_typed_dict(item) else []
+                base = BLOCKS if path.startswith(f"{BLOCKS}[") else path
+                for here in [f"{base}[{name}]" for name in names] or [f"{path}[]"]:
+                    walk(item, here, typed, found)
+        elif is_typed_dict(one):
+            for name, member in members(one).items():
+                here = f"{path}.{name}" if path else name
+                if here not in found:
+                    found.add(here)
+                    walk(member, here, typed, found)
+                elif here.count("[") + here.count(".") < 6:
+                    walk(member, here, typed, found)
+
+
+def fields(surface: str) -> list[str]:
+    found: set[str] = set()
+    if surface == "chat":
+        from openai.types.chat import completion_create_params as params
+
+        kinds = [params.CompletionCreateParamsNonStreaming, params.CompletionCreateParamsStreaming]
+    else:
+        from anthropic.types import message_create_params as params
+        from anthropic.types.beta import message_create_params as preview
+
+        kinds = [
+            params.MessageCreateParamsNonStreaming,
+            params.MessageCreateParamsStreaming,
+            preview.MessageCreateParamsNonStreaming,
+            preview.MessageCreateParamsStreaming,
+        ]
+    for kind in kinds:
+        walk(kind, "", surface == "messages", found)
+    return sorted(found)
+
+
+if __name__ == "__main__":
+    print("\n".join(fields(sys.argv[1])))

@@ -1,0 +1,532 @@
+//! Real payloads, in folders: what a client sends, what its vendor must get, what the vendor answers, what the client
+//! must get. One runner for all of them: `tests/vectors/<pair>/<case>/`.
+//!
+//! The expected side is written from what the two protocols say, never from what the translator gave; the SDK suite
+//! reads the same files with the official clients. A folder that nobody runs, a file that nobody reads, a case of the
+//! covered lists without a vector: each fails.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use model_gateway::protocol::Protocol;
+use model_gateway::protocol::failure::Failure;
+use model_gateway::protocol::form::Effort;
+use model_gateway::protocol::request::{self, Edits};
+use model_gateway::protocol::rules::{
+    Accepts, ChatModel, MessagesModel, Outcome, ReasoningReplay, Sampling, Target, ThinkingType, ToolsWithReasoning,
+};
+use model_gateway::protocol::same::{self, StreamPass};
+use model_gateway::protocol::translate::{self, Asked, StreamTranslation};
+use model_gateway::usage::Usage;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    title: String,
+    covers: Vec<String>,
+    model: String,
+    #[serde(default)]
+    warnings: Vec<String>,
+    #[serde(default)]
+    strict: bool,
+    #[serde(default)]
+    output_limit: Option<u64>,
+    #[serde(default = "yes")]
+    official: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+struct Vector {
+    folder: PathBuf,
+    surface: Protocol,
+    vendor: Protocol,
+    case: Case,
+    seen: std::cell::RefCell<BTreeSet<String>>,
+}
+
+impl Vector {
+    fn text(&self, name: &str) -> Option<String> {
+        let text = std::fs::read_to_string(self.folder.join(name)).ok()?;
+        self.seen.borrow_mut().insert(name.to_owned());
+        Some(text)
+    }
+
+    fn json(&self, name: &str) -> Option<Value> {
+        let text = self.text(name)?;
+        Some(serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {name}: {error}", self.name())))
+    }
+
+    fn name(&self) -> String {
+        let parts: Vec<_> = self.folder.iter().rev().take(2).map(|part| part.to_string_lossy()).collect();
+        format!("{}/{}", parts[1], parts[0])
+    }
+
+    fn is_crossing(&self) -> bool {
+        self.surface != self.vendor
+    }
+}
+
+fn vectors() -> Vec<Vector> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors");
+    let mut found = Vec::new();
+    for (pair, surface, vendor) in [
+        ("chat-to-messages", Protocol::Chat, Protocol::Messages),
+        ("messages-to-chat", Protocol::Messages, Protocol::Chat),
+        ("chat-to-chat", Protocol::Chat, Protocol::Chat),
+        ("messages-to-messages", Protocol::Messages, Protocol::Messages),
+    ] {
+        for folder in folders(&root.join(pair)) {
+            let text = std::fs::read_to_string(folder.join("case.json"))
+                .unwrap_or_else(|error| panic!("{}: case.json: {error}", folder.display()));
+            let case = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+            let seen = BTreeSet::from(["case.json".to_owned()]).into();
+            found.push(Vector { folder, surface, vendor, case, seen });
+        }
+    }
+    found
+}
+
+fn folders(root: &Path) -> Vec<PathBuf> {
+    let mut folders: Vec<_> =
+        std::fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    folders.retain(|path| path.is_dir());
+    folders.sort();
+    folders
+}
+
+fn efforts(names: &[&str]) -> Vec<Effort> {
+    names.iter().map(|name| Effort::named(name).unwrap()).collect()
+}
+
+/// The model classes that the cases name.
+fn accepts(class: &str) -> Accepts {
+    let messages = |sampling, thinking: &[ThinkingType], levels: &[&str]| MessagesModel {
+        sampling,
+        thinking_types: thinking.to_vec(),
+        thinks_by_default: false,
+        effort_levels: efforts(levels),
+        prefill: sampling != Sampling::Fixed,
+        mid_system: false,
+        structured: sampling != Sampling::Free,
+        server_tools: Vec::new(),
+    };
+    let all = ["low", "medium", "high", "xhigh", "max"];
+    let manual = [ThinkingType::Enabled, ThinkingType::Disabled];
+    let adaptive = [ThinkingType::Adaptive, ThinkingType::Disabled];
+    let plain = ChatModel::default();
+    let reason = ChatModel {
+        reasoning: true,
+        effort_values: efforts(&["none", "low", "medium", "high", "xhigh"]),
+        tools_with_reasoning: ToolsWithReasoning::EffortNone,
+        sampling: false,
+        stop: false,
+        cache_breakpoints: true,
+        verbosity: true,
+        system_role: "developer",
+        ..ChatModel::default()
+    };
+    match class {
+        "A-free" => Accepts::Messages(messages(Sampling::Free, &manual, &[])),
+        "A-oneof" | "A-manual" => Accepts::Messages(messages(Sampling::OneOf, &manual, &[])),
+        "A-fixed" => Accepts::Messages(messages(Sampling::Fixed, &adaptive, &all)),
+        "A-adaptive" => {
+            Accepts::Messages(MessagesModel { mid_system: true, ..messages(Sampling::Fixed, &adaptive, &all) })
+        }
+        "A-always" => Accepts::Messages(MessagesModel {
+            mid_system: true,
+            thinks_by_default: true,
+            ..messages(Sampling::Fixed, &[ThinkingType::Adaptive, ThinkingType::BetweenTools], &all)
+        }),
+        "B-plain" => Accepts::Chat(plain),
+        "B-reason" => Accepts::Chat(reason),
+        "B-think" => Accepts::Chat(ChatModel { tools_with_reasoning: ToolsWithReasoning::Any, ..reason }),
+        "B-responses" => Accepts::Chat(ChatModel { tools_with_reasoning: ToolsWithReasoning::ResponsesOnly, ..reason }),
+        "B-third" => {
+            Accepts::Chat(ChatModel { reasoning_replay: ReasoningReplay::ReasoningContent, ..ChatModel::default() })
+        }
+        "B-third-details" => {
+            Accepts::Chat(ChatModel { reasoning_replay: ReasoningReplay::ReasoningDetails, ..ChatModel::default() })
+        }
+        other => panic!("no such model class: {other}"),
+    }
+}
+
+/// The request that an answer belongs to where the case has none of its own.
+fn usual_request(surface: Protocol, streams: bool) -> Value {
+    let mut request = json!({"model": "public-model", "messages": [{"role": "user", "content": "Hi"}]});
+    if streams {
+        request["stream"] = json!(true);
+    }
+    if surface == Protocol::Messages {
+        request["max_tokens"] = json!(1000);
+    }
+    request
+}
+
+fn ask(vector: &Vector, body: &[u8]) -> Result<translate::Translated, Failure> {
+    let accepts = accepts(&vector.case.model);
+    let max_output_tokens = if vector.vendor == Protocol::Messages { 64_000 } else { 128_000 };
+    let asked = Asked {
+        surface: vector.surface,
+        body,
+        target: Target {
+            upstream_model: "upstream-model",
+            public_model: "public-model",
+            max_output_tokens,
+            official: vector.case.official,
+            accepts: &accepts,
+        },
+        account_id: "acct_1",
+        output_limit: vector.case.output_limit,
+        strict: vector.case.strict,
+        created: 1_700_000_000,
+        request_id: "req_0",
+    };
+    translate::request(&asked, false)
+}
+
+/// Equal as JSON values; `"*"` on the expected side fits anything.
+fn differs(expected: &Value, found: &Value, path: &str) -> Option<String> {
+    match (expected, found) {
+        (Value::String(star), _) if star == "*" => None,
+        (Value::Object(expected), Value::Object(found)) => {
+            let keys: BTreeSet<_> = expected.keys().chain(found.keys()).collect();
+            keys.into_iter().find_map(|key| {
+                let here = format!("{path}.{key}");
+                match (expected.get(key), found.get(key)) {
+                    (Some(expected), Some(found)) => differs(expected, found, &here),
+                    (Some(expected), None) => Some(format!("{here}: missing; expected {expected}")),
+                    (None, Some(found)) => Some(format!("{here}: unexpected {found}")),
+                    (None, None) => None,
+                }
+            })
+        }
+        (Value::Array(one), Value::Array(other)) => {
+            if one.len() != other.len() {
+                return Some(format!("{path}: expected {expected}, found {found}"));
+            }
+            let pairs = one.iter().zip(other).enumerate();
+            pairs.into_iter().find_map(|(index, (one, other))| differs(one, other, &format!("{path}[{index}]")))
+        }
+        (Value::Number(one), Value::Number(other)) if one.as_f64() == other.as_f64() => None,
+        _ if expected == found => None,
+        _ => Some(format!("{path}: expected {expected}, found {found}")),
+    }
+}
+
+/// The events of a stream: name, and data as JSON where it is.
+fn events(stream: &str) -> Vec<(String, Value)> {
+    let mut events = Vec::new();
+    for event in stream.replace("\r\n", "\n").split("\n\n") {
+        let (mut name, mut data) = (String::new(), Vec::new());
+        for line in event.lines() {
+            if let Some(value) = line.strip_prefix("event:") {
+                name = value.trim_start().to_owned();
+            } else if let Some(value) = line.strip_prefix("data:") {
+                data.push(value.strip_prefix(' ').unwrap_or(value));
+            }
+        }
+        if data.is_empty() {
+            continue;
+        }
+        let data = data.join("\n");
+        events.push((name, serde_json::from_str(&data).unwrap_or(Value::String(data))));
+    }
+    events
+}
+
+fn compare_streams(expected: &str, found: &str) -> Option<String> {
+    let (expected, found) = (events(expected), events(found));
+    for (index, (one, other)) in expected.iter().zip(&found).enumerate() {
+        if one.0 != other.0 {
+            return Some(format!("event {index}: expected `{}`, found `{}` {}", one.0, other.0, other.1));
+        }
+        if let Some(difference) = differs(&one.1, &other.1, &format!("event {index}")) {
+            return Some(difference);
+        }
+    }
+    let show = |rest: &[(String, Value)]| format!("{:?}", rest);
+    match expected.len().cmp(&found.len()) {
+        std::cmp::Ordering::Equal => None,
+        std::cmp::Ordering::Less => {
+            Some(format!("{} too many: {}", found.len() - expected.len(), show(&found[expected.len()..])))
+        }
+        std::cmp::Ordering::Greater => {
+            Some(format!("{} missing: {}", expected.len() - found.len(), show(&expected[found.len()..])))
+        }
+    }
+}
+
+/// What came of an answer.
+struct Told {
+    body: String,
+    failure: Option<Failure>,
+    usage: Option<Usage>,
+}
+
+/// A stream, fed in pieces of `piece` bytes.
+fn tell_stream(vector: &Vector, request: &[u8], vendor: &str, piece: usize) -> Told {
+    let mut out = Vec::new();
+    let mut failure = None;
+    if !vector.is_crossing() {
+        let outline = request::read(vector.surface, request).unwrap();
+        let mut pass = StreamPass::new(vector.surface, "public-model", !outline.include_usage, 1 << 20);
+        for piece in vendor.as_bytes().chunks(piece) {
+            if let Err(fault) = pass.push(piece, &mut out) {
+                failure = Some(fault.failure(vector.vendor, "upstream-model", "public-model"));
+                break;
+            }
+        }
+        if failure.is_none()
+            && let Err(fault) = pass.finish(&mut out)
+        {
+            failure = Some(fault.failure(vector.vendor, "upstream-model", "public-model"));
+        }
+        return Told { body: String::from_utf8(out).unwrap(), failure, usage: pass.usage() };
+    }
+    let recall = ask(vector, request).unwrap_or_else(|failure| panic!("{}: {}", vector.name(), failure.message)).recall;
+    let streamed = serde_json::from_slice::<Value>(request).unwrap()["stream"] == json!(true);
+    let mut stream = StreamTranslation::new(vector.vendor, vector.surface, recall, streamed, 1 << 20);
+    for piece in vendor.as_bytes().chunks(piece) {
+        if let Err(fault) = stream.push(piece, &mut out) {
+            failure = Some(fault.failure(vector.vendor, "upstream-model", "public-model"));
+            break;
+        }
+    }
+    if failure.is_none()
+        && let Err(fault) = stream.finish(&mut out)
+    {
+        failure = Some(fault.failure(vector.vendor, "upstream-model", "public-model"));
+    }
+    assert_eq!(stream.completed(), failure.is_none(), "{}: completed", vector.name());
+    Told { body: String::from_utf8(out).unwrap(), failure, usage: stream.usage() }
+}
+
+fn tell_whole(vector: &Vector, request: &[u8], vendor: &str) -> Told {
+    if !vector.is_crossing() {
+        return match same::whole(vector.surface, "public-model", vendor.as_bytes().to_vec().into()) {
+            Ok(whole) => {
+                Told { body: String::from_utf8(whole.body.to_vec()).unwrap(), failure: None, usage: whole.usage }
+            }
+            Err(fault) => {
+                let failure = fault.failure(vector.vendor, "upstream-model", "public-model");
+                Told { body: String::new(), failure: Some(failure), usage: None }
+            }
+        };
+    }
+    let recall = ask(vector, request).unwrap_or_else(|failure| panic!("{}: {}", vector.name(), failure.message)).recall;
+    match translate::whole(vector.vendor, vector.surface, recall, false, vendor.as_bytes()) {
+        Ok(whole) => Told { body: String::from_utf8(whole.body.to_vec()).unwrap(), failure: None, usage: whole.usage },
+        Err(fault) => {
+            let failure = fault.failure(vector.vendor, "upstream-model", "public-model");
+            Told { body: String::new(), failure: Some(failure), usage: None }
+        }
+    }
+}
+
+fn check_request(vector: &Vector) -> Result<(), String> {
+    let Some(text) = vector.text("client_request.json") else {
+        return Ok(());
+    };
+    if let Some(refusal) = vector.json("refusal.json") {
+        let failure = match ask(vector, text.as_bytes()) {
+            Ok(translated) => return Err(format!("not refused: {}", String::from_utf8_lossy(&translated.body))),
+            Err(failure) => failure,
+        };
+        let rendered = failure.render(vector.surface, "req_0");
+        let body: Value = serde_json::from_slice(&rendered.body).unwrap();
+        let mut told = json!({"status": rendered.status, "message": body["error"]["message"]});
+        for key in ["param", "code", "type", "details"] {
+            told[key] = body["error"][key].clone();
+        }
+        for (key, value) in refusal.as_object().unwrap() {
+            if let Some(difference) = differs(value, &told[key], key) {
+                return Err(format!("{difference}\n  told: {told}"));
+            }
+        }
+        return Ok(());
+    }
+    let (body, warnings) = if vector.is_crossing() {
+        let translated = ask(vector, text.as_bytes()).map_err(|failure| format!("refused: {}", failure.message))?;
+        (translated.body, translated.warnings)
+    } else {
+        passed(vector, &text)
+    };
+    if let Some(expected) = vector.json("vendor_request.json") {
+        let found = serde_json::from_slice(&body)
+            .map_err(|error| format!("vendor_request: {error}: {}", String::from_utf8_lossy(&body)))?;
+        if let Some(difference) = differs(&expected, &found, "vendor_request") {
+            return Err(format!("{difference}\n  sent: {found}"));
+        }
+    }
+    if warnings != vector.case.warnings {
+        return Err(format!("warnings: expected {:?}, found {warnings:?}", vector.case.warnings));
+    }
+    Ok(())
+}
+
+/// A request that keeps its protocol.
+fn passed(vector: &Vector, text: &str) -> (bytes::Bytes, Vec<String>) {
+    let body = bytes::Bytes::from(text.to_owned());
+    let outline = request::read(vector.surface, &body).unwrap();
+    let edits = Edits {
+        model: "upstream-model",
+        output_limit: vector.case.output_limit,
+        output_limit_field: if vector.vendor == Protocol::Chat { "max_completion_tokens" } else { "max_tokens" },
+        thinking_budget: None,
+        include_usage: vector.surface == Protocol::Chat && outline.stream,
+    };
+    let stripped = request::strip(vector.surface, vector.case.official, &body);
+    let warnings = stripped.warnings.clone();
+    (request::rewrite_stripped(&body, &outline, &edits, stripped), warnings)
+}
+
+fn check_answer(vector: &Vector) -> Result<(), String> {
+    let (vendor, streams) = match (vector.text("vendor_response.json"), vector.text("vendor_response.sse")) {
+        (Some(whole), None) => (whole, false),
+        (None, Some(stream)) => (stream, true),
+        (None, None) => return Ok(()),
+        (Some(_), Some(_)) => return Err("two vendor responses".to_owned()),
+    };
+    let request = match vector.text("client_request.json") {
+        Some(text) => text,
+        None => usual_request(vector.surface, streams).to_string(),
+    };
+    let pieces: &[usize] = if streams { &[usize::MAX, 1, 7, 64] } else { &[0] };
+    for piece in pieces {
+        let told = match streams {
+            true => tell_stream(vector, request.as_bytes(), &vendor, *piece),
+            false => tell_whole(vector, request.as_bytes(), &vendor),
+        };
+        compare_answer(vector, &told).map_err(|error| format!("in pieces of {piece}: {error}"))?;
+    }
+    Ok(())
+}
+
+fn compare_answer(vector: &Vector, told: &Told) -> Result<(), String> {
+    if let Some(expected) = vector.text("client_response.sse")
+        && let Some(difference) = compare_streams(&expected, &told.body)
+    {
+        return Err(format!("{difference}\n  told:\n{}", told.body));
+    }
+    if let Some(expected) = vector.json("client_response.json") {
+        if let Some(failure) = &told.failure {
+            return Err(format!("failed: {}", failure.reason()));
+        }
+        let found = serde_json::from_str(&told.body).map_err(|error| format!("{error}: {}", told.body))?;
+        if let Some(difference) = differs(&expected, &found, "client_response") {
+            return Err(format!("{difference}\n  told: {found}"));
+        }
+    }
+    let expected = vector.json("client_failure.json").map(|failure| failure["kind"].as_str().unwrap().to_owned());
+    let found = told.failure.as_ref().map(|failure| failure.reason().to_owned());
+    if expected != found {
+        return Err(format!("failure: expected {expected:?}, found {found:?}\n  told:\n{}", told.body));
+    }
+    if let Some(expected) = vector.json("usage.json") {
+        let found = serde_json::to_value(told.usage).unwrap();
+        if let Some(difference) = differs(&expected, &found, "usage") {
+            return Err(format!("{difference}; found {found}"));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_vector_holds() {
+    let only = std::env::args().nth(2).unwrap_or_default();
+    let mut faults = Vec::new();
+    let vectors = vectors();
+    for vector in &vectors {
+        if !vector.name().contains(&only) {
+            continue;
+        }
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            check_request(vector).and_then(|()| check_answer(vector))
+        }));
+        match outcome {
+            Ok(Ok(())) => {}
+            Ok(Err(fault)) => faults.push(format!("{} ({})\n  {fault}", vector.name(), vector.case.title)),
+            Err(_) => faults.push(format!("{} ({})\n  panicked", vector.name(), vector.case.title)),
+        }
+        let files = std::fs::read_dir(&vector.folder).unwrap().flatten();
+        for file in files.map(|entry| entry.file_name().to_string_lossy().into_owned()) {
+            if !vector.seen.borrow().contains(&file) {
+                faults.push(format!("{}: {file} is read by nobody", vector.name()));
+            }
+        }
+        if vector.seen.borrow().len() < 2 {
+            faults.push(format!("{}: expects nothing", vector.name()));
+        }
+    }
+    assert!(faults.is_empty(), "{} of {} vectors:\n{}", faults.len(), vectors.len(), faults.join("\n"));
+}
+
+/// A member is decided by its own row, or by the row above it that speaks for all below: one of a thing that is left
+/// out or refused, or one that has no rows below it.
+fn decided(fields: &BTreeMap<&str, Outcome>, path: &str) -> bool {
+    let has_rows_below = |row: &str| {
+        fields
+            .range(row..)
+            .skip(1)
+            .take_while(|(path, _)| path.starts_with(row))
+            .any(|(path, _)| matches!(path.as_bytes()[row.len()], b'.' | b'['))
+    };
+    let speaks = |row: &str| fields.get(row).is_some_and(|outcome| *outcome != Outcome::Map || !has_rows_below(row));
+    let ends = path.char_indices().filter(|(_, letter)| ".[]".contains(*letter));
+    let above = ends.map(|(at, letter)| &path[..at + usize::from(letter == ']')]);
+    let other_type = path.split_once('[').and_then(|(list, rest)| {
+        let (kind, _) = rest.split_once(']').filter(|(kind, _)| !kind.is_empty())?;
+        let own = format!("{list}[{kind}]");
+        let known = fields.contains_key(own.as_str()) || has_rows_below(&own);
+        (!known).then(|| format!("{list}[*]"))
+    });
+    let block = path.strip_prefix("messages[].content[").and_then(|rest| {
+        let own = format!("messages[].content[{}]", rest.split_once(']')?.0);
+        let known = fields.contains_key(own.as_str()) || has_rows_below(&own);
+        (!known).then(|| "messages[].content[*]".to_owned())
+    });
+    fields.contains_key(path)
+        || above.into_iter().any(speaks)
+        || other_type.or(block).is_some_and(|row| fields.contains_key(row.as_str()))
+}
+
+#[test]
+fn every_member_of_the_official_request_types_has_one_outcome() {
+    for surface in [Protocol::Chat, Protocol::Messages] {
+        let rows = translate::fields(surface);
+        let fields: BTreeMap<_, _> = rows.iter().copied().collect();
+        assert_eq!(fields.len(), rows.len(), "{surface}: a path stands twice");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/fields");
+        let list = std::fs::read_to_string(root.join(format!("{surface}.txt"))).unwrap();
+        let undecided: Vec<_> = list.lines().filter(|path| !decided(&fields, path)).collect();
+        assert!(list.lines().count() > 100 && undecided.is_empty(), "{surface}: {undecided:?}");
+    }
+}
+
+/// The list of what must be shown, each with the vectors that show it, or where else it is.
+#[test]
+fn every_case_of_the_list_has_a_vector_or_a_test() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(root.join("tests/vectors/cases.json")).unwrap();
+    let list: BTreeMap<String, BTreeMap<String, String>> = serde_json::from_str(&text).unwrap();
+    let listed: BTreeSet<&String> = list["mapping"].keys().chain(list["breakage"].keys()).collect();
+    let vectors = vectors();
+    let shown: BTreeSet<&String> = vectors.iter().flat_map(|vector| &vector.case.covers).collect();
+    for (case, place) in &list["elsewhere"] {
+        let (file, test) = place.split_once("::").unwrap();
+        let source = std::fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+        assert!(source.contains(test) && listed.contains(case), "{case}: {place}");
+    }
+    let missing: Vec<_> =
+        listed.iter().filter(|case| !shown.contains(*case) && !list["elsewhere"].contains_key(**case)).collect();
+    assert!(listed.len() == 126 && missing.is_empty(), "nothing shows {missing:?}");
+    let unknown: Vec<_> = shown.difference(&listed).collect();
+    assert!(unknown.is_empty(), "vectors show what is not listed: {unknown:?}");
+}
