@@ -382,7 +382,7 @@ fn passed(vector: &Vector, text: &str) -> (bytes::Bytes, Vec<String>) {
         thinking_budget: None,
         include_usage: vector.surface == Protocol::Chat && outline.stream,
     };
-    let stripped = request::strip(vector.surface, vector.case.official, &body);
+    let stripped = request::strip(vector.surface, vector.case.official, &body, &outline);
     let warnings = stripped.warnings.clone();
     (request::rewrite_stripped(&body, &outline, &edits, stripped), warnings)
 }

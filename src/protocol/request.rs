@@ -15,7 +15,7 @@ mod features;
 mod rewrite;
 mod strip;
 
-pub use features::Features;
+pub use features::{Features, Leftovers};
 pub use rewrite::{Edits, rewrite, rewrite_stripped};
 pub use strip::{Stripped, strip};
 

@@ -180,7 +180,7 @@ impl Order<'_> {
             thinking_budget,
             include_usage: self.surface == Protocol::Chat && self.outline.stream,
         };
-        let stripped = request::strip(self.surface, vendor.official, &self.body);
+        let stripped = request::strip(self.surface, vendor.official, &self.body, &self.outline);
         let warnings = stripped.warnings.clone();
         self.bear(&warnings)?;
         Ok(Sent {

@@ -8,6 +8,7 @@
 pub use crate::protocol::answer::Fault;
 use crate::protocol::text::Text;
 use crate::usage::Usage;
+use std::collections::HashMap;
 
 /// One thing that happened. Slots are the reader's own numbers, one per piece of the answer, never used again.
 ///
@@ -117,7 +118,7 @@ pub struct Recall {
     /// Where ids come from that the vendor did not give; the request's own id.
     pub seed: String,
     /// Alias sent to the vendor → the caller's own name of the tool.
-    pub tool_names: Vec<(String, String)>,
+    pub tool_names: HashMap<String, String>,
     /// The caller's own names of its custom tools (chat): their calls go back as custom calls.
     pub custom_tools: Vec<String>,
     /// Calls go back as `function_call` (chat).
@@ -139,7 +140,6 @@ pub struct Recall {
 impl Recall {
     /// The caller's name of a tool, from the name that the vendor was given.
     pub fn own_name<'n>(&'n self, name: &'n str) -> &'n str {
-        let renamed = self.tool_names.iter().find(|(alias, _)| alias == name);
-        renamed.map_or(name, |(_, own)| own.as_str())
+        self.tool_names.get(name).map_or(name, String::as_str)
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! Read next: `protocol/request/rewrite.rs`.
 
+use crate::protocol::rules::names;
 use crate::protocol::scan::{Broken, Kind, Scan};
 
 /// The features of a body.
@@ -35,6 +36,30 @@ pub struct Features {
     pub cache_markers: bool,
     /// One of them asks for an hour.
     pub cache_markers_1h: bool,
+    /// Something of another vendor may stand in the conversation, which this one would refuse: `request/strip.rs`
+    /// reads the body for it. In doubt, yes.
+    pub leftovers: Leftovers,
+}
+
+/// What another vendor's answer may have left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Leftovers {
+    /// A thinking block without a signature of a messages vendor.
+    pub unsigned_thinking: bool,
+    /// A call id that a messages vendor does not take.
+    pub odd_ids: bool,
+    /// A call id that is too long for a chat vendor.
+    pub long_ids: bool,
+    /// Members of the messages protocol, and of reasoning, that chat's own vendor does not know.
+    pub members: bool,
+}
+
+/// The longest call id that chat's own vendor takes.
+const CHAT_ID_LETTERS_MAX: usize = 40;
+
+/// The signature is one that a messages vendor may have made: there, and not ours.
+pub fn is_signed(signature: &str) -> bool {
+    !signature.is_empty() && !signature.starts_with("gw1.")
 }
 
 impl Features {
@@ -44,6 +69,10 @@ impl Features {
             "messages" | "system" => self.content(scan),
             "tools" => scan.array_or_skip(|scan| self.tool(scan)).map(drop),
             "cache_control" => self.cache_marker(scan),
+            "thinking" | "reasoning" | "output_config" | "top_k" => {
+                self.leftovers.members = true;
+                scan.skip().map(drop)
+            }
             "thread" => self.thread(scan),
             "modalities" => scan
                 .array_or_skip(|scan| {
@@ -71,6 +100,8 @@ struct Block {
     is_image: bool,
     is_document: bool,
     has_text_source: bool,
+    is_thinking: bool,
+    is_signed: bool,
     /// Given next to a text source it wins: which of two a vendor reads is not ours to guess.
     has_other_source: bool,
 }
@@ -86,6 +117,7 @@ impl Features {
                 self.images = self.images.saturating_add(u32::from(block.is_image));
                 let is_text = block.has_text_source && !block.has_other_source;
                 self.documents_or_files |= block.is_document && !is_text;
+                self.leftovers.unsigned_thinking |= block.is_thinking && !block.is_signed;
                 Ok(())
             }
             _ => scan.skip().map(drop),
@@ -103,6 +135,20 @@ impl Features {
             // What a model wrote for a tool is text to every model.
             "input" | "arguments" => scan.skip().map(drop),
             "cache_control" => self.cache_marker(scan),
+            "signature" => {
+                block.is_signed = scan.text_or_skip()?.is_some_and(|text| is_signed(&text.name()));
+                Ok(())
+            }
+            "id" | "tool_use_id" | "tool_call_id" => {
+                let id = scan.text_or_skip()?.map(|id| id.name()).unwrap_or_default();
+                self.leftovers.odd_ids |= !names::is_plain(&id);
+                self.leftovers.long_ids |= id.len() > CHAT_ID_LETTERS_MAX;
+                Ok(())
+            }
+            "reasoning_content" | "reasoning_details" | "thinking_blocks" => {
+                self.leftovers.members = true;
+                self.content(scan)
+            }
             "source" => self.source(block, scan),
             "image_url" | "input_image" => {
                 block.is_image |= self.media(scan)?;
@@ -128,6 +174,7 @@ impl Features {
                 block.is_document = true
             }
             "audio" | "input_audio" | "audio_url" => self.audio = true,
+            "thinking" => block.is_thinking = true,
             _ => {}
         }
     }
@@ -208,6 +255,8 @@ impl Features {
     }
 
     fn cache_marker(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
+        // Null is no marker, but a member all the same.
+        self.leftovers.members = true;
         if scan.kind()? != Kind::Null {
             self.cache_markers = true;
         }

@@ -3,11 +3,12 @@
 //! not know.
 //!
 //! It must not touch anything else, nor judge a request: what cannot be read here is the vendor's to refuse. Nearly
-//! always there is nothing to do, so a look for a few names decides whether the body is read at all.
+//! always there is nothing to do: the outline says whether the body must be read at all.
 //!
 //! Read next: `request/rewrite.rs`, which makes these edits together with its own.
 
-use super::DEPTH_MAX;
+use super::features::is_signed;
+use super::{DEPTH_MAX, Outline};
 use crate::protocol::Protocol;
 use crate::protocol::form::{Action, At, Warnings};
 use crate::protocol::rules::names::{self, CallIds};
@@ -17,8 +18,6 @@ use crate::protocol::text::Text;
 use crate::protocol::tree::{Nodes, Tree, Value};
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
-
-mod look;
 
 /// The edits that a body needs, and what is to be told of them.
 #[derive(Clone, Debug, Default)]
@@ -30,10 +29,11 @@ pub struct Stripped {
 
 /// What must go before `body` goes to a vendor of the same protocol. `official`: the vendor that defined it, not a
 /// compatible server.
-pub fn strip(protocol: Protocol, official: bool, body: &[u8]) -> Stripped {
+pub fn strip(protocol: Protocol, official: bool, body: &[u8], outline: &Outline) -> Stripped {
+    let left = outline.features.leftovers;
     let is_clean = match protocol {
-        Protocol::Messages => look::is_clean_messages(body),
-        Protocol::Chat => !official || look::is_clean_chat(body),
+        Protocol::Messages => !left.unsigned_thinking && !left.odd_ids,
+        Protocol::Chat => !official || !left.members && !left.long_ids,
     };
     let Some(text) = std::str::from_utf8(body).ok().filter(|_| !is_clean) else {
         return Stripped::default();
@@ -193,11 +193,6 @@ fn is_unsigned_thinking(block: Value<'_>) -> bool {
         && block.get("signature").and_then(Value::text).is_none_or(|signature| !is_signed(&signature.value()))
 }
 
-/// Not nothing, and none of ours.
-fn is_signed(signature: &str) -> bool {
-    !signature.is_empty() && !signature.starts_with("gw1.")
-}
-
 /// The ids of the calls so far. Each is counted, those that fit too, so that a made one is unique.
 #[derive(Default)]
 struct Calls<'a> {
@@ -245,8 +240,22 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Value as Any, json};
 
+    /// Of the body, to which a model is put where it has none.
+    fn outline(protocol: Protocol, body: &str) -> Outline {
+        let model = if body.contains("\"model\"") { "{" } else { "{\"model\":\"m\"," };
+        read(protocol, body.replacen('{', model, 1).as_bytes()).unwrap()
+    }
+
+    fn is_clean(protocol: Protocol, body: &str) -> bool {
+        let left = outline(protocol, body).features.leftovers;
+        match protocol {
+            Protocol::Messages => !left.unsigned_thinking && !left.odd_ids,
+            Protocol::Chat => !left.members && !left.long_ids,
+        }
+    }
+
     fn stripped(protocol: Protocol, body: &str) -> (String, Vec<String>) {
-        let Stripped { edits, warnings } = strip(protocol, true, body.as_bytes());
+        let Stripped { edits, warnings } = strip(protocol, true, body.as_bytes(), &outline(protocol, body));
         let mut splices: Vec<_> = edits.iter().map(|(span, text)| splice::Splice::new(*span, text)).collect();
         let mut out = Vec::new();
         splice::bytes(body.as_bytes(), &mut splices, &mut out);
@@ -279,7 +288,7 @@ mod tests {
             r#"{"messages":[{"role":"assistant","content":[{"signature":"EqQB","thinking":"","type":"thinking"}]}]}"#,
             r#"{"messages":[{"role":"assistant","content":[{"type":"redacted_thinking","data":"EmwK"}]},{"role":"user","content":"\"type\":\"thinking\""}]}"#,
         ] {
-            assert!(look::is_clean_messages(signed.as_bytes()), "{signed}");
+            assert!(is_clean(Protocol::Messages, signed), "{signed}");
             check(Protocol::Messages, signed, signed, &[]);
         }
         let in_doubt = r#"{"messages":[{"role":"assistant","content":[{"type":"thinking","signature":"a\/b","thinking":"c"}]},{"role":"user","content":[{"type":"thinking","thinking":"mine"}]}]}"#;
@@ -339,8 +348,9 @@ mod tests {
         );
         let usual =
             r#"{"reasoning_effort":"low","messages":[{"role":"tool","tool_call_id":"call_1","content":"\"top_k\""}]}"#;
-        assert!(look::is_clean_chat(usual.as_bytes()));
-        let other = strip(Protocol::Chat, false, br#"{"thinking":{},"messages":[]}"#);
+        assert!(is_clean(Protocol::Chat, usual));
+        let foreign = r#"{"thinking":{},"messages":[]}"#;
+        let other = strip(Protocol::Chat, false, foreign.as_bytes(), &outline(Protocol::Chat, foreign));
         assert!(other.edits.is_empty() && other.warnings.is_empty());
     }
 
@@ -355,16 +365,17 @@ mod tests {
             thinking_budget: None,
             include_usage: false,
         };
-        let found = rewrite_stripped(&body, &outline, &edits, strip(Protocol::Chat, true, &body));
+        let found = rewrite_stripped(&body, &outline, &edits, strip(Protocol::Chat, true, &body, &outline));
         assert_eq!(found, &br#"{"max_completion_tokens":7,"model":"up","messages":[]}"#[..]);
     }
 
     #[test]
     fn what_cannot_be_read_is_left() {
-        for body in ["", "[1", r#"{"messages":7,"thinking":1}"#, r#"{"messages":[{"tool_use_id":1},null,[]]}"#] {
-            assert!(strip(Protocol::Messages, true, body.as_bytes()).edits.is_empty());
+        let of_another = outline(Protocol::Messages, r#"{"messages":[{"content":[{"type":"thinking"}]}]}"#);
+        assert!(of_another.features.leftovers.unsigned_thinking);
+        for body in [&b""[..], b"[1", br#"{"messages":7,"thinking":1}"#, br#"{"messages":[null,[]]}"#, b"\"\xff"] {
+            assert!(strip(Protocol::Messages, true, body, &of_another).edits.is_empty());
         }
-        assert!(strip(Protocol::Messages, true, b"\"tool_use_id\"\xff").edits.is_empty());
     }
 
     /// A block of an assistant's turn, as some client may write it.

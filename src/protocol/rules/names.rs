@@ -85,12 +85,10 @@ pub fn tool_name<'a>(
     if is_plain(&name) && name.len() <= TOOL_NAME_LETTERS_MAX {
         return name;
     }
-    if let Some((alias, _)) = recall.tool_names.iter().find(|(_, own)| *own == name) {
-        return Cow::Owned(alias.clone());
-    }
     let alias = cut_with_hash(&name, 55);
-    warnings.add(Action::Renamed, at);
-    recall.tool_names.push((alias.clone(), name.into_owned()));
+    if recall.tool_names.insert(alias.clone(), name.into_owned()).is_none() {
+        warnings.add(Action::Renamed, at);
+    }
     Cow::Owned(alias)
 }
 

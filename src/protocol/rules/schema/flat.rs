@@ -1,0 +1,188 @@
+//! A top level that combines schemas, taken apart into one object: neither vendor takes `allOf`, `anyOf` or `oneOf`
+//! there.
+//!
+//! It must not lose what cannot be said so: that goes into a note for the description.
+//!
+//! Read next: `schema/strict.rs`.
+
+use super::{References, is_object_schema, place, text_of};
+use crate::protocol::text::{Json, Text, compact};
+use crate::protocol::tree::Value;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
+/// The longest telling of what a combinator said.
+const NOTE_LETTERS_MAX: usize = 1000;
+
+/// The most members that are looked at to flatten one schema: references can name the same ones again and again.
+const FLAT_MEMBERS_MAX: usize = 5_000;
+
+/// A top level whose combinators are taken apart into one object. What cannot be said so goes into a note.
+pub(super) struct Flat<'a> {
+    references: References<'a>,
+    budget: usize,
+    notes: Vec<String>,
+}
+
+/// What several schemas say together.
+#[derive(Default)]
+struct Merged<'a> {
+    properties: Named<'a>,
+    required: Vec<Text<'a>>,
+    others: Named<'a>,
+    /// What cannot be merged.
+    left: Vec<Value<'a>>,
+}
+
+/// Values by name in the order they came; several where they differ.
+#[derive(Default)]
+struct Named<'a> {
+    all: Vec<(Text<'a>, Vec<Value<'a>>)>,
+    index: HashMap<Cow<'a, str>, usize>,
+}
+
+impl<'a> Named<'a> {
+    fn add(&mut self, name: Text<'a>, value: Value<'a>) {
+        let next = self.all.len();
+        let index = *self.index.entry(name.clone().into_value()).or_insert(next);
+        match self.all.get_mut(index) {
+            Some((_, values)) if values.iter().any(|known| known.raw() == value.raw()) => {}
+            Some((_, values)) => values.push(value),
+            None => self.all.push((name, vec![value])),
+        }
+    }
+
+    /// Each name once. `combinator` joins what was said in more than one way.
+    fn write(&self, combinator: &str, json: &mut Json) {
+        for (name, values) in &self.all {
+            json.key_text(name);
+            if let [only] = values.as_slice() {
+                json.raw(only.raw());
+                continue;
+            }
+            json.open_object().key(combinator).open_array();
+            for value in values {
+                json.raw(value.raw());
+            }
+            json.close_array().close_object();
+        }
+    }
+}
+
+impl<'a> Flat<'a> {
+    pub(super) fn of(schema: Value<'a>) -> (String, Option<String>) {
+        let mut flat = Flat { references: References::of(schema), budget: FLAT_MEMBERS_MAX, notes: Vec::new() };
+        let mut merged = flat.merged(schema);
+        if !merged.left.is_empty() {
+            let left: Vec<&str> = merged.left.iter().map(|part| part.raw()).collect();
+            flat.note("All", &format!("[{}]", left.join(",")));
+        }
+        let has_properties = !merged.properties.all.is_empty();
+        for (keyword, count) in [("anyOf", "At least one"), ("oneOf", "Exactly one")] {
+            let Some(branches) = schema.get(keyword) else { continue };
+            flat.note(count, branches.raw());
+            if !has_properties {
+                flat.unite(branches, &mut merged);
+            }
+        }
+        let mut json = Json::with_capacity(schema.raw().len());
+        json.open_object().key("type").str("object");
+        merged.others.all.iter_mut().for_each(|(_, values)| values.truncate(1));
+        merged.others.write("", &mut json);
+        json.key("properties").open_object();
+        merged.properties.write(if has_properties { "allOf" } else { "anyOf" }, &mut json);
+        json.close_object();
+        let mut given = HashSet::new();
+        merged.required.retain(|name| given.insert(name.value().into_owned()));
+        if !merged.required.is_empty() {
+            json.key("required").open_array();
+            for name in &merged.required {
+                json.text(name);
+            }
+            json.close_array();
+        }
+        json.close_object();
+        (text_of(json), (!flat.notes.is_empty()).then(|| flat.notes.join("\n")))
+    }
+
+    fn note(&mut self, count: &str, parts: &str) {
+        let mut text = Vec::new();
+        compact(parts, &mut text);
+        let text = String::from_utf8(text).unwrap_or_default();
+        let text: String = text.chars().take(NOTE_LETTERS_MAX).collect();
+        self.notes.push(format!("{count} of these must hold: {text}"));
+    }
+
+    /// The schema and all that its `allOf` adds.
+    fn merged(&mut self, schema: Value<'a>) -> Merged<'a> {
+        let (mut merged, mut seen, mut parts) = (Merged::default(), HashSet::new(), vec![schema]);
+        let mut is_first = true;
+        while let Some(part) = parts.pop().filter(|_| self.budget > 0) {
+            let named = if is_first { part } else { self.references.followed(part) };
+            if !seen.insert(place(named)) {
+                continue;
+            }
+            let is_whole = is_object_schema(named) && named.members().all(|(key, _)| is_mergeable(&key.value()));
+            if !is_whole && !is_first {
+                merged.left.push(part);
+            }
+            if is_object_schema(named) {
+                self.take(named, is_first, &mut merged);
+                let more = named.get("allOf").into_iter().flat_map(Value::items);
+                let behind = parts.len();
+                parts.extend(more.take(self.budget));
+                parts.get_mut(behind..).unwrap_or_default().reverse();
+            }
+            is_first = false;
+        }
+        merged
+    }
+
+    fn take(&mut self, part: Value<'a>, with_all: bool, merged: &mut Merged<'a>) {
+        for (key, value) in part.members() {
+            self.budget = self.budget.saturating_sub(1);
+            match key.value().as_ref() {
+                "type" | "allOf" | "anyOf" | "oneOf" => {}
+                "properties" => {
+                    for (name, property) in value.members().take(self.budget) {
+                        self.budget = self.budget.saturating_sub(1);
+                        merged.properties.add(name, property);
+                    }
+                }
+                "required" => merged.required.extend(value.items().filter_map(Value::text).take(self.budget)),
+                keyword if with_all || is_mergeable(keyword) => merged.others.add(key, value),
+                _ => {}
+            }
+        }
+    }
+
+    /// Adds the properties of all branches that are objects; required is what each of them requires.
+    fn unite(&mut self, branches: Value<'a>, merged: &mut Merged<'a>) {
+        let mut required: Option<Vec<Text<'a>>> = None;
+        for branch in branches.items() {
+            let branch = self.references.followed(branch);
+            if !is_object_schema(branch) {
+                continue;
+            }
+            let branch = self.merged(branch);
+            for (name, values) in branch.properties.all {
+                values.into_iter().for_each(|value| merged.properties.add(name.clone(), value));
+            }
+            let own: HashSet<Cow<'_, str>> = branch.required.iter().map(Text::value).collect();
+            required = Some(match required {
+                Some(all) => all.into_iter().filter(|name| own.contains(&name.value())).collect(),
+                None => branch.required.clone(),
+            });
+        }
+        // With some branches unread, nothing is known to be required.
+        merged.required.extend(required.filter(|_| self.budget > 0).unwrap_or_default());
+    }
+}
+
+/// Two object schemas can be said as one where they hold nothing else. What only describes counts the first time.
+fn is_mergeable(keyword: &str) -> bool {
+    matches!(
+        keyword,
+        "type" | "properties" | "required" | "allOf" | "additionalProperties" | "title" | "description" | "default"
+    ) || matches!(keyword, "examples" | "$comment" | "deprecated" | "$schema" | "$id" | "$defs" | "definitions")
+}
