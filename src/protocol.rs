@@ -3,12 +3,12 @@
 //! Bytes and values in, bytes and values out. Nothing below this file knows a server, a clock, a task, a log,
 //! a price or a configuration; every function here can be run on any bytes by a test.
 //!
-//! Same protocol on both sides: [`request`] reads what admission must know and splices the few edits, [`same`]
-//! passes the answer on, [`failure`] renders every refusal. Translation between the protocols (the form, and the
-//! rooms `chat/` and `messages/` with their four doors each) joins here beside them and shares [`sse`],
-//! [`failure`] and [`crate::usage`]; it never becomes a step of the pass-through path.
+//! Same protocol on both sides: [`request`] reads what admission must know and splices the few edits, [`same`] passes
+//! the answer on. Two protocols: [`translate`] goes through [`form`] and the rooms `chat/` and `messages/`, four doors
+//! each; it is never a step of the pass-through path. [`answer`] is what the edge holds either of them by, and
+//! [`failure`] renders every refusal.
 //!
-//! Read next: `protocol/request.rs`, then `protocol/same.rs`.
+//! Read next: `protocol/request.rs`, then `protocol/answer.rs`.
 
 use serde::{Deserialize, Serialize};
 

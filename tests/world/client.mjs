@@ -18,8 +18,7 @@ export const BASE_URL = setting('GATEWAY_BASE_URL');
 export const SIMULATOR_URL = setting('GATEWAY_SIMULATOR_URL');
 const BINARY = setting('MODEL_GATEWAY_BIN');
 
-// The catalog, and which of its models each surface reaches today: the rest is refused there, until
-// requests are translated. Every suite reads the same file; to open a crossing, add the model there.
+// The catalog, and which of its models each surface reaches: all of them. Every suite reads the same file.
 const models = JSON.parse(readFileSync(new URL('models.json', import.meta.url), 'utf8'));
 export const MODELS = models.catalog;
 export const REACHABLE = models.reachable;

@@ -69,6 +69,8 @@ struct Piece {
 #[derive(Debug)]
 enum Said {
     Text,
+    /// A text of its own.
+    Refusal,
     Thinking {
         signature: String,
     },
@@ -116,7 +118,8 @@ impl Stream {
 
     fn open(&mut self, slot: u32, piece: Kind<'_>) {
         match piece {
-            Kind::Text | Kind::Refusal => self.announced = Some((slot, Said::Text)),
+            Kind::Text => self.announced = Some((slot, Said::Text)),
+            Kind::Refusal => self.announced = Some((slot, Said::Refusal)),
             Kind::Thinking if self.heard.recall.show_thinking => {
                 self.announced = Some((slot, Said::Thinking { signature: String::new() }));
             }
@@ -139,7 +142,7 @@ impl Stream {
     fn stand_in_line(&mut self, piece: Piece) {
         let names = match &piece.said {
             Said::Call(call) => call.id.len() + call.name.len(),
-            Said::Text | Said::Thinking { .. } | Said::Hidden => 0,
+            Said::Text | Said::Refusal | Said::Thinking { .. } | Said::Hidden => 0,
         };
         self.wait_for(PIECE_BYTES + names + piece.kept.len());
         self.line.push_back(piece);
@@ -158,7 +161,7 @@ impl Stream {
         {
             // The usual way: straight through.
             match &mut first.said {
-                Said::Text | Said::Thinking { .. } => self.write_delta(text),
+                Said::Text | Said::Refusal | Said::Thinking { .. } => self.write_delta(text),
                 Said::Call(call) => {
                     let text = call.arguments.more(text);
                     self.write_delta(&text);
@@ -172,7 +175,7 @@ impl Stream {
             let before = piece.kept.len();
             match &mut piece.said {
                 Said::Call(call) => call.arguments.keep(text, &mut piece.kept),
-                Said::Text | Said::Thinking { .. } | Said::Hidden => piece.kept.push(text),
+                Said::Text | Said::Refusal | Said::Thinking { .. } | Said::Hidden => piece.kept.push(text),
             }
             let added = piece.kept.len().saturating_sub(before);
             self.wait_for(added);
@@ -190,6 +193,7 @@ impl Stream {
         };
         let goes_on = match (self.line.back(), &said) {
             (Some(Piece { said: Said::Text, is_whole: false, .. }), Said::Text) => true,
+            (Some(Piece { said: Said::Refusal, is_whole: false, .. }), Said::Refusal) => true,
             (Some(Piece { said: Said::Thinking { signature }, is_whole: false, .. }), Said::Thinking { .. }) => {
                 signature.is_empty()
             }
@@ -203,7 +207,7 @@ impl Stream {
             return;
         }
         let mut kept = Gathered::default();
-        if matches!(said, Said::Text) {
+        if matches!(said, Said::Text | Said::Refusal) {
             if text.is_blank() {
                 self.held_space.push(text);
                 self.wait_for(text_bytes(text));
@@ -266,7 +270,7 @@ impl Stream {
         let mut json = self.frame("content_block_start");
         json.key("index").number(self.next_index).key("content_block").open_object();
         match &first.said {
-            Said::Text => json.key("type").str("text").key("text").str(""),
+            Said::Text | Said::Refusal => json.key("type").str("text").key("text").str(""),
             Said::Thinking { .. } => json.key("type").str("thinking").key("thinking").str("").key("signature").str(""),
             Said::Hidden => json.key("type").str("redacted_thinking").key("data").text(&first.kept.text()),
             Said::Call(call) => {
@@ -279,7 +283,7 @@ impl Stream {
         self.is_open = true;
         self.delta_head.clear();
         let (kind, member) = match &first.said {
-            Said::Text | Said::Hidden => ("text_delta", "text"),
+            Said::Text | Said::Refusal | Said::Hidden => ("text_delta", "text"),
             Said::Thinking { .. } => ("thinking_delta", "thinking"),
             Said::Call(_) => ("input_json_delta", "partial_json"),
         };
@@ -292,7 +296,7 @@ impl Stream {
         self.waiting_bytes = self.waiting_bytes.saturating_sub(first.kept.len());
         let kept = std::mem::take(&mut first.kept);
         match &first.said {
-            Said::Text | Said::Thinking { .. } => self.write_delta(&kept.text()),
+            Said::Text | Said::Refusal | Said::Thinking { .. } => self.write_delta(&kept.text()),
             Said::Hidden => {}
             Said::Call(call) => {
                 let was_cut = at_end && self.heard.was_cut() && !self.line.iter().any(Piece::is_call);
@@ -320,7 +324,7 @@ impl Stream {
         self.end_frame(json);
         let names = match &first.said {
             Said::Call(call) => call.id.len() + call.name.len(),
-            Said::Text | Said::Thinking { .. } | Said::Hidden => 0,
+            Said::Text | Said::Refusal | Said::Thinking { .. } | Said::Hidden => 0,
         };
         self.waiting_bytes = self.waiting_bytes.saturating_sub(PIECE_BYTES + names);
         self.is_open = false;
@@ -423,7 +427,7 @@ impl Piece {
     /// It may be opened: there is something to say, and no need to see the rest of it first.
     fn is_ready(&self) -> bool {
         match &self.said {
-            Said::Text | Said::Hidden => true,
+            Said::Text | Said::Refusal | Said::Hidden => true,
             Said::Thinking { signature } => !self.kept.is_empty() || !signature.is_empty(),
             Said::Call(call) => call.arguments.may_be_opened(),
         }
@@ -432,7 +436,7 @@ impl Piece {
     /// It need not be waited for when something else is to be said.
     fn gives_way(&self) -> bool {
         match &self.said {
-            Said::Text | Said::Thinking { .. } | Said::Hidden => true,
+            Said::Text | Said::Refusal | Said::Thinking { .. } | Said::Hidden => true,
             Said::Call(call) => call.arguments.are_whole(),
         }
     }

@@ -6,7 +6,7 @@ import { before, describe, test } from 'node:test';
 import OpenAI from 'openai';
 
 import {
-  BETA, CHAT_AUTH, MODELS, REQUEST_ID, chatClient, createAccount, credits, passedOn, prompt, reached, refused, vendorRequests,
+  BETA, CHAT_AUTH, MODELS, REQUEST_ID, chatClient, collect, createAccount, passedOn, prompt, reached, vendorRequests,
 } from './harness.mjs';
 
 const ask = (text, model, more = {}) => ({
@@ -132,30 +132,6 @@ for (const model of reached('chat')) {
   });
 }
 
-for (const model of refused('chat')) {
-  for (const stream of [false, true]) {
-    test(`a model that this surface does not reach is refused for nothing (${model}, ${stream ? 'streamed' : 'whole'})`, async () => {
-      const stingy = await createAccount();
-      const { client, sent } = chatClient(stingy.key);
-      const text = prompt();
-      await assert.rejects(client.chat.completions.create(ask(text, model, { stream })), (error) => {
-        assert.ok(error instanceof OpenAI.BadRequestError);
-        assert.deepEqual(error.error, {
-          message: `The model \`${model}\` is not available through this surface yet.`,
-          type: 'invalid_request_error',
-          param: 'model',
-          code: 'unsupported_value',
-        });
-        return true;
-      });
-      assert.equal(sent.length, 1);
-      assert.deepEqual(await vendorRequests(text), []);
-      const { balance, held } = await credits(stingy.key);
-      assert.deepEqual([Number(balance), Number(held)], [300, 0]);
-    });
-  }
-}
-
 test('a body for a vendor of the same protocol is passed on byte for byte', async () => {
   const { client, sent } = chatClient(account.key);
   const text = prompt();
@@ -190,9 +166,3 @@ test('the five models are listed', async () => {
   const ids = (await collect(client.models.list())).map((model) => model.id);
   assert.deepEqual(ids.sort(), MODELS);
 });
-
-async function collect(stream) {
-  const items = [];
-  for await (const item of stream) items.push(item);
-  return items;
-}

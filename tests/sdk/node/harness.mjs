@@ -3,7 +3,7 @@
 import Anthropic from '@anthropic-ai/sdk';
 import OpenAI from 'openai';
 
-import { BASE_URL, MODELS, REACHABLE } from '../../world/client.mjs';
+import { BASE_URL, REACHABLE } from '../../world/client.mjs';
 
 export * from '../../world/client.mjs';
 
@@ -11,8 +11,10 @@ export const ALPHA = 'alpha-haiku-4-5-20251001'; // its vendor speaks the messag
 export const BETA = 'beta-5.2'; // its vendor speaks chat completions
 /** One model of each vendor that the surface reaches. */
 export const reached = (surface) => REACHABLE[surface].filter((model) => [ALPHA, BETA].includes(model));
-/** The models that the surface refuses, until requests are translated. */
-export const refused = (surface) => MODELS.filter((model) => !REACHABLE[surface].includes(model));
+/** Those of them whose vendor speaks the other protocol. */
+export const translated = (surface) => reached(surface).filter((model) => protocol(model) !== surface);
+/** The surface whose protocol the model's own vendor speaks. */
+export const protocol = (model) => (model.startsWith('alpha-') ? 'messages' : 'chat');
 
 export const REQUEST_ID = /^req_[0-9a-f]{32}$/;
 
@@ -53,8 +55,20 @@ export function messagesClient(key, { auth = 'apiKey', ...options } = {}) {
 }
 
 function remembering(sent) {
-  return (url, init) => {
-    sent.push({ url: String(url), headers: new Headers(init?.headers), body: init?.body });
-    return fetch(url, init);
+  return async (url, init) => {
+    const request = { url: String(url), headers: new Headers(init?.headers), body: init?.body };
+    sent.push(request);
+    const answer = await fetch(url, init);
+    request.answered = answer.headers;
+    return answer;
   };
+}
+
+/** What the gateway says it changed in the last request. */
+export const warnings = (sent) => sent.at(-1).answered.get('x-gateway-warnings');
+
+export async function collect(stream) {
+  const items = [];
+  for await (const item of stream) items.push(item);
+  return items;
 }

@@ -7,8 +7,8 @@ import Anthropic from '@anthropic-ai/sdk';
 import { betaTool } from '@anthropic-ai/sdk/helpers/beta/json-schema';
 
 import {
-  ALPHA, BETA, MESSAGES_AUTH, MODELS, REQUEST_ID, chatClient, createAccount, credits, messagesClient, passedOn, prompt, reached,
-  refused, vendorRequests,
+  ALPHA, BETA, MESSAGES_AUTH, MODELS, REQUEST_ID, chatClient, createAccount, messagesClient, passedOn, prompt, reached,
+  vendorRequests,
 } from './harness.mjs';
 
 const ask = (text, model, more = {}) => ({
@@ -156,33 +156,6 @@ for (const model of reached('messages')) {
       assert.equal(sent.length, 1);
     });
   });
-}
-
-for (const model of refused('messages')) {
-  for (const stream of [false, true]) {
-    test(`a model that this surface does not reach is refused for nothing (${model}, ${stream ? 'streamed' : 'whole'})`, async () => {
-      const stingy = await createAccount();
-      const { client, sent } = messagesClient(stingy.key);
-      const text = prompt();
-      await assert.rejects(client.messages.create(ask(text, model, { stream })), (error) => {
-        assert.ok(error instanceof Anthropic.BadRequestError);
-        assert.deepEqual(error.error, {
-          type: 'error',
-          error: {
-            type: 'invalid_request_error',
-            message: `The model \`${model}\` is not available through this surface yet.`,
-            details: { error_code: 'unsupported_value' },
-          },
-          request_id: error.requestID,
-        });
-        return true;
-      });
-      assert.equal(sent.length, 1);
-      assert.deepEqual(await vendorRequests(text), []);
-      const { balance, held } = await credits(stingy.key);
-      assert.deepEqual([Number(balance), Number(held)], [300, 0]);
-    });
-  }
 }
 
 test('a body for a vendor of the same protocol is passed on byte for byte', async () => {

@@ -30,15 +30,22 @@ BINARY = _setting("MODEL_GATEWAY_BIN")
 ALPHA = "alpha-haiku-4-5-20251001"  # its vendor speaks the messages protocol
 BETA = "beta-5.2"  # its vendor speaks chat completions
 
-# The catalog, and which of its models each surface reaches today: the rest is refused there, until
-# requests are translated. Every suite reads the same file; to open a crossing, add the model there.
+# The catalog, and the models of it that each surface reaches. Every suite reads the same file.
 _MODELS = json.loads((Path(__file__).parents[2] / "world/models.json").read_text())
 MODELS: list[str] = _MODELS["catalog"]
 REACHABLE: dict[str, list[str]] = _MODELS["reachable"]
 PAIRS = [(surface, model) for surface, models in REACHABLE.items() for model in models]
-CROSSINGS = [(surface, model) for surface in REACHABLE for model in MODELS if model not in REACHABLE[surface]]
 # One model of each vendor is enough where the vendor's protocol is what matters.
 TYPICAL_PAIRS = [(surface, model) for surface, model in PAIRS if model in (ALPHA, BETA)]
+
+
+def protocol(model: str) -> str:
+    """The surface whose protocol the model's own vendor speaks."""
+    return "messages" if model.startswith("alpha-") else "chat"
+
+
+# A surface and a model whose vendor speaks the other protocol.
+TRANSLATED_PAIRS = [(surface, model) for surface, model in PAIRS if surface != protocol(model)]
 
 REQUEST_ID = r"req_[0-9a-f]{32}"
 
@@ -70,17 +77,22 @@ def prompt(marker: str = "") -> str:
 
 
 class Wire(httpx2.Client):
-    """An HTTP client that remembers each attempt, so that a test can count what an SDK sent."""
+    """An HTTP client that remembers each attempt, so that a test can look at what an SDK sent and was answered."""
 
     def __init__(self, *, without: str | None = None) -> None:
-        super().__init__(timeout=60, trust_env=False, event_hooks={"request": [self._remember]})
+        hooks = {"request": [self._remember], "response": [self._remember_answer]}
+        super().__init__(timeout=60, trust_env=False, event_hooks=hooks)
         self.sent: list[httpx2.Request] = []
+        self.answered: list[httpx2.Response] = []
         self._without = without
 
     def _remember(self, request: httpx2.Request) -> None:
         if self._without:
             request.headers.pop(self._without, None)
         self.sent.append(request)
+
+    def _remember_answer(self, response: httpx2.Response) -> None:
+        self.answered.append(response)
 
     @property
     def body(self) -> bytes:
@@ -112,6 +124,11 @@ def messages_client(key: str, auth: str = "api_key", **options) -> anthropic.Ant
 def attempts(client) -> int:
     """How many requests the SDK has sent, its own retries included."""
     return len(client._client.sent)
+
+
+def warnings(client) -> str | None:
+    """What the gateway says it changed in the client's last request."""
+    return client._client.answered[-1].headers.get("x-gateway-warnings")
 
 
 def get(path: str, key: str) -> httpx2.Response:

@@ -1,0 +1,15 @@
+"""The members that must have an outcome in the translation are those of the installed SDKs' request types."""
+
+from pathlib import Path
+
+import pytest
+
+import request_fields
+
+LISTS = Path(__file__).parents[2] / "vectors/fields"
+
+
+@pytest.mark.parametrize("surface", ["chat", "messages"])
+def test_the_list_of_members_is_that_of_the_official_types(surface):
+    listed = (LISTS / f"{surface}.txt").read_text().splitlines()
+    assert listed == request_fields.fields(surface)

@@ -1,0 +1,167 @@
+"""The official SDKs read what the vectors say: what our client must get, and what the vendors are taken to send.
+
+Each file is served from here, without a gateway, to the SDK of its protocol.
+"""
+
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import anthropic
+import httpx2
+import openai
+import pytest
+from anthropic.types import Message
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+VECTORS = Path(__file__).parents[2] / "vectors"
+PAIRS = {
+    "chat-to-messages": ("chat", "messages"),
+    "messages-to-chat": ("messages", "chat"),
+    "chat-to-chat": ("chat", "chat"),
+    "messages-to-messages": ("messages", "messages"),
+}
+# Vendors' streams with data that is no JSON: their own SDKs cannot read them, and we must.
+MORE_THAN_AN_SDK_BEARS = {
+    "chat-to-messages/stream-unknown-event-and-block": "an unknown event whose data is no JSON",
+    "messages-to-chat/stream-comments": "comments that something on the way wrapped as data",
+}
+ASKED = {"model": "public-model", "max_tokens": 100, "messages": [{"role": "user", "content": "Hi"}]}
+
+
+def answers(side: str) -> list:
+    """The answers of one side, each with the protocol it is in."""
+    found = []
+    for pair, (surface, vendor) in PAIRS.items():
+        protocol = surface if side == "client" else vendor
+        for file in sorted((VECTORS / pair).glob(f"*/{side}_response.*")):
+            found.append(pytest.param(protocol, file, id=f"{pair}/{file.parent.name}{file.suffix}"))
+    return found
+
+
+def text_of(file: Path) -> str:
+    """A vector's text; a star, which stands for any number or word, is one."""
+    return re.sub(r'("\w+_tokens"\s*:\s*)"\*"', r"\g<1>1", file.read_text())
+
+
+def is_broken_off(file: Path) -> bool:
+    return (file.parent / "client_failure.json").exists()
+
+
+class Shelf(ThreadingHTTPServer):
+    """Answers every request with the one file that was put there."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Reader)
+        self.body = b""
+        self.content_type = ""
+
+    def put(self, file: Path) -> None:
+        self.body = text_of(file).encode()
+        self.content_type = "text/event-stream; charset=utf-8" if file.suffix == ".sse" else "application/json"
+
+
+class Reader(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-type", self.server.content_type)
+        self.send_header("content-length", str(len(self.server.body)))
+        self.end_headers()
+        self.wfile.write(self.server.body)
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def shelf():
+    server = Shelf()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def clients(shelf) -> dict:
+    url = f"http://127.0.0.1:{shelf.server_port}"
+    options = {"api_key": "none", "max_retries": 0, "http_client": httpx2.Client(trust_env=False)}
+    return {
+        "chat": openai.OpenAI(base_url=f"{url}/v1", **options),
+        "messages": anthropic.Anthropic(base_url=url, **options),
+    }
+
+
+def whole(clients, protocol: str):
+    api = clients["chat"].chat.completions if protocol == "chat" else clients["messages"].messages
+    return api.create(**ASKED)
+
+
+def pieces(clients, protocol: str) -> list:
+    api = clients["chat"].chat.completions if protocol == "chat" else clients["messages"].messages
+    with api.create(**ASKED, stream=True) as stream:
+        return list(stream)
+
+
+def accumulated(clients, protocol: str):
+    """What the SDK's own helper makes of a stream."""
+    if protocol == "messages":
+        with clients["messages"].messages.stream(**ASKED) as stream:
+            return stream.get_final_message()
+    with clients["chat"].chat.completions.stream(**ASKED) as stream:
+        *_, last = (event for event in stream if event.type == "chunk")
+        return last.snapshot
+
+
+@pytest.mark.parametrize(("protocol", "file"), answers("client"))
+def test_what_a_client_must_get_is_read_by_its_sdk(shelf, clients, protocol, file):
+    shelf.put(file)
+    if file.suffix == ".json":
+        answer = whole(clients, protocol)
+        assert answer.to_dict() == json.loads(text_of(file))
+        {"chat": ChatCompletion, "messages": Message}[protocol].model_validate(answer.to_dict())
+        return
+    events = pieces(clients, protocol)
+    assert events or is_broken_off(file)
+    if protocol == "chat":
+        for chunk in events:
+            if "custom" not in json.dumps(chunk.to_dict()):  # the SDK has no type for a custom call in a stream
+                ChatCompletionChunk.model_validate(chunk.to_dict())
+    if is_broken_off(file):
+        return  # the frame that ends it is the edge's, and so not in the file
+    final = accumulated(clients, protocol)
+    if protocol == "chat":
+        assert final.choices[0].finish_reason
+        assert final.choices[0].message.role == "assistant"
+    else:
+        assert final.stop_reason
+        assert events[-1].type == "message_stop"
+        Message.model_validate(final.to_dict())
+
+
+@pytest.mark.parametrize(("protocol", "file"), answers("vendor"))
+def test_what_a_vendor_sends_is_read_by_its_own_sdk(shelf, clients, protocol, file):
+    shelf.put(file)
+
+    def read() -> None:
+        if file.suffix == ".json":
+            assert whole(clients, protocol).to_dict(warnings=False)
+        else:
+            assert pieces(clients, protocol)
+
+    if f"{file.parent.parent.name}/{file.parent.name}" in MORE_THAN_AN_SDK_BEARS:
+        with pytest.raises(json.JSONDecodeError):
+            read()
+        return
+    try:
+        read()
+    except Exception:
+        if not (is_broken_off(file) or re.search("garbage|broken", file.parent.name)):
+            raise
