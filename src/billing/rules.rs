@@ -32,7 +32,7 @@ pub fn quote(
     let vendor = model.vendor.protocol;
     let features = &outline.features;
     let unpriced = [
-        (features.server_tools, if vendor == Protocol::Chat { "web_search_options" } else { "tools" }),
+        (features.server_tools, if surface == Protocol::Chat { "web_search_options" } else { "tools" }),
         (features.service_tier.is_some(), "service_tier"),
         (features.speed, "speed"),
         (features.fallback_models, "fallbacks"),

@@ -57,7 +57,11 @@ pub struct Progress {
     pub finishing: bool,
     /// When the first byte went to the client.
     pub first_byte: Option<Instant>,
+    /// A sign of life went to the client, so its status stands.
+    pub kept_alive: bool,
     pub ended: Option<Ended>,
+    /// How many were begun.
+    attempt: u32,
     attempt_began: Option<Instant>,
     client_left: Option<Instant>,
     blocked_until: Option<Instant>,
@@ -79,6 +83,11 @@ pub enum Ended {
 }
 
 impl Progress {
+    /// Something went to the client: no other attempt is possible.
+    pub fn has_begun(&self) -> bool {
+        self.first_byte.is_some() || self.kept_alive
+    }
+
     /// The client is gone.
     pub fn client_left(&self) -> bool {
         self.client_left.is_some()
@@ -102,6 +111,7 @@ impl Shared {
     /// A request is on its way to an endpoint: what ended the attempt before counts no more.
     pub fn begin_attempt(&self) {
         let mut state = self.lock();
+        state.progress.attempt = state.progress.attempt.saturating_add(1);
         state.progress.attempt_began = Some(Instant::now());
         state.progress.ended = None;
     }

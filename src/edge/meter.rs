@@ -35,7 +35,7 @@ pub fn resolve(billing: &Billing, call: &mut Call) {
         Outcome::ClientLeft
     } else if generated > 0 && (progress.ended == Some(Ended::Total) || too_large) {
         Outcome::GatewayEnded
-    } else if progress.first_byte.is_some() && call.reply.is_stream() {
+    } else if progress.has_begun() && call.reply.is_stream() {
         Outcome::VendorCut
     } else {
         Outcome::VendorError

@@ -79,7 +79,7 @@ fn what_failed(call: &Call, error: &Error) -> Failure {
         || matches!(error.etype(), ErrorType::ReadTimedout | ErrorType::WriteTimedout | ErrorType::ConnectTimedout);
     Failure::of(if timed_out {
         Kind::UpstreamTimeout
-    } else if call.shared.progress().first_byte.is_some() {
+    } else if call.shared.progress().has_begun() {
         Kind::UpstreamClosed
     } else {
         Kind::UpstreamFailed

@@ -83,9 +83,10 @@ impl Reply {
         Self { hide_usage, recall, count, streams: false, mode: Mode::Waiting, unsent: Vec::new() }
     }
 
-    /// The answer of another request is to be translated: the same, said again.
-    pub fn set_recall(&mut self, recall: Recall) {
+    /// The same is asked for once more, in other words.
+    pub fn begin_again(&mut self, recall: Recall) {
         self.recall = Some(recall);
+        self.mode = Mode::Waiting;
     }
 
     /// The client gets a stream: once it has begun, a failure must be told inside it.
@@ -135,6 +136,10 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     } else {
         Mode::Error { status, retry_after: text("retry-after"), body: Vec::new() }
     };
+    if status != 400 {
+        // Only that can mean that the reasoning was refused.
+        call.again = None;
+    }
     let reply = &mut call.reply;
     let made_stream = call.stream && reply.recall.is_some() && matches!(reply.mode, Mode::Whole(_));
     let stream = made_stream || matches!(reply.mode, Mode::Stream(..));
@@ -166,7 +171,7 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
 /// The longest list of warnings that is told, in bytes.
 const WARNINGS_MAX: usize = 1_024;
 /// What stands for the rest of a longer one.
-const MORE: &str = "…more";
+const MORE: &str = "...more";
 
 /// The tokens as one header's value, sorted.
 fn warnings(tokens: &mut [String]) -> Vec<u8> {
@@ -220,7 +225,7 @@ pub fn body(billing: &Billing, ctx: &mut Context, body: &mut Option<Bytes>, end:
     let mut status = None;
     let outcome = match &mut call.reply.mode {
         Mode::Stream(..) => match stream(billing, call, &piece, end) {
-            Err(failure) if call.shared.progress().first_byte.is_some() => {
+            Err(failure) if call.shared.progress().has_begun() => {
                 Ok(Some(end_by_failure(billing, call, &failure, surface, &request_id)))
             }
             outcome => outcome,
@@ -242,7 +247,8 @@ pub fn body(billing: &Billing, ctx: &mut Context, body: &mut Option<Bytes>, end:
                 Err(Failure::of(Kind::UpstreamFailed))
             } else {
                 let told = if end { error(call, surface, &request_id) } else { None };
-                status = call.failure.as_ref().map(|failure| failure.status(surface));
+                let told_status = call.failure.as_ref().map_or(200, |failure| failure.status(surface));
+                status = told.is_some().then_some(told_status);
                 Ok(told)
             }
         }
@@ -268,15 +274,13 @@ fn size(bytes: u64) -> usize {
 
 fn keep(kept: &mut Vec<u8>, piece: &[u8], limit: usize) -> Result<(), Failure> {
     if kept.len().saturating_add(piece.len()) > limit {
-        return Err(too_large());
+        return Err(Failure::new(Kind::UpstreamFailed, TOO_LARGE));
     }
     kept.extend_from_slice(piece);
     Ok(())
 }
 
-fn too_large() -> Failure {
-    Failure::new(Kind::UpstreamFailed, "The model's answer is larger than this gateway holds.")
-}
+const TOO_LARGE: &str = "The model's answer is larger than this gateway holds.";
 
 fn stream(billing: &Billing, call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failure> {
     let Mode::Stream(pass, _) = &mut call.reply.mode else { return Ok(None) };
@@ -306,13 +310,15 @@ fn stream(billing: &Billing, call: &mut Call, piece: &[u8], end: bool) -> Result
     Ok((!out.is_empty()).then(|| out.into()))
 }
 
-/// Ends a stream whose model has finished although its vendor goes on saying nothing. `None`: it is no such stream.
+/// Ends an answer whose model has finished although its vendor has broken off, or goes on saying nothing. `None`: it is
+/// no such answer.
 pub fn finish_late(billing: &Billing, call: &mut Call) -> Option<Bytes> {
-    let Mode::Stream(pass, _) = &call.reply.mode else { return None };
-    if !pass.is_finishing() {
-        return None;
-    }
-    stream(billing, call, b"", true).ok().flatten()
+    let outcome = match &call.reply.mode {
+        Mode::Stream(pass, _) if pass.is_finishing() => stream(billing, call, b"", true),
+        Mode::Fold { stream, .. } if stream.is_finishing() => fold(billing, call, b"", true),
+        _ => return None,
+    };
+    outcome.ok().flatten()
 }
 
 /// Ends a stream that has begun with a failure that the client can read. The connection stays in order.
@@ -332,7 +338,8 @@ fn fold(billing: &Billing, call: &mut Call, piece: &[u8], end: bool) -> Result<O
     let Mode::Fold { stream, bytes } = &mut call.reply.mode else { return Ok(None) };
     *bytes = bytes.saturating_add(piece.len());
     if *bytes > limit {
-        return Err(too_large());
+        // Ended by this side: what was generated is paid for.
+        return Err(Failure::new(Kind::UpstreamEventTooLarge, TOO_LARGE));
     }
     let mut out = Vec::new();
     let mut outcome = stream.push(piece, &mut out);

@@ -126,7 +126,7 @@ impl Call {
     fn is_unanswered(&self) -> bool {
         let progress = self.shared.progress();
         let may_go_on = matches!(progress.ended, None | Some(Ended::FirstByte));
-        progress.first_byte.is_none() && may_go_on && !progress.client_left()
+        !progress.has_begun() && may_go_on && !progress.client_left()
     }
 }
 
@@ -143,6 +143,10 @@ pub fn connect_failed(call: &mut Call, error: &mut Error) {
 pub fn retry_broken(call: &mut Call, error: &mut Error, reused: bool) -> bool {
     if std::mem::take(&mut call.upstream.again) {
         return true;
+    }
+    // The model has finished: what is missing is made here, and nobody is asked twice.
+    if call.shared.progress().finishing {
+        return false;
     }
     error.retry.decide_reuse(reused);
     let was_dead = error.retry() && reused;
@@ -166,11 +170,17 @@ pub fn ask_without_thinking(call: &mut Call) -> bool {
     if !call.is_unanswered() {
         return false;
     }
-    let Ok((body, recall)) = admit::without_thinking(&again, &call.model) else { return false };
-    call.sent_bytes = body.len();
-    call.shared.set_body(body);
-    call.reply.set_recall(recall);
-    call.warnings.push("dropped:thinking".to_owned());
+    let Ok(translated) = admit::without_thinking(&again, &call.model) else { return false };
+    call.sent_bytes = translated.body.len();
+    call.shared.set_body(translated.body);
+    call.reply.begin_again(translated.recall);
+    let told = |token: &String| !call.warnings.contains(token);
+    let mut more: Vec<_> = translated.warnings.into_iter().filter(told).collect();
+    if more.is_empty() {
+        // The blocks of earlier turns alone.
+        more.push("dropped:thinking".to_owned());
+    }
+    call.warnings.extend(more);
     call.upstream.tries = call.upstream.tries.saturating_sub(1);
     call.upstream.again = true;
     true

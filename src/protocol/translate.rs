@@ -54,6 +54,8 @@ pub struct Translated {
     /// A thinking configuration or thinking blocks went out, which the vendor may refuse for reasons that only it
     /// can see.
     pub carries_thinking: bool,
+    /// A thinking budget in it is the caller's own, and was not made here.
+    pub budget_is_given: bool,
     pub recall: Recall,
 }
 
@@ -115,7 +117,7 @@ pub fn request(asked: &Asked<'_>, without_thinking: bool) -> Result<Translated, 
         seed: asked.request_id.to_owned(),
         include_usage: request.include_usage,
         input_estimate: estimate::input_tokens(&request),
-        output_limit: request.limit.map_or(0, |limit| limit.tokens),
+        output_limit: request.limit.map_or(0, |limit| limit.tokens.min(asked.output_limit.unwrap_or(u64::MAX))),
         ..Recall::default()
     };
     let Asked { target, account_id, output_limit, .. } = *asked;
@@ -127,12 +129,13 @@ pub fn request(asked: &Asked<'_>, without_thinking: bool) -> Result<Translated, 
         Accepts::Chat(model) => chat::write_request::write(&mut request, model, &given, &mut warnings, &mut recall),
     };
     let written = written.map_err(|refused| *refused)?;
+    let budget_is_given = request.reasoning.is_verbatim;
     let warnings = warnings.into_tokens();
     if let (true, Some(token)) = (asked.strict, warnings.first()) {
         return Err(Failure::new(Kind::InvalidRequest, format!("Strict mode: {token}")));
     }
     let Written { body, streams, carries_thinking } = written;
-    Ok(Translated { body: body.into(), warnings, streams, carries_thinking, recall })
+    Ok(Translated { body: body.into(), warnings, streams, carries_thinking, budget_is_given, recall })
 }
 
 /// Input tokens of a request, estimated upwards.

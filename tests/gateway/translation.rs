@@ -9,6 +9,8 @@ use crate::failure::{STATUSES, broke_off, is_free};
 use crate::surface::{BOTH, Chat, Messages, Surface};
 use crate::world::{Plan, Simulator, World, wait_for};
 use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 const GRANT: i64 = 300_000_000;
@@ -455,5 +457,175 @@ fn a_message_thread_cannot_go_to_another_vendor() {
     assert_eq!(error["details"]["unsupported"], json!(["model"]));
     assert_eq!(world.vendor.calls(), 0);
     wait_for("no hold", Duration::from_secs(5), || (world.standing(&account).held == 0).then_some(()));
+    world.close();
+}
+
+/// A vendor that says exactly what it is told to: to each call one script, of pieces with a pause before each.
+struct Scripted {
+    port: u16,
+}
+
+type Script = Vec<(u64, String)>;
+
+impl Scripted {
+    fn start(scripts: Vec<Script>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        std::thread::spawn(move || {
+            for script in scripts {
+                let (mut client, _) = listener.accept().unwrap();
+                let mut got = Vec::new();
+                let mut piece = [0; 65_536];
+                // The body ends the object; what follows a script is a close.
+                while !got.ends_with(b"}") {
+                    let read = client.read(&mut piece).unwrap();
+                    assert!(read > 0, "the call broke off");
+                    got.extend_from_slice(&piece[..read]);
+                }
+                for (pause_ms, text) in script {
+                    std::thread::sleep(Duration::from_millis(pause_ms));
+                    if client.write_all(text.as_bytes()).is_err() {
+                        break;
+                    }
+                }
+            }
+        });
+        Scripted { port }
+    }
+}
+
+fn stream_head() -> String {
+    "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n".to_owned()
+}
+
+fn error_head(status: &str, body: &str) -> String {
+    format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len())
+}
+
+/// Text of a messages stream, up to its stop reason.
+fn said_and_stopped() -> String {
+    [
+        r#"event: message_start
+data: {"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","model":"m","content":[],"stop_reason":null,"usage":{"input_tokens":100,"output_tokens":1}}}"#,
+        r#"event: content_block_start
+data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}"#,
+        r#"event: content_block_delta
+data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"Sure."}}"#,
+        r#"event: content_block_stop
+data: {"type":"content_block_stop","index":0}"#,
+        r#"event: message_delta
+data: {"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{"output_tokens":5}}"#,
+        "",
+    ]
+    .join("\n\n")
+}
+
+fn ended() -> String {
+    "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n".to_owned()
+}
+
+/// With reasoning of an earlier turn that its vendor is to refuse.
+fn with_reasoning(streamed: bool) -> Value {
+    json!({"model": Messages.model(), "max_completion_tokens": 4_000, "stream": streamed, "messages": [
+        {"role": "user", "content": "What is it?"},
+        {"role": "assistant", "content": "This.", "thinking_blocks": [{"type": "thinking", "thinking": "So.", "signature": "EqQB"}]},
+        {"role": "user", "content": "And why?"},
+    ]})
+}
+
+#[test]
+fn a_second_attempt_has_its_own_head_and_its_own_time() {
+    let refusal = r#"{"type":"error","error":{"type":"invalid_request_error","message":"messages.1.content.0: Invalid `signature` in `thinking` block"}}"#;
+    let vendor = Scripted::start(vec![
+        // The head and the body of the refusal come apart, and the second answer takes its time.
+        vec![(0, error_head("400 Bad Request", refusal)), (300, refusal.to_owned())],
+        vec![(2_500, stream_head()), (0, said_and_stopped() + &ended())],
+    ]);
+    let world = Plan::default()
+        .endpoints(&[vendor.port])
+        .limit("stream_keep_alive_seconds", 1)
+        .limit("idle_seconds", 1)
+        .limit("first_byte_seconds", 20)
+        .start();
+    let account = world.account();
+    let answer = world.ask(&Chat.request(&account.key, &with_reasoning(true)));
+    assert!(Chat.is_complete(&answer), "{} {}", answer.status, answer.text());
+    assert_eq!(answer.header("content-type"), Some("text/event-stream; charset=utf-8"));
+    assert_eq!(answer.header("x-gateway-warnings"), Some("dropped:thinking"));
+    let receipt = world.receipt(&account, &answer.request_id());
+    assert_eq!(micro(&receipt["credits"]), Messages.cost(100, 5), "{receipt}");
+    world.close();
+}
+
+#[test]
+fn who_is_strict_gets_the_vendors_refusal_of_the_reasoning() {
+    let world = World::new();
+    let account = world.account();
+    let request = Chat.request(&account.key, &with_reasoning(false)).header("x-gateway-strict", "true");
+    let answer = world.ask(&request);
+    assert_eq!((answer.status, answer.header("x-gateway-warnings")), (400, None), "{}", answer.text());
+    assert_eq!(world.vendor.calls(), 1);
+    is_free(&world, &account, &answer);
+    world.close();
+}
+
+#[test]
+fn an_error_whose_body_is_late_stays_an_error() {
+    let refusal = r#"{"type":"error","error":{"type":"rate_limit_error","message":"Slow down."}}"#;
+    let head = error_head("429 Too Many Requests", refusal).replace("\r\n\r\n", "\r\nretry-after: 7\r\n\r\n");
+    let vendor = Scripted::start(vec![vec![(0, head), (2_500, refusal.to_owned())]]);
+    let plan = Plan::default().endpoints(&[vendor.port]).limit("attempts", 1);
+    let world = plan.limit("stream_keep_alive_seconds", 1).start();
+    let account = world.account();
+    let answer = world.ask(&stream(Chat, &account.key, ""));
+    Chat.failure(&answer, 429, "rate_limit_error", Some("rate_limit_exceeded"));
+    assert_eq!(answer.header("retry-after"), Some("7"));
+    is_free(&world, &account, &answer);
+    world.close();
+}
+
+#[test]
+fn an_answer_that_was_finished_is_one_though_its_vendor_breaks_off_or_falls_silent() {
+    let finished = || vec![(0, stream_head()), (0, said_and_stopped())];
+    let broken = || [finished(), vec![(300, String::new())]].concat();
+    let silent = || [finished(), vec![(5_000, String::new())]].concat();
+    let vendor = Scripted::start(vec![broken(), silent(), broken(), silent()]);
+    let world = Plan::default().endpoints(&[vendor.port]).start();
+    let account = world.account();
+    for limit in [1_000, 20_000] {
+        let streamed = limit == 1_000;
+        for _ in 0..2 {
+            let answer = world.ask(&Chat.request(&account.key, &over(Chat, "", streamed, limit)));
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            if streamed {
+                assert!(Chat.is_complete(&answer), "{}", answer.text());
+            } else {
+                assert_eq!(said(Chat, &answer.json()), "Sure.");
+                assert_eq!(answer.json()["usage"]["completion_tokens"], 5);
+            }
+            let receipt = world.receipt(&account, &answer.request_id());
+            assert_eq!(receipt["outcome"], "completed", "{receipt}");
+            assert_eq!(micro(&receipt["credits"]), Messages.cost(100, 5), "{receipt}");
+        }
+    }
+    world.close();
+}
+
+#[test]
+fn a_thinking_budget_of_the_callers_own_is_lowered_with_the_limit() {
+    let world = World::new();
+    let account = world.account_with("poor@example.test", &["--no-trial"]);
+    world.json(&["account", "grant", &account.id, "2", "--ref", "two"]);
+    let mut body = over(Chat, "input=10 output=10", false, 20_000);
+    body["thinking"] = json!({"type": "enabled", "budget_tokens": 10_000});
+    let answer = world.ask(&Chat.request(&account.key, &body));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(
+        answer.header("x-gateway-warnings"),
+        Some("clamped:max_completion_tokens, clamped:thinking.budget_tokens")
+    );
+    let sent = sent(&world);
+    let (limit, budget) = (sent["max_tokens"].as_u64().unwrap(), sent["thinking"]["budget_tokens"].as_u64().unwrap());
+    assert!(limit < 4_000 && (1_024..limit).contains(&budget), "{limit} {budget}");
     world.close();
 }

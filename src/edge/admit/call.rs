@@ -19,7 +19,7 @@ use crate::protocol::failure::{Failure, Kind};
 use crate::protocol::form::answer::Recall;
 use crate::protocol::request::{self, Edits, Outline};
 use crate::protocol::rules::Target;
-use crate::protocol::translate;
+use crate::protocol::translate::{self, Translated};
 use bytes::Bytes;
 use http::header;
 use pingora::proxy::Session;
@@ -53,7 +53,7 @@ pub async fn prepare(
     let surface = asked.surface;
     plain_body(session)?;
     let limits = EdgeLimits::of(&settings.limits);
-    let (body, share) = intake::read_body(session, &gateway.bodies, &limits).await?;
+    let (body, mut share) = intake::read_body(session, &gateway.bodies, &limits).await?;
     let outline = request::read(surface, &body)?;
     let Some(model) = settings.catalog.find(&outline.model) else {
         return Err(Failure::model_not_found(&outline.model));
@@ -80,6 +80,9 @@ pub async fn prepare(
         true => Fitted { hold: None, sent: order.sent(None, None)? },
         false => order.fit(gateway, principal)?,
     };
+    let again = (sent.carries_thinking && !order.strict).then(|| order.again(sent.output_limit));
+    let kept = sent.body.len() + again.as_ref().map_or(0, |again| again.body.len());
+    share.cover(kept as u64, limits.bodies_in_flight_bytes)?;
     let mut warnings = sent.warnings;
     warnings.extend(dropped);
     let stream = order.outline.stream;
@@ -92,7 +95,6 @@ pub async fn prepare(
         ..Upstream::to(upstream::plan(&model.vendor, settings.limits.attempts))
     };
     let hide_usage = !order.outline.include_usage;
-    let again = sent.carries_thinking.then(|| order.again(sent.output_limit));
     let model = Arc::clone(model);
     let sent_bytes = sent.body.len();
     // A stream that is passed on is kept alive by its vendor, in the vendor's way.
@@ -148,6 +150,8 @@ struct Sent {
     carries_thinking: bool,
     /// As it was lowered to what the account can pay.
     output_limit: Option<u64>,
+    /// A thinking budget in it is the caller's own.
+    budget_is_given: bool,
     /// Of a translation.
     recall: Option<Recall>,
 }
@@ -164,8 +168,13 @@ impl Order<'_> {
         let vendor = &self.model.vendor;
         if vendor.protocol != self.surface {
             let translated = translate::request(&self.asked(&self.body, output_limit), false)?;
+            let body = match thinking_budget.filter(|_| translated.budget_is_given) {
+                Some(budget) => self.with_budget(&translated.body, budget)?,
+                None => translated.body,
+            };
             return Ok(Sent {
-                body: translated.body,
+                budget_is_given: translated.budget_is_given,
+                body,
                 warnings: translated.warnings,
                 streams: translated.streams,
                 carries_thinking: translated.carries_thinking,
@@ -189,8 +198,22 @@ impl Order<'_> {
             streams: self.outline.stream,
             carries_thinking: false,
             output_limit,
+            budget_is_given: true,
             recall: None,
         })
+    }
+
+    /// The caller's own thinking budget in a translated body, lowered.
+    fn with_budget(&self, body: &Bytes, budget: u64) -> Result<Bytes, Failure> {
+        let outline = request::read(self.model.vendor.protocol, body)?;
+        let edits = Edits {
+            model: &outline.model,
+            output_limit: None,
+            output_limit_field: self.model.output_limit_field(),
+            thinking_budget: Some(budget),
+            include_usage: false,
+        };
+        Ok(request::rewrite(body, &outline, &edits))
     }
 
     /// A caller that is strict bears no warning.
@@ -217,18 +240,22 @@ impl Order<'_> {
     /// Sets the worst case of what the vendor will read aside, and lowers the output limit to what can be paid.
     fn fit(&self, gateway: &Gateway, principal: Principal) -> Result<Fitted, Failure> {
         let sent = self.sent(None, None)?;
-        let crosses = sent.recall.is_some();
         let min_output = self.settings.limits.min_output_tokens;
-        let own_bytes = self.body.len() as u64;
-        let quote = if crosses {
-            let body_bytes = own_bytes.max(sent.body.len() as u64);
-            // The translator wrote it, so it can be read; and a budget that it made it can make smaller.
-            let mut outline = request::read(self.model.vendor.protocol, &sent.body)?;
-            outline.thinking_budget = None;
-            rules::quote(self.model, self.surface, &outline, body_bytes, min_output)?
-        } else {
-            rules::quote(self.model, self.surface, &self.outline, own_bytes, min_output)?
+        let mut translated = match sent.recall {
+            // The translator wrote it, so it can be read.
+            Some(_) => Some(request::read(self.model.vendor.protocol, &sent.body)?),
+            None => None,
         };
+        let body_bytes = match translated {
+            Some(_) => self.body.len().max(sent.body.len()),
+            None => self.body.len(),
+        };
+        if let Some(outline) = &mut translated {
+            // A budget that was made here can be made smaller, or left out.
+            outline.thinking_budget = outline.thinking_budget.filter(|_| sent.budget_is_given);
+        }
+        let outline = translated.as_ref().unwrap_or(&self.outline);
+        let quote = rules::quote(self.model, self.surface, outline, body_bytes as u64, min_output)?;
         let opening = Opening {
             request_id: self.request_id.to_owned(),
             account: principal.account_id,
@@ -243,7 +270,7 @@ impl Order<'_> {
         if limit == quote.output_limit {
             return Ok(Fitted { hold, sent });
         }
-        let budget = if crosses { None } else { thinking_budget(self.settings, &self.outline, limit) };
+        let budget = thinking_budget(self.settings, outline, limit);
         let mut sent = self.sent(Some(limit), budget)?;
         sent.warnings.push(format!("clamped:{}", self.limit_field()));
         sent.warnings.extend(budget.map(|_| "clamped:thinking.budget_tokens".to_owned()));
@@ -285,7 +312,7 @@ fn target(model: &Model) -> Target<'_> {
 ///
 /// # Errors
 /// It cannot be said without.
-pub fn without_thinking(again: &Again, model: &Model) -> Result<(Bytes, Recall), Failure> {
+pub fn without_thinking(again: &Again, model: &Model) -> Result<Translated, Failure> {
     let asked = translate::Asked {
         surface: again.surface,
         body: &again.body,
@@ -296,8 +323,7 @@ pub fn without_thinking(again: &Again, model: &Model) -> Result<(Bytes, Recall),
         created: u64::try_from(clock::now_ms() / 1_000).unwrap_or_default(),
         request_id: &again.request_id,
     };
-    let translated = translate::request(&asked, true)?;
-    Ok((translated.body, translated.recall))
+    translate::request(&asked, true)
 }
 
 /// A thinking budget must stay below the output limit: lowered with it.

@@ -23,6 +23,18 @@ pub struct BodyShare {
 }
 
 impl BodyShare {
+    /// Counts what a request keeps beyond the body that was read: a translation may be longer than its original, and
+    /// both may be kept.
+    ///
+    /// # Errors
+    /// The process holds too much.
+    pub fn cover(&mut self, bytes: u64, most: u64) -> Result<(), Failure> {
+        match bytes.checked_sub(self.bytes) {
+            Some(more) if more > 0 => self.grow(more, most),
+            _ => Ok(()),
+        }
+    }
+
     fn grow(&mut self, bytes: u64, most: u64) -> Result<(), Failure> {
         let before = self.of.0.fetch_add(bytes, Ordering::AcqRel);
         self.bytes = self.bytes.saturating_add(bytes);

@@ -4,7 +4,7 @@
 //! Implements a trait that is internal to Pingora: the version is pinned for it. Must not judge what the bytes say.
 
 use super::body::BodyShare;
-use super::{Deadlines, Ended, Shared};
+use super::{Deadlines, Ended, Progress, Shared};
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::{HeaderMap, header};
@@ -48,7 +48,9 @@ pub struct Replay {
     last_progress: Instant,
     /// When anything was last written to the client, or the vendor's head came.
     last_written: Instant,
-    head_seen: bool,
+    /// The attempt whose vendor's head came, and whether it begins a stream.
+    head_of: Option<u32>,
+    streams: bool,
     /// Never later than the next deadline; set anew only when it fires, not at every event.
     timer: Pin<Box<Sleep>>,
 }
@@ -63,7 +65,8 @@ impl Replay {
             deadlines,
             last_progress: Instant::now(),
             last_written: Instant::now(),
-            head_seen: false,
+            head_of: None,
+            streams: false,
             timer: Box::pin(tokio::time::sleep_until(deadlines.total.into())),
         }
     }
@@ -78,20 +81,26 @@ impl Replay {
         self.inner.as_deref_mut().expect("the session inside")
     }
 
+    /// The running attempt's vendor has begun to answer.
+    fn head_seen(&self, progress: &Progress) -> bool {
+        self.head_of == Some(progress.attempt)
+    }
+
     fn deadline(&self) -> (Instant, Ended) {
         let progress = self.shared.lock().progress;
+        let head_seen = self.head_seen(&progress);
         let total = (self.deadlines.total, Ended::Total);
         if progress.completed {
             return (self.last_progress + TAIL, Ended::Tail);
         }
         if let Some(left) = progress.client_left {
             let drain = if progress.generated { self.deadlines.drain } else { self.deadlines.drain_hidden };
-            let drained = left + if self.head_seen { drain } else { self.deadlines.drain };
+            let drained = left + if head_seen { drain } else { self.deadlines.drain };
             return if self.deadlines.stream && drained < total.0 { (drained, Ended::Drained) } else { total };
         }
         let silent = match progress.attempt_began {
             _ if progress.finishing => (self.last_progress + FINISHING, Ended::Idle),
-            _ if self.head_seen => (self.last_progress + self.deadlines.idle, Ended::Idle),
+            _ if head_seen => (self.last_progress + self.deadlines.idle, Ended::Idle),
             Some(began) => (began + self.deadlines.first_byte, Ended::FirstByte),
             None => return total,
         };
@@ -100,9 +109,10 @@ impl Replay {
 
     /// When a sign of life is due to a client that waits for the next event.
     fn keep_alive_at(&self) -> Option<Instant> {
-        let every = self.deadlines.keep_alive.filter(|_| self.head_seen)?.0;
+        let (every, _) = self.deadlines.keep_alive?;
         let progress = self.shared.lock().progress;
-        let waits = !progress.completed && !progress.client_left();
+        let begun = self.streams && self.head_seen(&progress);
+        let waits = begun && !progress.completed && !progress.client_left();
         waits.then_some(self.last_written + every)
     }
 
@@ -120,8 +130,8 @@ impl Replay {
         let head = self.release_head();
         let tasks = head.into_iter().chain([HttpTask::Body(Some(Bytes::from_static(frame)), false)]).collect();
         self.last_written = Instant::now();
-        self.shared.lock().progress.first_byte.get_or_insert(self.last_written);
-        self.body = None;
+        self.shared.lock().progress.kept_alive = true;
+        self.let_bodies_go();
         let polled = {
             let mut write = std::pin::pin!(self.inner_mut().response_duplex_vec(tasks));
             std::future::poll_fn(|context| Poll::Ready(write.as_mut().poll(context))).await
@@ -163,8 +173,23 @@ impl Replay {
         }
     }
 
-    /// The tasks that go to the client now. The head is held until the first bytes are there.
-    fn outgoing(&mut self, tasks: Vec<HttpTask>) -> Result<Vec<HttpTask>> {
+    /// The vendor's head of this attempt came.
+    fn begin(&mut self, head: &ResponseHeader) {
+        let kind = head.headers.get(header::CONTENT_TYPE);
+        self.streams = head.status == 200 && kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        self.head_of = Some(self.shared.lock().progress.attempt);
+        self.last_written = Instant::now();
+    }
+
+    /// There is no further attempt.
+    fn let_bodies_go(&mut self) {
+        self.body = None;
+        self.shared.lock().body = None;
+    }
+
+    /// The tasks that go to the client now, and why it cannot go on behind them. The head is held until the first bytes
+    /// are there.
+    fn outgoing(&mut self, tasks: Vec<HttpTask>) -> (Vec<HttpTask>, Option<Box<Error>>) {
         let mut out = Vec::with_capacity(tasks.len() + 1);
         for task in tasks {
             match task {
@@ -172,10 +197,9 @@ impl Replay {
                     if end {
                         // Pingora shows the body filters nothing then, and no model answers with nothing.
                         let error = Error::explain(ErrorType::InvalidHTTPHeader, "an answer without a body");
-                        return Err(error.into_up());
+                        return (out, Some(error.into_up()));
                     }
-                    self.head_seen = true;
-                    self.last_written = Instant::now();
+                    self.begin(&head);
                     self.held_head = Some(head);
                 }
                 HttpTask::Header(..) => {}
@@ -185,12 +209,12 @@ impl Replay {
                     let error = Error::explain(ErrorType::ConnectionClosed, "an end without the end of the answer");
                     match self.broken_off(!out.is_empty()) {
                         Some(last) => out.push(last),
-                        None => return Err(error.into_up()),
+                        None => return (out, Some(error.into_up())),
                     }
                 }
                 HttpTask::Failed(error) => match self.broken_off(!out.is_empty()) {
                     Some(last) => out.push(last),
-                    None => return Err(error),
+                    None => return (out, Some(error)),
                 },
                 task => {
                     out.extend(self.release_head());
@@ -198,15 +222,16 @@ impl Replay {
                 }
             }
         }
-        Ok(out)
+        (out, None)
     }
 
     /// How a stream ends whose vendor has broken off: cleanly where it was over, else with a failure that the client
     /// can read, for a body that just ends passes for a whole answer. `None` where nothing has gone out or is about to,
-    /// or it was no stream.
+    /// it was no stream, or the model has finished: then the end is made in its own words.
     fn broken_off(&mut self, goes_out: bool) -> Option<HttpTask> {
         let mut state = self.shared.lock();
-        if state.progress.first_byte.is_none() && !goes_out {
+        let progress = state.progress;
+        if !progress.has_begun() && !goes_out || progress.finishing && !progress.completed {
             return None;
         }
         let last = if state.progress.completed { None } else { Some(state.epitaph.take()?) };
@@ -237,7 +262,7 @@ impl Replay {
     async fn write(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
         let end = tasks.iter().any(HttpTask::is_end);
         let began = Instant::now();
-        self.body = None;
+        self.let_bodies_go();
         self.shared.lock().progress.first_byte.get_or_insert(began);
         let limit = self.deadlines.client_write;
         let written = tokio::time::timeout(limit, self.inner_mut().response_duplex_vec(tasks)).await;
@@ -278,6 +303,9 @@ impl CustomSession for Replay {
         self.inner_mut().write_response_header_ref(head).await
     }
     async fn write_body(&mut self, data: Bytes, end: bool) -> Result<()> {
+        if let Some(HttpTask::Header(head, _)) = self.release_head() {
+            self.inner_mut().write_response_header(head).await?;
+        }
         self.inner_mut().write_response_body(data, end).await
     }
     async fn write_trailers(&mut self, trailers: HeaderMap) -> Result<()> {
@@ -291,14 +319,15 @@ impl CustomSession for Replay {
             for task in tasks {
                 match task {
                     HttpTask::Failed(error) => return Err(error),
-                    HttpTask::Header(..) => self.head_seen = true,
+                    HttpTask::Header(head, _) => self.begin(&head),
                     _ => {}
                 }
             }
             return Ok(end);
         }
-        let out = self.outgoing(tasks)?;
-        if out.is_empty() { Ok(false) } else { self.write(out).await }
+        let (out, error) = self.outgoing(tasks);
+        let end = if out.is_empty() { false } else { self.write(out).await? };
+        error.map_or(Ok(end), Err)
     }
 
     fn set_read_timeout(&mut self, timeout: Option<Duration>) {

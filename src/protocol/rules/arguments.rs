@@ -13,8 +13,8 @@ use crate::protocol::tree::Value;
 /// The only member of arguments that could not be read.
 const INVALID: &str = "_invalid_arguments";
 
-/// The deepest nesting of arguments; deeper ones count as broken.
-const DEPTH_MAX: u32 = 96;
+/// The deepest nesting of arguments; deeper ones count as broken. Below a request's own limit by what stands around them.
+const DEPTH_MAX: u32 = 56;
 
 /// Writes the arguments as the value `input`: the object itself, `{}` for nothing, else
 /// `{"_invalid_arguments": "…"}`; true where that had to be done. [`write_arguments`] undoes it.

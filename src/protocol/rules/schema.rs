@@ -217,8 +217,6 @@ fn write_value(keyword: &str, value: Value<'_>, write: &dyn Fn(Value<'_>, &mut J
     }
 }
 
-/// A member's name as it was spelled.
-
 /// Not taken at the top level by either vendor.
 const COMBINATORS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 

@@ -118,6 +118,7 @@ impl<'a> Flat<'a> {
         let (mut merged, mut seen, mut parts) = (Merged::default(), HashSet::new(), vec![schema]);
         let mut is_first = true;
         while let Some(part) = parts.pop().filter(|_| self.budget > 0) {
+            self.budget -= 1;
             let named = if is_first { part } else { self.references.followed(part) };
             if !seen.insert(place(named)) {
                 continue;
@@ -149,7 +150,11 @@ impl<'a> Flat<'a> {
                         merged.properties.add(name, property);
                     }
                 }
-                "required" => merged.required.extend(value.items().filter_map(Value::text).take(self.budget)),
+                "required" => {
+                    let before = merged.required.len();
+                    merged.required.extend(value.items().filter_map(Value::text).take(self.budget));
+                    self.budget = self.budget.saturating_sub(merged.required.len() - before);
+                }
                 keyword if with_all || is_mergeable(keyword) => merged.others.add(key, value),
                 _ => {}
             }
@@ -159,7 +164,8 @@ impl<'a> Flat<'a> {
     /// Adds the properties of all branches that are objects; required is what each of them requires.
     fn unite(&mut self, branches: Value<'a>, merged: &mut Merged<'a>) {
         let mut required: Option<Vec<Text<'a>>> = None;
-        for branch in branches.items() {
+        for branch in branches.items().take(self.budget) {
+            self.budget = self.budget.saturating_sub(1);
             let branch = self.references.followed(branch);
             if !is_object_schema(branch) {
                 continue;
