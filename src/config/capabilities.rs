@@ -187,3 +187,61 @@ fn shipped_chat(id: &str) -> ChatModel {
         _ => ChatModel::default(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config;
+    use crate::protocol::form::Effort;
+    use crate::protocol::rules::{Accepts, Sampling, ThinkingType};
+
+    fn parse(text: &str) -> Result<config::Settings, Vec<config::Fault>> {
+        config::parse(text, &|name| Some(if name.ends_with("URL") { "http://a".into() } else { "key".into() }))
+    }
+
+    #[test]
+    fn what_the_shipped_file_says_of_its_models_is_what_holds_without_it() {
+        let written = parse(include_str!("../../conf/gateway.yaml")).unwrap();
+        let left_out = parse(include_str!("../../conf/local.yaml")).unwrap();
+        assert_eq!(written.catalog.models().len(), 5);
+        for model in written.catalog.models() {
+            assert_eq!(model.accepts, left_out.catalog.find(&model.id).unwrap().accepts, "{}", model.id);
+        }
+    }
+
+    #[test]
+    fn a_key_overrides_and_a_model_of_another_id_starts_from_what_all_bear() {
+        let local = include_str!("../../conf/local.yaml");
+        let text = local.replace("id: alpha-opus-4-7", "id: mine").replacen(
+            "    max_output_tokens: 64000\n",
+            "    max_output_tokens: 64000\n    capabilities: {sampling: free, effort_levels: [max, low], thinking_types: [enabled]}\n",
+            1,
+        );
+        let settings = parse(&text).unwrap();
+        let Accepts::Messages(model) = &settings.catalog.find("mine").unwrap().accepts else {
+            panic!("its vendor's protocol")
+        };
+        assert_eq!(model.sampling, Sampling::Free);
+        assert_eq!(model.effort_levels, [Effort::Low, Effort::Max]);
+        assert_eq!(model.thinking_types, [ThinkingType::Enabled]);
+        assert!(!model.structured && !model.prefill);
+    }
+
+    #[test]
+    fn a_key_of_the_other_protocol_and_an_unknown_value_are_faults() {
+        let local = include_str!("../../conf/local.yaml");
+        let with = |keys: &str| {
+            let line = format!("    max_output_tokens: 64000\n    capabilities: {keys}\n");
+            parse(&local.replacen("    max_output_tokens: 64000\n", &line, 1))
+        };
+        for (keys, key) in [
+            ("{stop: true}", "models[0].capabilities.stop"),
+            ("{sampling: true}", "models[0].capabilities.sampling"),
+            ("{sampling: some}", "models[0].capabilities.sampling"),
+            ("{thinking_types: [sometimes]}", "models[0].capabilities.thinking_types[0]"),
+            ("{samplings: free}", "models[0].capabilities.samplings"),
+        ] {
+            let faults = with(keys).map(drop).unwrap_err();
+            assert_eq!(faults.iter().map(|fault| fault.key.as_str()).collect::<Vec<_>>(), [key], "{keys}");
+        }
+    }
+}
