@@ -37,6 +37,15 @@ impl Usage {
             .saturating_add(self.cache_write_1h)
     }
 
+    /// The usage to assume where the vendor did not tell it to the end: two bytes a token, rounded up, on both sides, and
+    /// what was `learned` instead of a guess. What a caller is told and what is billed are this same number.
+    pub fn estimated(learned: Option<Usage>, body_bytes: u64, generated_bytes: u64) -> Usage {
+        let learned = learned.unwrap_or_default();
+        let output = generated_bytes.div_ceil(2).max(learned.output);
+        let input = if learned.input_total() > 0 { learned.input } else { body_bytes.div_ceil(2) };
+        Usage { input, output, ..learned }
+    }
+
     /// This usage, unless it says that nothing was used although `generated_bytes` were delivered: such a vendor
     /// does not count, and the usage is missing.
     pub fn believed(self, generated_bytes: u64) -> Option<Usage> {

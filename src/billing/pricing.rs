@@ -60,11 +60,6 @@ impl Quote {
     }
 }
 
-/// The usage to assume where the vendor told none: two bytes a token, rounded up, on both sides.
-pub fn estimate(body_bytes: u64, generated_bytes: u64) -> Usage {
-    Usage { input: body_bytes.div_ceil(2), output: generated_bytes.div_ceil(2), ..Usage::default() }
-}
-
 /// `usage` lowered until it costs at most `most`: the output first, then the input. An estimate is billed like any
 /// usage, so its receipt must add up to what was taken.
 pub fn within(usage: Usage, price: &Price, most: Micro) -> Usage {

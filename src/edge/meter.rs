@@ -5,7 +5,7 @@
 
 use super::context::{Call, Context, Stage};
 use super::intake::{self, Ended};
-use crate::billing::{Billing, pricing};
+use crate::billing::Billing;
 use crate::clock;
 use crate::protocol::failure::Kind;
 use crate::store::ledger::Outcome;
@@ -50,10 +50,8 @@ pub fn resolve(billing: &Billing, call: &mut Call) {
     if !billed {
         return billing.release(hold, outcome, now_ms);
     }
-    let estimate = pricing::estimate(call.body_bytes, generated);
-    let output = estimate.output.max(input.map_or(0, |usage| usage.output));
-    let partial = input.map_or(estimate, |usage| Usage { output, ..usage });
-    let (usage, estimated) = usage.map_or((partial, true), |usage| (usage, false));
+    let estimated = usage.is_none();
+    let usage = usage.unwrap_or_else(|| Usage::estimated(input, call.body_bytes, generated));
     if let Err(error) = billing.settle(hold, usage, outcome, estimated, now_ms) {
         log::error!("journal a debit: {error}");
     }

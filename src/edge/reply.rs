@@ -7,7 +7,7 @@
 use super::context::{Call, Context};
 use super::intake::Late;
 use super::{meter, own, upstream};
-use crate::billing::{Billing, pricing};
+use crate::billing::Billing;
 use crate::catalog::Model;
 use crate::clock;
 use crate::protocol::Protocol;
@@ -287,7 +287,8 @@ fn stream(billing: &Billing, call: &mut Call, piece: &[u8], end: bool) -> Result
     if pass.completed() {
         return Ok(None);
     }
-    let mut out = Vec::with_capacity(piece.len().saturating_add(64));
+    // An event may be told in more words than it came in.
+    let mut out = Vec::with_capacity(piece.len().saturating_mul(2).saturating_add(256));
     let mut outcome = pass.push(piece, &mut out);
     if outcome.is_ok() && end && !pass.completed() {
         outcome = pass.finish(&mut out);
@@ -303,8 +304,13 @@ fn stream(billing: &Billing, call: &mut Call, piece: &[u8], end: bool) -> Result
         return Err(fault.failure(call.model.vendor.protocol, &call.model.upstream_model, &call.model.id));
     }
     if pass.completed() {
-        let (usage, generated, free) = (pass.usage(), pass.generated_bytes(), pass.refused_free());
-        settle(billing, call, usage, generated, free)?;
+        let counted = Counted {
+            usage: pass.usage(),
+            learned: pass.input_learned(),
+            generated_bytes: pass.generated_bytes(),
+            refused_free: pass.refused_free(),
+        };
+        settle(billing, call, counted)?;
         call.shared.set_completed();
     }
     Ok((!out.is_empty()).then(|| out.into()))
@@ -353,8 +359,9 @@ fn fold(billing: &Billing, call: &mut Call, piece: &[u8], end: bool) -> Result<O
     if !stream.completed() || out.is_empty() {
         return Ok(None);
     }
-    let (usage, generated_bytes, refused_free) = (stream.usage(), stream.generated_bytes(), stream.refused_free());
-    tell_whole(billing, call, Whole { body: out.into(), usage, generated_bytes, refused_free })
+    let (generated_bytes, refused_free) = (stream.generated_bytes(), stream.refused_free());
+    let (usage, learned) = (stream.usage(), stream.input_learned());
+    tell_whole(billing, call, Whole { body: out.into(), usage, learned, generated_bytes, refused_free })
 }
 
 fn whole(billing: &Billing, call: &mut Call, surface: Protocol) -> Result<Option<Bytes>, Failure> {
@@ -370,23 +377,29 @@ fn whole(billing: &Billing, call: &mut Call, surface: Protocol) -> Result<Option
 fn tell_whole(billing: &Billing, call: &mut Call, whole: Whole) -> Result<Option<Bytes>, Failure> {
     call.reply.mode = Mode::Over;
     let mut late = Late { content_length: Some(whole.body.len()), ..Late::default() };
-    if let Some(credits) = settle(billing, call, whole.usage, whole.generated_bytes, whole.refused_free)? {
+    let Whole { body, usage, learned, generated_bytes, refused_free } = whole;
+    if let Some(credits) = settle(billing, call, Counted { usage, learned, generated_bytes, refused_free })? {
         let value = HeaderValue::from_str(&credits.to_string());
         late.headers.extend(value.ok().map(|value| ("x-gateway-credits", value)));
     }
     call.shared.set_late(late);
     call.shared.set_completed();
-    Ok(Some(whole.body))
+    Ok(Some(body))
+}
+
+/// What was counted of an answer.
+struct Counted {
+    /// As the vendor told it to the end.
+    usage: Option<Usage>,
+    /// As far as the vendor told it.
+    learned: Option<Usage>,
+    generated_bytes: u64,
+    refused_free: bool,
 }
 
 /// The debit, before the last byte leaves.
-fn settle(
-    billing: &Billing,
-    call: &mut Call,
-    usage: Option<Usage>,
-    generated_bytes: u64,
-    refused_free: bool,
-) -> Result<Option<crate::money::Micro>, Failure> {
+fn settle(billing: &Billing, call: &mut Call, answer: Counted) -> Result<Option<crate::money::Micro>, Failure> {
+    let Counted { usage, learned, generated_bytes, refused_free } = answer;
     let Some(hold) = call.hold.take() else { return Ok(None) };
     let outcome = match (refused_free, call.shared.progress().client_left()) {
         (true, _) => Outcome::RefusedFree,
@@ -394,7 +407,7 @@ fn settle(
         (false, false) => Outcome::Completed,
     };
     let estimated = usage.is_none() && !refused_free;
-    let usage = usage.unwrap_or_else(|| pricing::estimate(call.body_bytes, generated_bytes));
+    let usage = usage.unwrap_or_else(|| Usage::estimated(learned, call.body_bytes, generated_bytes));
     billing.settle(hold, usage, outcome, estimated, clock::now_ms()).map(Some).map_err(|error| {
         log::error!("journal a debit: {error}; the answer is withheld");
         Failure::of(Kind::LedgerUnavailable)

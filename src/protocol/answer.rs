@@ -44,8 +44,10 @@ impl Fault {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Whole {
     pub body: Bytes,
-    /// `None`: not learned.
+    /// `None`: not told to the end.
     pub usage: Option<Usage>,
+    /// As far as the vendor told it.
+    pub learned: Option<Usage>,
     /// Bytes of text, reasoning, refusal and tool arguments, as UTF-8: for estimates.
     pub generated_bytes: u64,
     /// A messages vendor refused before any output, which it documents as free.

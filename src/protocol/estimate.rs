@@ -9,6 +9,8 @@
 use super::form::{Arguments, Block, BlockKind, FileContent, Image, OutcomeContent, Request, Thinking, ToolKind};
 use super::text::Text;
 use super::tree::Value;
+use base64::Engine;
+use memchr::memmem;
 
 /// Hundredths of a token: a byte of UTF-8 text is 1 ÷ 3.5, with the margin of × 1.05; a token counted is the margin.
 const PER_BYTE: u64 = 30;
@@ -19,8 +21,9 @@ const PER_TOOL: u64 = 8;
 const FOR_TOOLS: u64 = 300;
 const PER_IMAGE: u64 = 1_600;
 const PER_PAGE: u64 = 1_500;
-/// Base64 of about one page of a usual PDF: pages cannot be counted without unpacking it.
-const PAGE_BASE64_BYTES: u64 = 65_536;
+/// Base64 of a page: of a large one where the pages were counted, of a small one where they are packed.
+const PAGE_BASE64_BYTES: u64 = 1_048_576;
+const PACKED_PAGE_BASE64_BYTES: u64 = 8_192;
 
 /// What the request's input comes to.
 pub fn input_tokens(request: &Request<'_>) -> u64 {
@@ -111,10 +114,32 @@ impl Sum {
     }
 }
 
-/// Pages of a PDF in base64, upwards: what says `/Type /Page` is counted where it is not packed, and else the size
-/// tells.
+/// Pages of a PDF, upwards: where its objects are not packed each page says so, and else the size tells.
 fn pages(data: &Text<'_>) -> u64 {
     let base64 = data.value();
-    let by_size = u64::try_from(base64.len()).unwrap_or(u64::MAX).div_ceil(PAGE_BASE64_BYTES);
-    by_size.max(1)
+    let packed = u64::try_from(base64.len()).unwrap_or(u64::MAX);
+    let told = base64::engine::general_purpose::STANDARD.decode(base64.as_bytes()).map_or(0, |pdf| {
+        let marks = memmem::find_iter(&pdf, b"/Type").filter(|at| {
+            let behind = pdf.get(at + 5..).unwrap_or_default().trim_ascii_start();
+            behind.strip_prefix(b"/Page").is_some_and(|rest| rest.first() != Some(&b's'))
+        });
+        u64::try_from(marks.count()).unwrap_or(u64::MAX)
+    });
+    let per_page = if told > 0 { PAGE_BASE64_BYTES } else { PACKED_PAGE_BASE64_BYTES };
+    told.max(packed.div_ceil(per_page)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_counted_where_they_show_and_guessed_upwards_where_not() {
+        let pages = |pdf: &[u8]| pages(&Text::made(base64::engine::general_purpose::STANDARD.encode(pdf)));
+        let page = "<< /Type /Page /Parent 2 0 R >>\n<</Type/Page>>\n".repeat(15);
+        assert_eq!(pages(format!("%PDF-1.4 << /Type /Pages >> {page}").as_bytes()), 30);
+        assert_eq!(pages(b"%PDF-1.7"), 1);
+        assert_eq!(pages(&[7; 60_000]), 10);
+        assert_eq!(super::pages(&Text::made("not base64")), 1);
+    }
 }

@@ -151,7 +151,11 @@ impl<'a> Text<'a> {
     pub fn code_points(&self) -> u64 {
         let count = match self {
             Text::Token { raw, escaped: false } => raw.chars().count(),
-            Text::Token { escaped: true, .. } => self.letters().count(),
+            Text::Token { raw, escaped: true } => {
+                let mut count = 0;
+                by_runs(raw, |run, letter| count += run.chars().count() + usize::from(letter.is_some()));
+                count
+            }
             Text::Made(text) => text.chars().count(),
         };
         u64::try_from(count).unwrap_or(u64::MAX)
@@ -257,9 +261,24 @@ fn decoded_length(raw: &str) -> usize {
 
 /// The value of a token with escapes.
 fn unescaped(raw: &str) -> String {
-    // Half a surrogate pair is no string to serde.
-    let half = |_| Letters { rest: raw.chars(), escaped: true }.collect();
-    serde_json::from_str(&format!("\"{raw}\"")).unwrap_or_else(half)
+    let mut value = String::with_capacity(raw.len());
+    by_runs(raw, |run, letter| {
+        value.push_str(run);
+        value.extend(letter);
+    });
+    value
+}
+
+/// The inside of a string token as runs without an escape, each with the letter that the escape behind it stands for.
+fn by_runs<'r>(raw: &'r str, mut each: impl FnMut(&'r str, Option<char>)) {
+    let mut rest = raw;
+    while let Some(at) = memchr::memchr(b'\\', rest.as_bytes()) {
+        let (run, behind) = rest.split_at(at);
+        let mut letters = Letters { rest: behind.chars(), escaped: true };
+        each(run, letters.next());
+        rest = letters.rest.as_str();
+    }
+    each(rest, None);
 }
 
 /// Appends `text` as the inside of a JSON string.

@@ -117,6 +117,7 @@ pub fn request(asked: &Asked<'_>, without_thinking: bool) -> Result<Translated, 
         seed: asked.request_id.to_owned(),
         include_usage: request.include_usage,
         input_estimate: estimate::input_tokens(&request),
+        body_bytes: u64::try_from(asked.body.len()).unwrap_or(u64::MAX),
         output_limit: request.limit.map_or(0, |limit| limit.tokens.min(asked.output_limit.unwrap_or(u64::MAX))),
         ..Recall::default()
     };
@@ -425,6 +426,7 @@ pub fn whole(vendor: Protocol, surface: Protocol, recall: Recall, streamed: bool
     Ok(Whole {
         body: out.into(),
         usage: tally.usage(),
+        learned: tally.usage,
         generated_bytes: tally.generated_bytes,
         refused_free: tally.refused_free(),
     })

@@ -203,7 +203,7 @@ impl Reader {
             }
             self.say(Stretch::Refusal, refusal, to);
         }
-        match said.calls {
+        match said.calls.filter(|calls| calls.items().next().is_some()) {
             Some(calls) => {
                 for call in calls.items() {
                     self.call(&Entry::read(call), is_whole, to)?;

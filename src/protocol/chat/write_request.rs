@@ -225,14 +225,6 @@ fn behind_first_line(raw: &str) -> &str {
     ""
 }
 
-/// The text itself, lent.
-fn lent<'t>(text: &'t Text<'_>) -> Text<'t> {
-    match text {
-        Text::Token { raw, escaped } => Text::token(raw, *escaped),
-        Text::Made(made) => Text::made(made.as_ref()),
-    }
-}
-
 /// A member of an opaque block, as text.
 fn member<'a>(value: Value<'a>, name: &str) -> Option<Text<'a>> {
     value.get(name).and_then(Value::text)

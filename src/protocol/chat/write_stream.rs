@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn usage_that_is_not_the_last_word_is_a_floor() {
-        let recall = Recall { include_usage: true, input_estimate: 70, ..Recall::default() };
+        let recall = Recall { include_usage: true, body_bytes: 140, ..Recall::default() };
         let usage = |output, is_final| Event::Usage { usage: Usage { output, ..Usage::default() }, is_final };
         let text = [Event::Open { slot: 1, piece: Piece::Text }, delta(1, "12345")];
         let tells = |out: &str, completion: &str| out.contains(completion) && out.contains(r#""prompt_tokens":70"#);
@@ -170,7 +170,7 @@ mod tests {
         assert!(tells(&out, r#""completion_tokens":9"#), "{out}");
         let text = [Event::Open { slot: 1, piece: Piece::Text }, delta(1, "12345")];
         let (out, _) = written(recall, text.into_iter().chain([usage(0, true), Event::End]));
-        assert!(tells(&out, r#""completion_tokens":2"#), "{out}");
+        assert!(tells(&out, r#""completion_tokens":3"#), "{out}");
     }
 
     #[test]

@@ -135,6 +135,8 @@ pub struct Recall {
     pub output_limit: u64,
     /// Input tokens as estimated beforehand, for the places where a number must stand before the vendor told one.
     pub input_estimate: u64,
+    /// Of the request, for the usage of a vendor that tells none.
+    pub body_bytes: u64,
 }
 
 impl Recall {

@@ -53,6 +53,11 @@ enum Kind {
 impl Reader {
     /// One event of the vendor's stream. `nodes` is memory to be used again, and given back.
     pub fn event(&mut self, name: &[u8], data: &[u8], nodes: Nodes, to: &mut impl Sink) -> (Nodes, Result<(), Fault>) {
+        // The other protocol's end, which some compatible servers send: an end once a reason for it was given.
+        if data == b"[DONE]" && self.stopped {
+            self.end(to);
+            return (nodes, Ok(()));
+        }
         let text = std::str::from_utf8(data).unwrap_or_default();
         let tree = match Tree::read(text, ANSWER_DEPTH_MAX, nodes) {
             Ok(tree) if tree.root().is_object() => tree,

@@ -128,7 +128,8 @@ fn output_config(json: &mut Json, thinking: &thinking::Plan<'_>, form: &AnswerFo
     let own = extras.output_config.into_iter().flat_map(|config| config.members());
     let own: Vec<_> = own
         .filter(|(name, value)| {
-            let is_ours = name.is("format") && schema.is_some() || name.is("effort") && thinking.effort.is_some();
+            let is_asked = !matches!(form, AnswerForm::Free);
+            let is_ours = name.is("format") && is_asked || name.is("effort") && thinking.effort.is_some();
             !is_ours && !value.is_null()
         })
         .filter(|(name, _)| !name.is("effort") || thinking.is_verbatim())

@@ -6,7 +6,7 @@
 //!
 //! Read next: `protocol/request/rewrite.rs`.
 
-use crate::protocol::rules::names;
+use crate::protocol::rules::{carrier, names};
 use crate::protocol::scan::{Broken, Kind, Scan};
 
 /// The features of a body.
@@ -56,11 +56,6 @@ pub struct Leftovers {
 
 /// The longest call id that chat's own vendor takes.
 const CHAT_ID_LETTERS_MAX: usize = 40;
-
-/// The signature is one that a messages vendor may have made: there, and not ours.
-pub fn is_signed(signature: &str) -> bool {
-    !signature.is_empty() && !signature.starts_with("gw1.")
-}
 
 impl Features {
     /// Reads a top-level member. A member of a name not known here has no features.
@@ -136,7 +131,7 @@ impl Features {
             "input" | "arguments" => scan.skip().map(drop),
             "cache_control" => self.cache_marker(scan),
             "signature" => {
-                block.is_signed = scan.text_or_skip()?.is_some_and(|text| is_signed(&text.name()));
+                block.is_signed = scan.text_or_skip()?.is_some_and(|text| carrier::is_vendors(&text.name()));
                 Ok(())
             }
             "id" | "tool_use_id" | "tool_call_id" => {

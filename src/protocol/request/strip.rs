@@ -7,10 +7,10 @@
 //!
 //! Read next: `request/rewrite.rs`, which makes these edits together with its own.
 
-use super::features::is_signed;
 use super::{DEPTH_MAX, Outline};
 use crate::protocol::Protocol;
 use crate::protocol::form::{Action, At, Warnings};
+use crate::protocol::rules::carrier;
 use crate::protocol::rules::names::{self, CallIds};
 use crate::protocol::scan::Span;
 use crate::protocol::splice;
@@ -190,7 +190,7 @@ impl<'a> Strip<'a> {
 /// Reasoning that a messages vendor cannot have signed.
 fn is_unsigned_thinking(block: Value<'_>) -> bool {
     block.get("type").is_some_and(|kind| kind.is("thinking"))
-        && block.get("signature").and_then(Value::text).is_none_or(|signature| !is_signed(&signature.value()))
+        && block.get("signature").and_then(Value::text).is_none_or(|signature| !carrier::is_vendors(&signature.value()))
 }
 
 /// The ids of the calls so far. Each is counted, those that fit too, so that a made one is unique.

@@ -10,11 +10,16 @@
 use crate::protocol::request::DEPTH_MAX;
 use crate::protocol::text::compact;
 use crate::protocol::tree::{Nodes, Tree};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 /// What every signature of ours begins with.
 pub const MARK: &str = "gw1.";
 
-const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+/// A messages vendor may have made this signature: there is one, and it is not ours.
+pub fn is_vendors(signature: &str) -> bool {
+    !signature.is_empty() && !signature.starts_with(MARK)
+}
 
 /// Arrays and objects around the details where they stand in a body: messages, message.
 const DEPTH_AROUND: u32 = 4;
@@ -23,52 +28,18 @@ const DEPTH_AROUND: u32 = 4;
 pub fn encode(details_json: &str) -> String {
     let mut json = Vec::with_capacity(details_json.len());
     compact(details_json, &mut json);
-    let mut signature = String::with_capacity(MARK.len() + json.len().div_ceil(3) * 4);
-    signature.push_str(MARK);
-    for group in json.chunks(3) {
-        let byte = |at: usize| group.get(at).copied().map_or(0, u32::from);
-        let bits = (byte(0) << 16) | (byte(1) << 8) | byte(2);
-        for letter in 0..=group.len() {
-            let six = (bits >> (18 - 6 * letter)) & 63;
-            signature.extend(LETTERS.get(six as usize).map(|letter| char::from(*letter)));
-        }
-    }
-    signature
+    format!("{MARK}{}", URL_SAFE_NO_PAD.encode(json))
 }
 
 /// The JSON array of `reasoning_details` in a signature of ours; `None` for any other signature, and for one that
 /// holds nothing or no array.
 pub fn decode(signature: &str) -> Option<String> {
     let packed = signature.strip_prefix(MARK)?.trim_end_matches('=');
-    // One letter over is no byte.
-    if packed.len() % 4 == 1 {
-        return None;
-    }
-    let mut json = Vec::with_capacity(packed.len() / 4 * 3 + 2);
-    for group in packed.as_bytes().chunks(4) {
-        let mut bits = 0;
-        for letter in group {
-            bits = (bits << 6) | six(*letter)?;
-        }
-        bits <<= 6 * (4 - group.len());
-        let bytes: [u8; 4] = u32::to_be_bytes(bits);
-        json.extend_from_slice(bytes.get(1..group.len())?);
-    }
+    let json = URL_SAFE_NO_PAD.decode(packed).ok()?;
     let json = String::from_utf8(json).ok()?;
     let tree = Tree::read(&json, DEPTH_MAX.saturating_sub(DEPTH_AROUND), Nodes::new()).ok()?;
     let is_array = tree.root().is_array();
     is_array.then_some(json)
-}
-
-fn six(letter: u8) -> Option<u32> {
-    Some(u32::from(match letter {
-        b'A'..=b'Z' => letter - b'A',
-        b'a'..=b'z' => letter - b'a' + 26,
-        b'0'..=b'9' => letter - b'0' + 52,
-        b'-' => 62,
-        b'_' => 63,
-        _ => return None,
-    }))
 }
 
 #[cfg(test)]

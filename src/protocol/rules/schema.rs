@@ -229,6 +229,8 @@ fn place(value: Value<'_>) -> usize {
 struct References<'a> {
     root: Value<'a>,
     by_name: HashMap<(&'static str, Cow<'a, str>), Value<'a>>,
+    /// What a schema refers to, by its place: a wide one is looked through once, however often it is named.
+    known: HashMap<usize, Option<Value<'a>>>,
 }
 
 impl<'a> References<'a> {
@@ -239,7 +241,7 @@ impl<'a> References<'a> {
                 by_name.insert((start, name.into_value()), value);
             }
         }
-        References { root, by_name }
+        References { root, by_name, known: HashMap::new() }
     }
 
     fn named(&self, reference: &str) -> Option<Value<'a>> {
@@ -253,15 +255,24 @@ impl<'a> References<'a> {
     }
 
     /// The schema itself, or what it refers to.
-    fn followed(&self, mut schema: Value<'a>) -> Value<'a> {
+    fn followed(&mut self, mut schema: Value<'a>) -> Value<'a> {
         const HOPS_MAX: u32 = 8;
         for _ in 0..HOPS_MAX {
-            let reference = schema.get("$ref").and_then(Value::string);
-            match reference.and_then(|reference| self.named(&reference)) {
+            match self.reference(schema) {
                 Some(named) => schema = named,
                 None => break,
             }
         }
         schema
+    }
+
+    fn reference(&mut self, schema: Value<'a>) -> Option<Value<'a>> {
+        if let Some(known) = self.known.get(&place(schema)) {
+            return *known;
+        }
+        let reference = schema.get("$ref").and_then(Value::string);
+        let named = reference.and_then(|reference| self.named(&reference));
+        self.known.insert(place(schema), named);
+        named
     }
 }

@@ -41,5 +41,6 @@ pub fn whole(protocol: Protocol, public_model: &str, body: Bytes) -> Result<Whol
         }
         None => body,
     };
-    Ok(Whole { body, usage: usage.and_then(|usage| usage.believed(generated_bytes)), generated_bytes, refused_free })
+    let usage = usage.and_then(|usage| usage.believed(generated_bytes));
+    Ok(Whole { body, usage, learned: usage, generated_bytes, refused_free })
 }

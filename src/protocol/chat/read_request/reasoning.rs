@@ -75,7 +75,7 @@ fn block<'a>(value: Value<'a>) -> Option<Piece<'a>> {
 /// The text may be empty: vendors leave it out and sign what they keep.
 fn shown<'a>(text: Option<Value<'a>>, signature: Option<Value<'a>>) -> Option<Thinking<'a>> {
     let signature = signature?.text()?;
-    if signature.is_empty() || signature.value().starts_with(carrier::MARK) {
+    if !carrier::is_vendors(&signature.value()) {
         return None;
     }
     let text = text.and_then(Value::text).unwrap_or(Text::made(""));
@@ -97,7 +97,7 @@ pub(super) fn placed<'a>(
     let mut blocks = Vec::with_capacity(pieces.len() + texts.len() + calls.len());
     let block =
         |piece: Piece<'a>| Block { at: At::Message(message), cache: None, kind: BlockKind::Thinking(piece.thinking) };
-    if !are_placed(&pieces, &texts, calls.len()) {
+    if pieces.is_empty() || !are_placed(&pieces, &texts, calls.len()) {
         blocks.extend(pieces.into_iter().map(block));
         blocks.extend(texts);
         blocks.extend(calls);

@@ -5,7 +5,7 @@
 //!
 //! Read next: `chat/write_request/turns.rs`.
 
-use super::{Writer, lent, member};
+use super::{Writer, member};
 use crate::protocol::form::{Action, At, Block, BlockKind, File, FileContent, Opaque};
 use crate::protocol::text::{Text, compact};
 use crate::protocol::tree::Value;
@@ -38,7 +38,7 @@ impl Writer<'_> {
     /// A document's texts between its tags; of a PDF only its context, which goes before it.
     pub(super) fn document<'t>(&mut self, at: At, file: &'t File<'_>) -> Vec<Text<'t>> {
         self.citations(at, file.wants_citations);
-        let context = file.context.as_ref().map(|context| [Text::made("Context: "), lent(context)]);
+        let context = file.context.as_ref().map(|context| [Text::made("Context: "), context.borrowed()]);
         if let FileContent::Pdf(_) = file.content {
             return context.into_iter().flatten().collect();
         }
@@ -52,10 +52,10 @@ impl Writer<'_> {
         }
         match &file.content {
             FileContent::Pdf(_) => {}
-            FileContent::Text(text) => texts.push(lent(text)),
+            FileContent::Text(text) => texts.push(text.borrowed()),
             FileContent::Blocks(blocks) => {
                 texts.extend(blocks.iter().filter_map(|block| match &block.kind {
-                    BlockKind::Text(text) => Some(lent(text)),
+                    BlockKind::Text(text) => Some(text.borrowed()),
                     _ => None,
                 }));
             }

@@ -4,7 +4,7 @@
 //!
 //! Read next: `chat/write_request/results.rs`.
 
-use super::{Writer, lent};
+use super::Writer;
 use crate::protocol::form::{Block, BlockKind, File, FileContent, Image};
 use crate::protocol::text::{Json, Text};
 
@@ -47,7 +47,7 @@ impl Writer<'_> {
             match &block.kind {
                 BlockKind::Text(text) | BlockKind::Refusal(text) => {
                     if !text.is_blank() {
-                        parts.push(Part::of(Said::Text(lent(text))));
+                        parts.push(Part::of(Said::Text(text.borrowed())));
                     }
                 }
                 BlockKind::Image(image) => parts.push(Part::of(Said::Image(image))),
@@ -134,7 +134,7 @@ fn write(part: &Part<'_>, json: &mut Json) {
             match image {
                 Image::Url(url) => drop(json.text(url)),
                 Image::Base64 { media_type, data } => {
-                    json.joined(&[Text::made("data:"), lent(media_type), Text::made(";base64,"), lent(data)]);
+                    json.joined(&[Text::made("data:"), media_type.borrowed(), Text::made(";base64,"), data.borrowed()]);
                 }
             }
             json.close_object();
@@ -142,7 +142,7 @@ fn write(part: &Part<'_>, json: &mut Json) {
         Said::File(file, data) => {
             json.str("file").key("file").open_object();
             json.key("filename").str(&file_name(file));
-            json.key("file_data").joined(&[Text::made("data:application/pdf;base64,"), lent(data)]);
+            json.key("file_data").joined(&[Text::made("data:application/pdf;base64,"), data.borrowed()]);
             json.close_object();
         }
     }

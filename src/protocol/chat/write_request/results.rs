@@ -6,7 +6,7 @@
 //! Read next: `rules/pairing.rs`, which brought them here.
 
 use super::parts::{Part, Said};
-use super::{Writer, lent, member};
+use super::{Writer, member};
 use crate::protocol::form::{Block, BlockKind, Outcome, OutcomeContent};
 use crate::protocol::rules::names;
 use crate::protocol::text::{Text, compact};
@@ -41,7 +41,7 @@ impl Writer<'_> {
         let mut media = Vec::new();
         match &result.content {
             OutcomeContent::Nothing => {}
-            OutcomeContent::Text(text) => lines.push(lent(text)),
+            OutcomeContent::Text(text) => lines.push(text.borrowed()),
             OutcomeContent::Blocks(blocks) => {
                 for block in blocks {
                     if !lines.is_empty() {
@@ -61,7 +61,7 @@ impl Writer<'_> {
 
     fn line<'t>(&mut self, block: &'t Block<'t>, lines: &mut Vec<Text<'t>>, media: &mut Vec<Part<'t>>) {
         match &block.kind {
-            BlockKind::Text(text) | BlockKind::Refusal(text) => lines.push(lent(text)),
+            BlockKind::Text(text) | BlockKind::Refusal(text) => lines.push(text.borrowed()),
             BlockKind::Image(image) => {
                 lines.push(Text::made("[image]"));
                 media.push(Part::of(Said::Image(image)));

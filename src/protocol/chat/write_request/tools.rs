@@ -171,7 +171,7 @@ impl Writer<'_> {
 /// Writes the description with what the schema cannot say there.
 fn describe(json: &mut Json, function: &Function<'_>, note: Option<&str>) {
     let mut lines: Vec<Text<'_>> = Vec::new();
-    let own = function.description.as_ref().filter(|text| !text.is_blank()).map(super::lent);
+    let own = function.description.as_ref().filter(|text| !text.is_blank()).map(Text::borrowed);
     let examples = function.examples.map(|examples| {
         let mut line = b"Examples: ".to_vec();
         compact(examples.raw(), &mut line);

@@ -5,7 +5,7 @@
 //! Read next: `chat/write_request/parts.rs`, `chat/write_request/results.rs`.
 
 use super::foreign::FarResults;
-use super::{Writer, lent, refused};
+use super::{Writer, refused};
 use crate::protocol::form::{Action, Arguments, At, Block, BlockKind, Call, Refused, Request, Side, Thinking, Turn};
 use crate::protocol::rules::{ReasoningReplay, arguments, carrier, names};
 use crate::protocol::text::Text;
@@ -94,7 +94,7 @@ impl Writer<'_> {
         let mut results = None;
         for block in &turn.blocks {
             match &block.kind {
-                BlockKind::Text(text) | BlockKind::Refusal(text) => said.text(lent(text)),
+                BlockKind::Text(text) | BlockKind::Refusal(text) => said.text(text.borrowed()),
                 BlockKind::File(file) => {
                     let texts = self.document(block.at, file);
                     said.piece(texts);
@@ -129,7 +129,7 @@ impl Writer<'_> {
         match self.model.reasoning_replay {
             ReasoningReplay::None => {}
             ReasoningReplay::ReasoningContent => {
-                let texts: Vec<Text<'_>> = shown.map(|(text, _)| lent(text)).collect();
+                let texts: Vec<Text<'_>> = shown.map(|(text, _)| text.borrowed()).collect();
                 if !texts.iter().all(Text::is_empty) {
                     self.json.key("reasoning_content").joined(&texts);
                     self.carries_thinking = true;

@@ -103,7 +103,7 @@ impl Course {
     /// `budget`: bytes that may be held back.
     pub fn new(recall: Recall, budget: usize) -> Self {
         Course {
-            told: Told::new(recall.input_estimate),
+            told: Told::new(recall.body_bytes),
             recall,
             pieces: Vec::new(),
             content_points: 0,
@@ -290,8 +290,16 @@ impl Course {
 
 fn ends_blank(text: &Text<'_>) -> bool {
     match text {
-        Text::Token { raw, escaped: false } => raw.ends_with(char::is_whitespace),
-        Text::Token { escaped: true, .. } | Text::Made(_) => text.letters().last().is_some_and(char::is_whitespace),
+        Text::Token { raw, escaped } => {
+            // No escape is longer than a backslash and five letters.
+            let last_escape = if *escaped { memchr::memrchr(b'\\', raw.as_bytes()) } else { None };
+            if last_escape.is_none_or(|at| raw.len() - at > 6) {
+                raw.ends_with(char::is_whitespace)
+            } else {
+                text.letters().last().is_some_and(char::is_whitespace)
+            }
+        }
+        Text::Made(text) => text.ends_with(char::is_whitespace),
     }
 }
 

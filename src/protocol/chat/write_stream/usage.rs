@@ -1,26 +1,22 @@
 //! The usage that the caller is told.
 //!
-//! It must always be numbers: clients add them up. What the vendor left out is estimated; what is billed is not
-//! decided here.
+//! It must always be numbers: clients add them up. What the vendor left out is estimated, as it is for the bill.
 
 use crate::protocol::text::{Json, Text};
 use crate::usage::Usage;
 
-/// Of text, in any language a careful mean.
-const BYTES_PER_TOKEN: u64 = 4;
-
 /// What was heard of the usage so far.
 #[derive(Debug, Default)]
 pub(super) struct Told {
-    input_estimate: u64,
+    body_bytes: u64,
     usage: Option<Usage>,
     is_final: bool,
     generated_bytes: u64,
 }
 
 impl Told {
-    pub fn new(input_estimate: u64) -> Self {
-        Told { input_estimate, ..Told::default() }
+    pub fn new(body_bytes: u64) -> Self {
+        Told { body_bytes, ..Told::default() }
     }
 
     pub fn learn(&mut self, usage: Usage, is_final: bool) {
@@ -38,10 +34,7 @@ impl Told {
         if let Some(usage) = believed {
             return usage;
         }
-        let known = self.usage.unwrap_or_default();
-        let input = if known.input_total() == 0 { self.input_estimate } else { known.input };
-        let output = self.generated_bytes.div_ceil(BYTES_PER_TOKEN).max(known.output);
-        Usage { input, output, ..known }
+        Usage::estimated(self.usage, self.body_bytes, self.generated_bytes)
     }
 
     pub fn write(&self, json: &mut Json) {

@@ -124,6 +124,7 @@ pub(super) fn plan<'a>(asked: &Asked<'_, 'a>, warnings: &mut Warnings) -> Plan<'
             warnings.add(Action::Dropped, "thinking");
         }
         off(&mut plan, asked, warnings);
+        unforced(&mut plan, asked, warnings);
     } else if reasoning.is_verbatim {
         plan.mode = Mode::Verbatim(reasoning.thinking);
     } else if is_wanted {

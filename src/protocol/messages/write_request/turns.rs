@@ -164,9 +164,7 @@ impl Tidying<'_> {
 /// By the vendor. A signature of ours marks another vendor's reasoning.
 fn is_signed(thinking: &Thinking<'_>) -> bool {
     match thinking {
-        Thinking::Shown { signature: Some(signature), .. } => {
-            !signature.is_empty() && !signature.letters().take(carrier::MARK.len()).eq(carrier::MARK.chars())
-        }
+        Thinking::Shown { signature: Some(signature), .. } => carrier::is_vendors(&signature.value()),
         Thinking::Shown { signature: None, .. } => false,
         Thinking::Hidden { data } => !data.is_empty(),
     }

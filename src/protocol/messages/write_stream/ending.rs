@@ -11,9 +11,6 @@ use crate::protocol::rules::names;
 use crate::protocol::text::{Json, Text};
 use crate::usage::Usage;
 
-/// Bytes of an answer to one token, where the vendor does not count.
-const BYTES_PER_TOKEN: u64 = 4;
-
 #[derive(Debug)]
 pub(super) struct Heard {
     pub recall: Recall,
@@ -92,11 +89,7 @@ impl Heard {
 
     pub(super) fn usage(&self) -> Usage {
         let told = self.usage.and_then(|usage| usage.believed(self.generated_bytes));
-        told.unwrap_or_else(|| Usage {
-            input: self.recall.input_estimate,
-            output: self.generated_bytes.div_ceil(BYTES_PER_TOKEN),
-            ..Usage::default()
-        })
+        told.unwrap_or_else(|| Usage::estimated(self.usage, self.recall.body_bytes, self.generated_bytes))
     }
 
     /// `id` to `model`.

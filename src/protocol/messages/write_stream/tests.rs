@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 fn recall(show_thinking: bool) -> Recall {
-    Recall { show_thinking, input_estimate: 25, seed: "req_0".to_owned(), ..Recall::default() }
+    Recall { show_thinking, input_estimate: 25, body_bytes: 61, seed: "req_0".to_owned(), ..Recall::default() }
 }
 
 /// The data of each event, whose name must say the same.
@@ -197,7 +197,7 @@ fn a_number_stands_where_the_vendor_told_none() {
     let frames = frames(&out);
     assert_eq!(frames[0]["message"]["usage"]["input_tokens"], 25);
     let usage = &frames[frames.len() - 2]["usage"];
-    assert_eq!((&usage["input_tokens"], &usage["output_tokens"]), (&json!(25), &json!(2)));
+    assert_eq!((&usage["input_tokens"], &usage["output_tokens"]), (&json!(31), &json!(3)));
     assert_eq!(usage["output_tokens_details"]["thinking_tokens"], 0);
 }
 

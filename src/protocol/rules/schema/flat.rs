@@ -17,11 +17,26 @@ const NOTE_LETTERS_MAX: usize = 1000;
 /// The most members that are looked at to flatten one schema: references can name the same ones again and again.
 const FLAT_MEMBERS_MAX: usize = 5_000;
 
+/// The most ways that are told in which one property may look.
+const VARIANTS_MAX: usize = 16;
+
 /// A top level whose combinators are taken apart into one object. What cannot be said so goes into a note.
 pub(super) struct Flat<'a> {
     references: References<'a>,
+    /// By its place: each is looked through once, for the same ones are named again and again.
+    targets: HashMap<usize, Target<'a>>,
     budget: usize,
     notes: Vec<String>,
+}
+
+/// What is known of a schema that others lead to.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    schema: Value<'a>,
+    is_object: bool,
+    /// It says nothing but what can be said of several together.
+    is_mergeable: bool,
+    members: usize,
 }
 
 /// What several schemas say together.
@@ -46,6 +61,7 @@ impl<'a> Named<'a> {
         let next = self.all.len();
         let index = *self.index.entry(name.clone().into_value()).or_insert(next);
         match self.all.get_mut(index) {
+            Some((_, values)) if values.len() >= VARIANTS_MAX => {}
             Some((_, values)) if values.iter().any(|known| known.raw() == value.raw()) => {}
             Some((_, values)) => values.push(value),
             None => self.all.push((name, vec![value])),
@@ -71,7 +87,12 @@ impl<'a> Named<'a> {
 
 impl<'a> Flat<'a> {
     pub(super) fn of(schema: Value<'a>) -> (String, Option<String>) {
-        let mut flat = Flat { references: References::of(schema), budget: FLAT_MEMBERS_MAX, notes: Vec::new() };
+        let mut flat = Flat {
+            references: References::of(schema),
+            targets: HashMap::new(),
+            budget: FLAT_MEMBERS_MAX,
+            notes: Vec::new(),
+        };
         let mut merged = flat.merged(schema);
         if !merged.left.is_empty() {
             let left: Vec<&str> = merged.left.iter().map(|part| part.raw()).collect();
@@ -113,21 +134,43 @@ impl<'a> Flat<'a> {
         self.notes.push(format!("{count} of these must hold: {text}"));
     }
 
+    /// What a schema leads to.
+    fn target(&mut self, schema: Value<'a>) -> Target<'a> {
+        let schema = self.references.followed(schema);
+        *self.targets.entry(place(schema)).or_insert_with(|| Target {
+            schema,
+            is_object: is_object_schema(schema),
+            is_mergeable: schema.members().all(|(key, _)| is_mergeable(&key.value())),
+            members: schema.members().count(),
+        })
+    }
+
+    /// Takes so many members off the budget. False: it does not reach.
+    fn afford(&mut self, members: usize) -> bool {
+        let fits = members < self.budget;
+        self.budget = self.budget.saturating_sub(members.saturating_add(1));
+        fits
+    }
+
     /// The schema and all that its `allOf` adds.
     fn merged(&mut self, schema: Value<'a>) -> Merged<'a> {
         let (mut merged, mut seen, mut parts) = (Merged::default(), HashSet::new(), vec![schema]);
         let mut is_first = true;
         while let Some(part) = parts.pop().filter(|_| self.budget > 0) {
-            self.budget -= 1;
-            let named = if is_first { part } else { self.references.followed(part) };
-            if !seen.insert(place(named)) {
+            let target = self.target(part);
+            // The first may refer to others beside what it says itself.
+            let named = if is_first { part } else { target.schema };
+            if !seen.insert(place(named))
+                || !self.afford(if is_first { named.members().count() } else { target.members })
+            {
                 continue;
             }
-            let is_whole = is_object_schema(named) && named.members().all(|(key, _)| is_mergeable(&key.value()));
-            if !is_whole && !is_first {
+            let is_object = if is_first { is_object_schema(named) } else { target.is_object };
+            let can_be_said = target.is_object && target.is_mergeable;
+            if !is_first && !can_be_said {
                 merged.left.push(part);
             }
-            if is_object_schema(named) {
+            if is_object {
                 self.take(named, is_first, &mut merged);
                 let more = named.get("allOf").into_iter().flat_map(Value::items);
                 let behind = parts.len();
@@ -141,7 +184,6 @@ impl<'a> Flat<'a> {
 
     fn take(&mut self, part: Value<'a>, with_all: bool, merged: &mut Merged<'a>) {
         for (key, value) in part.members() {
-            self.budget = self.budget.saturating_sub(1);
             match key.value().as_ref() {
                 "type" | "allOf" | "anyOf" | "oneOf" => {}
                 "properties" => {
@@ -164,13 +206,14 @@ impl<'a> Flat<'a> {
     /// Adds the properties of all branches that are objects; required is what each of them requires.
     fn unite(&mut self, branches: Value<'a>, merged: &mut Merged<'a>) {
         let mut required: Option<Vec<Text<'a>>> = None;
+        let mut seen = HashSet::new();
         for branch in branches.items().take(self.budget) {
-            self.budget = self.budget.saturating_sub(1);
-            let branch = self.references.followed(branch);
-            if !is_object_schema(branch) {
+            let target = self.target(branch);
+            // Named twice it says nothing new.
+            if !self.afford(0) || !target.is_object || !seen.insert(place(target.schema)) {
                 continue;
             }
-            let branch = self.merged(branch);
+            let branch = self.merged(target.schema);
             for (name, values) in branch.properties.all {
                 values.into_iter().for_each(|value| merged.properties.add(name.clone(), value));
             }
