@@ -7,6 +7,7 @@ use crate::billing::Billing;
 use crate::clock;
 use crate::config::{self, Settings};
 use crate::edge::Gateway;
+use crate::idempotency::Idempotency;
 use crate::sidecar;
 use crate::telemetry::METRICS;
 use anyhow::Context as _;
@@ -57,7 +58,9 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
         log::warn!("completed {completed} sign-ups that a crash had left without their grant");
     }
     let settings = Arc::new(ArcSwap::from_pointee(settings));
-    let gateway = Gateway::new(Arc::clone(&settings), accounts.clone(), billing.clone());
+    let data_dir = settings.load().data_dir.clone();
+    let idempotency = Idempotency::start(&data_dir, &billing, Arc::clone(&settings), now_ms)?;
+    let gateway = Gateway::new(Arc::clone(&settings), accounts.clone(), billing.clone(), idempotency);
     let life = Life {
         config_file: config_file.to_owned(),
         settings: Arc::clone(&settings),

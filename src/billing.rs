@@ -272,6 +272,24 @@ impl Billing {
         self.0.ledger.ending(account, request_id)?.map(|entry| self.explain(entry)).transpose()
     }
 
+    /// The request ended, and not as nothing: it was an answer, or a part of one that its client left.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn was_debited(&self, account: &str, request_id: &str) -> Result<bool, StoreError> {
+        Ok(self.0.ledger.ending(account, request_id)?.is_some_and(|entry| entry.kind == "debit"))
+    }
+
+    /// The name of this process's journal; empty where it does not serve.
+    pub fn boot(&self) -> &str {
+        self.0.serving.as_ref().map_or("", |serving| serving.journal.boot())
+    }
+
+    /// Processes of whose requests the ledger may not know the end yet, this one among them.
+    pub fn boots_not_replayed(&self) -> Vec<String> {
+        journal::boots(&self.0.data_dir)
+    }
+
     /// The newest first; `before` is the `seq` of the last one of the page before.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ mod upstream;
 use crate::account::Accounts;
 use crate::billing::Billing;
 use crate::config::{Limits, Settings};
+use crate::idempotency::Idempotency;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -34,6 +35,7 @@ pub struct Gateway {
     pub settings: Arc<ArcSwap<Settings>>,
     pub accounts: Accounts,
     pub billing: Billing,
+    pub idempotency: Idempotency,
     /// No new work is taken.
     pub draining: Arc<AtomicBool>,
     /// Requests on their way to or from a vendor.
@@ -43,11 +45,17 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    pub fn new(settings: Arc<ArcSwap<Settings>>, accounts: Accounts, billing: Billing) -> Self {
+    pub fn new(
+        settings: Arc<ArcSwap<Settings>>,
+        accounts: Accounts,
+        billing: Billing,
+        idempotency: Idempotency,
+    ) -> Self {
         Self {
             settings,
             accounts,
             billing,
+            idempotency,
             draining: Arc::default(),
             in_flight: Arc::default(),
             bodies: Arc::default(),

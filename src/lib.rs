@@ -21,6 +21,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod edge;
+pub mod idempotency;
 pub mod money;
 pub mod protocol;
 pub mod sidecar;

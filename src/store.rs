@@ -3,6 +3,7 @@
 //! * [`app`]: accounts, keys, sessions (`app.db`).
 //! * [`ledger`]: balances and immutable entries (`ledger.db`), the truth about money.
 //! * [`holds`]: a view of the open holds of running processes for other processes (`holds.db`); dies with them.
+//! * [`idempotency`]: what was asked and answered under idempotency keys (`idempotency.db`).
 //!
 //! The contract of the ledger, whichever database keeps it: an entry with the same kind and reference counts once; a
 //! request ends at most once; a balance never goes below zero; entries are never changed; what a call reports as
@@ -10,6 +11,7 @@
 
 pub mod app;
 pub mod holds;
+pub mod idempotency;
 pub mod ledger;
 pub mod sqlite;
 

@@ -26,6 +26,8 @@ mod crash;
 mod failover;
 #[path = "gateway/failure.rs"]
 mod failure;
+#[path = "gateway/idempotency.rs"]
+mod idempotency;
 #[path = "gateway/leaving.rs"]
 mod leaving;
 #[path = "gateway/metrics.rs"]

@@ -178,6 +178,11 @@ fn decode(line: &[u8]) -> Option<Record> {
     serde_json::from_slice(json).ok()
 }
 
+/// Boots that have a journal: their processes live, or what they left is not replayed.
+pub fn boots(data_dir: &Path) -> Vec<String> {
+    folders(data_dir).into_iter().map(|(boot, _)| boot).collect()
+}
+
 /// Boots whose processes live, told by their locks.
 pub fn live_boots(data_dir: &Path) -> Vec<String> {
     folders(data_dir).into_iter().filter(|(_, dir)| matches!(claim(dir), Ok(None))).map(|(boot, _)| boot).collect()

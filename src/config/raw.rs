@@ -399,6 +399,14 @@ limits! {
     drain_after_client_seconds = 5, 1..=600;
     /// The same, for models that hide their reasoning.
     drain_hidden_seconds = 60, 1..=600;
+    /// The largest answer that is kept for its idempotency key.
+    idempotency_body_bytes = 1_048_576, 1_024..=268_435_456;
+    /// How long a key counts and its answer is kept.
+    idempotency_seconds = 86_400, 1..=604_800;
+    /// Keys that are kept; past it the oldest are forgotten.
+    idempotency_entries = 1_000_000, 1_000..=100_000_000;
+    /// All kept answers together; past it the oldest are forgotten, their keys are not.
+    idempotency_store_bytes = 4_294_967_296, 1_048_576..=1_099_511_627_776;
     /// One file of the journal, before the next is begun.
     journal_segment_bytes = 67_108_864, 65_536..=1_073_741_824;
     /// Settled responses that may wait for the ledger; past it no request is admitted.

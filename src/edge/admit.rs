@@ -1,11 +1,12 @@
-//! Admission: path → key → body → model → quote → hold. What comes out is a [`Call`] with credit set aside, an answer
+//! Admission: path → key → body → model → idempotency key → quote → hold. What comes out is a [`Call`] with credit set aside, an answer
 //! of our own, or a failure.
 //!
-//! The order of judgement is the contract's: path 404, method 405, key 401/403, size 413, body 400, model 404, limits
-//! 429, credits 402. Must not talk to vendors. Next: `admit/call.rs` (from the body on), `own.rs` (paths that need no
+//! The order of judgement is the contract's: path 404, method 405, key 401/403, size 413, body 400, model 404, idempotency
+//! 409/422, limits 429, credits 402. Must not talk to vendors. Next: `admit/call.rs` (from the body on), `own.rs` (paths that need no
 //! vendor).
 
 mod call;
+mod keyed;
 
 pub use call::without_thinking;
 
@@ -136,6 +137,10 @@ async fn judge(
                 call::Prepared::Count(tokens) => {
                     own::count(session, ctx, tokens).await.map_err(lost)?;
                     Ok(Admitted::Answered("count"))
+                }
+                call::Prepared::Replay(answer) => {
+                    own::replay(session, ctx, answer).await.map_err(lost)?;
+                    Ok(Admitted::Answered("replayed"))
                 }
             }
         }

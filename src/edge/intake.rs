@@ -14,6 +14,7 @@ mod replay;
 
 pub use body::{BodiesInFlight, read_body};
 
+use crate::idempotency::Running;
 use body::BodyShare;
 use bytes::Bytes;
 use http::HeaderValue;
@@ -34,6 +35,8 @@ struct State {
     epitaph: Option<Bytes>,
     progress: Progress,
     handed_back: Option<Box<HttpSession>>,
+    /// Of a request under an idempotency key, until it is decided what becomes of that.
+    keyed: Option<Box<Running>>,
     /// Sent at further attempts instead of the first body.
     body: Option<Bytes>,
 }
@@ -114,6 +117,19 @@ impl Shared {
         state.progress.attempt = state.progress.attempt.saturating_add(1);
         state.progress.attempt_began = Some(Instant::now());
         state.progress.ended = None;
+    }
+
+    pub fn set_keyed(&self, keyed: Option<Box<Running>>) {
+        self.lock().keyed = keyed;
+    }
+
+    /// Whoever drops it frees its key.
+    pub fn take_keyed(&self) -> Option<Box<Running>> {
+        self.lock().keyed.take()
+    }
+
+    pub fn is_keyed(&self) -> bool {
+        self.lock().keyed.is_some()
     }
 
     pub fn set_late(&self, late: Late) {

@@ -25,6 +25,8 @@ pub async fn end(billing: &Billing, session: &mut Session, ctx: &mut Context) {
 
 /// Ends a hold that the answer did not: the vendor failed, or the client or the time ran out.
 pub fn resolve(billing: &Billing, call: &mut Call) {
+    // Dropped, it frees its key.
+    let keyed = call.shared.take_keyed();
     let Some(hold) = call.hold.take() else { return };
     let progress = call.shared.progress();
     let (usage, input, generated) = call.reply.learned();
@@ -52,8 +54,9 @@ pub fn resolve(billing: &Billing, call: &mut Call) {
     }
     let estimated = usage.is_none();
     let usage = usage.unwrap_or_else(|| Usage::estimated(input, call.body_bytes, generated));
-    if let Err(error) = billing.settle(hold, usage, outcome, estimated, now_ms) {
-        log::error!("journal a debit: {error}");
+    match billing.settle(hold, usage, outcome, estimated, now_ms) {
+        Ok(_) => keyed.into_iter().for_each(|keyed| keyed.spend()),
+        Err(error) => log::error!("journal a debit: {error}"),
     }
 }
 

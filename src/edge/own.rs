@@ -1,4 +1,4 @@
-//! Answers that need no vendor: health, the model list, credits, receipts.
+//! Answers that need no vendor: health, the model list, credits, receipts, and those that were given before.
 //!
 //! Must not change anything.
 
@@ -9,6 +9,7 @@ use crate::billing::{Balance, Receipt, pricing};
 use crate::catalog::Model;
 use crate::clock;
 use crate::config::Settings;
+use crate::idempotency::Answer;
 use crate::money;
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
@@ -66,6 +67,18 @@ pub async fn count(session: &mut Session, ctx: &mut Context, tokens: u64) -> pin
     head.insert_header("content-type", "application/json")?;
     head.insert_header(ESTIMATED, "true")?;
     reject::send(session, ctx, head, count_body(tokens)).await
+}
+
+/// Gives the answer of an earlier request again, under that request's id.
+pub async fn replay(session: &mut Session, ctx: &mut Context, answer: Answer) -> pingora::Result<()> {
+    ctx.status = 200;
+    ctx.request_id = answer.request_id;
+    let mut head = ResponseHeader::build(200, Some(10))?;
+    for (name, value) in answer.headers {
+        head.insert_header(name, value.into_bytes())?;
+    }
+    head.insert_header("x-gateway-replayed", "true")?;
+    reject::send(session, ctx, head, answer.body.into()).await
 }
 
 /// # Errors

@@ -3,7 +3,7 @@
 //! Must not decide that something failed, nor whether it is tried again.
 
 use super::context::{Call, Context, Stage};
-use super::{intake, reply};
+use super::{intake, meter, reply};
 use crate::billing::Billing;
 use crate::protocol::failure::{Failure, Kind};
 use crate::telemetry::METRICS;
@@ -45,6 +45,12 @@ pub async fn tell(billing: &Billing, session: &mut Session, error: &Error, ctx: 
         && let Some(end) = reply::finish_late(billing, call)
     {
         return session.write_response_body(Some(end), true).await;
+    }
+    if let Some(call) = ctx.call()
+        && call.shared.is_keyed()
+    {
+        // Whoever reads of the failure finds the key decided.
+        meter::resolve(billing, call);
     }
     let (failure, unsent, began_stream) = match &mut ctx.stage {
         Stage::Call(call) => {

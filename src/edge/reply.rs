@@ -20,7 +20,7 @@ use crate::store::ledger::Outcome;
 use crate::telemetry::METRICS;
 use crate::usage::Usage;
 use bytes::Bytes;
-use http::{HeaderValue, header};
+use http::{HeaderName, HeaderValue, header};
 use pingora::http::ResponseHeader;
 use pingora::{Error, ErrorType, Result};
 
@@ -163,9 +163,21 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     if !call.warnings.is_empty() {
         ours.insert_header("x-gateway-warnings", warnings(&mut call.warnings))?;
     }
+    if let Some(mut keyed) = call.shared.take_keyed() {
+        keyed.set_headers(again(&ours));
+        call.shared.set_keyed(Some(keyed));
+    }
     ctx.status = ours.status.as_u16();
     *header = ours;
     Ok(())
+}
+
+/// What of an answer's header is given again with it: all but the ids, which are the request's.
+fn again(header: &ResponseHeader) -> Vec<(String, String)> {
+    let is_id = |name: &HeaderName| matches!(name.as_str(), "request-id" | "x-request-id");
+    let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let headers = header.headers.iter().filter(|(name, _)| !is_id(name));
+    headers.map(|(name, value)| (name.as_str().to_owned(), text(value))).collect()
 }
 
 /// The longest list of warnings that is told, in bytes.
@@ -246,6 +258,8 @@ pub fn body(billing: &Billing, ctx: &mut Context, body: &mut Option<Bytes>, end:
             if end && without_thinking(call) {
                 Err(Failure::of(Kind::UpstreamFailed))
             } else {
+                // Whoever reads the end of the error finds its key free.
+                drop(if end { call.shared.take_keyed() } else { None });
                 let told = if end { error(call, surface, &request_id) } else { None };
                 let told_status = call.failure.as_ref().map_or(200, |failure| failure.status(surface));
                 status = told.is_some().then_some(told_status);
@@ -313,6 +327,7 @@ fn stream(billing: &Billing, call: &mut Call, piece: &[u8], end: bool) -> Result
         settle(billing, call, counted)?;
         call.shared.set_completed();
     }
+    keep_for_key(call, &out);
     Ok((!out.is_empty()).then(|| out.into()))
 }
 
@@ -381,9 +396,14 @@ fn tell_whole(billing: &Billing, call: &mut Call, whole: Whole) -> Result<Option
     if let Some(credits) = settle(billing, call, Counted { usage, learned, generated_bytes, refused_free })? {
         let value = HeaderValue::from_str(&credits.to_string());
         late.headers.extend(value.ok().map(|value| ("x-gateway-credits", value)));
+        if let Some(mut keyed) = call.shared.take_keyed() {
+            keyed.add_header("x-gateway-credits", credits.to_string());
+            call.shared.set_keyed(Some(keyed));
+        }
     }
     call.shared.set_late(late);
     call.shared.set_completed();
+    keep_for_key(call, &body);
     Ok(Some(body))
 }
 
@@ -395,6 +415,17 @@ struct Counted {
     learned: Option<Usage>,
     generated_bytes: u64,
     refused_free: bool,
+}
+
+/// Keeps what is about to leave for the request's idempotency key; with the last of it, what is kept is committed.
+fn keep_for_key(call: &mut Call, bytes: &[u8]) {
+    let Some(mut keyed) = call.shared.take_keyed() else { return };
+    keyed.push(bytes);
+    if call.shared.progress().completed {
+        keyed.complete();
+    } else {
+        call.shared.set_keyed(Some(keyed));
+    }
 }
 
 /// The debit, before the last byte leaves.

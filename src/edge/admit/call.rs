@@ -4,6 +4,7 @@
 //! the vendor will read. Must not know either protocol's fields. Next: `protocol/request.rs` and
 //! `protocol/translate.rs`, `billing/rules.rs` (the quote), `intake.rs` (the body's way on).
 
+use super::keyed::{self, Keyed};
 use super::version_header;
 use crate::account::Principal;
 use crate::billing::{Hold, Opening, Refused, rules};
@@ -14,6 +15,7 @@ use crate::edge::context::{Again, Call, Context, InFlight, Upstream};
 use crate::edge::intake::{self, Deadlines};
 use crate::edge::reply::Reply;
 use crate::edge::{EdgeLimits, Gateway, upstream};
+use crate::idempotency::Answer;
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
 use crate::protocol::form::answer::Recall;
@@ -38,6 +40,8 @@ pub enum Prepared {
     Call(Box<Call>),
     /// The input's tokens, counted here because the model's vendor does not.
     Count(u64),
+    /// The answer that was given before under this idempotency key.
+    Replay(Answer),
 }
 
 /// # Errors
@@ -63,6 +67,10 @@ pub async fn prepare(
     if crosses && let Some(count) = count {
         return count.map(Prepared::Count);
     }
+    let keyed = match keyed::begin(gateway, settings, session, &asked, &principal, &body, &ctx.request_id)? {
+        Keyed::Go(keyed) => keyed,
+        Keyed::Replay(answer) => return Ok(Prepared::Replay(answer)),
+    };
     let order = Order {
         settings,
         surface,
@@ -83,10 +91,8 @@ pub async fn prepare(
     let again = (sent.carries_thinking && !order.strict).then(|| order.again(sent.output_limit));
     let kept = sent.body.len() + again.as_ref().map_or(0, |again| again.body.len());
     share.cover(kept as u64, limits.bodies_in_flight_bytes)?;
-    let mut warnings = sent.warnings;
-    warnings.extend(dropped);
+    let warnings = [sent.warnings, dropped.into_iter().collect()].concat();
     let stream = order.outline.stream;
-    let body_bytes = order.body.len() as u64;
     let upstream = Upstream {
         path: if crosses { translate::path(model.vendor.protocol) } else { asked.path },
         version: if crosses { None } else { version_header(session, settings) },
@@ -94,23 +100,24 @@ pub async fn prepare(
         streams: sent.streams,
         ..Upstream::to(upstream::plan(&model.vendor, settings.limits.attempts))
     };
-    let hide_usage = !order.outline.include_usage;
     let model = Arc::clone(model);
     let sent_bytes = sent.body.len();
     // A stream that is passed on is kept alive by its vendor, in the vendor's way.
     let keep_alive = (crosses && stream).then(|| translate::keep_alive(surface));
-    let deadlines = deadlines(settings, ctx.arrived, stream, keep_alive);
+    // Under an idempotency key the whole answer is wanted, whoever has left.
+    let deadlines = deadlines(settings, ctx.arrived, stream && keyed.is_none(), keep_alive);
     let shared = intake::install(session, sent.body, share, deadlines);
+    shared.set_keyed(keyed);
     Ok(Prepared::Call(Box::new(Call {
         settings: Arc::clone(settings),
         model,
         upstream,
         hold,
-        body_bytes,
+        body_bytes: order.body.len() as u64,
         sent_bytes,
         stream,
         warnings,
-        reply: Reply::new(hide_usage, sent.recall, count.and_then(Result::ok)),
+        reply: Reply::new(!order.outline.include_usage, sent.recall, count.and_then(Result::ok)),
         shared,
         again,
         failure: None,

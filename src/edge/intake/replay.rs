@@ -235,6 +235,9 @@ impl Replay {
             return None;
         }
         let last = if state.progress.completed { None } else { Some(state.epitaph.take()?) };
+        // Whoever reads of the vendor's failure finds the key free.
+        let freed = if state.progress.client_is_the_cause() { None } else { state.keyed.take() };
+        drop((state, freed));
         Some(HttpTask::Body(last, true))
     }
 

@@ -1,0 +1,58 @@
+//! A request under an `Idempotency-Key`: whether it is to be answered, was answered before, or must wait.
+//!
+//! Must not know how keys are kept: that is `idempotency.rs`.
+
+use super::call::Asked;
+use crate::account::Principal;
+use crate::clock;
+use crate::config::Settings;
+use crate::edge::Gateway;
+use crate::idempotency::{self, Answer, Running};
+use crate::protocol::failure::{Failure, Kind};
+use pingora::proxy::Session;
+
+/// What becomes of the request.
+pub enum Keyed {
+    /// It is to be answered; under a key, if it has one.
+    Go(Option<Box<Running>>),
+    /// It was answered before.
+    Replay(Answer),
+}
+
+/// Enters the request under its key, which counts for its account and path alone. Without the header nothing is done.
+///
+/// # Errors
+/// The key is no key, was used for another body, is in use, or its answer is not kept.
+pub fn begin(
+    gateway: &Gateway,
+    settings: &Settings,
+    session: &Session,
+    asked: &Asked,
+    principal: &Principal,
+    body: &[u8],
+    request_id: &str,
+) -> Result<Keyed, Failure> {
+    let mut given = session.req_header().headers.get_all("idempotency-key").iter();
+    let key = match (given.next(), given.next()) {
+        _ if asked.free => return Ok(Keyed::Go(None)),
+        (None, _) => return Ok(Keyed::Go(None)),
+        (Some(key), None) if idempotency::is_key(key.as_bytes()) => key.to_str().unwrap_or_default(),
+        _ => {
+            let message = "An Idempotency-Key is one header of 1 to 255 visible ASCII characters.";
+            return Err(Failure::new(Kind::InvalidRequest, message));
+        }
+    };
+    let scope = (&*principal.account_id, asked.path, key);
+    let begun = gateway.idempotency.begin(scope, body, request_id, &settings.limits, clock::now_ms());
+    let found = begun.map_err(|error| {
+        log::error!("{error}");
+        Failure::of(Kind::LedgerUnavailable)
+    })?;
+    match found {
+        idempotency::Asked::New(running) => Ok(Keyed::Go(Some(running))),
+        idempotency::Asked::Done(answer) => Ok(Keyed::Replay(answer)),
+        idempotency::Asked::Running => Err(Failure::of(Kind::IdempotencyRunning)),
+        idempotency::Asked::OtherBody => Err(Failure::of(Kind::IdempotencyConflict)),
+        idempotency::Asked::Unavailable => Err(Failure::of(Kind::IdempotencyResultUnavailable)),
+    }
+}

@@ -1,0 +1,146 @@
+//! What becomes of keys when their requests end, and when their process does.
+
+use super::*;
+use crate::billing::{Opening, pricing::Quote};
+use crate::config;
+use crate::money::Micro;
+use crate::protocol::Protocol;
+use crate::store::ledger::Outcome;
+use crate::usage::Usage;
+
+/// Before today: what is done here expires by the clock.
+const NOW: i64 = 1_700_000_000_000;
+const SCOPE: (&str, &str, &str) = ("acct_1", "/v1/messages", "k");
+const BODY: &[u8] = b"{}";
+
+fn settings() -> Settings {
+    config::parse(include_str!("../../conf/local.yaml"), &|_| None).unwrap()
+}
+
+fn billing(dir: &Path) -> Billing {
+    let settings = settings();
+    let billing = Billing::serve(dir, &settings.limits).unwrap();
+    billing.keep_prices(settings.catalog.models(), NOW).unwrap();
+    billing.open_account("acct_1", None, NOW).unwrap();
+    billing.grant("acct_1", Micro::new(1_000_000_000), "first", NOW).unwrap();
+    billing
+}
+
+fn begin(of: &Idempotency, request_id: &str) -> Asked {
+    of.begin(SCOPE, BODY, request_id, &Limits::default(), NOW).unwrap()
+}
+
+#[track_caller]
+fn new(of: &Idempotency, request_id: &str) -> Box<Running> {
+    match begin(of, request_id) {
+        Asked::New(running) => running,
+        _ => panic!("the key is in use"),
+    }
+}
+
+fn hold(billing: &Billing, request_id: &str) -> crate::billing::Hold {
+    let settings = settings();
+    let model = Arc::clone(&settings.catalog.models()[0]);
+    let quote = Quote {
+        input_tokens: 100,
+        input_price: model.price.input,
+        output_price: model.price.output,
+        choices: 1,
+        output_limit: 100,
+        output_floor: 100,
+    };
+    let opening = Opening {
+        request_id: request_id.into(),
+        account: "acct_1".into(),
+        key_id: "key_1".into(),
+        key_shown: "gw-sk-…".into(),
+        model,
+        surface: Protocol::Messages,
+    };
+    billing.reserve(opening, &quote, false, NOW).unwrap().0
+}
+
+#[test]
+fn keys_are_visible_ascii() {
+    let long = "k".repeat(255);
+    for good in ["k", "a-b_c/9!~", &long] {
+        assert!(is_key(good.as_bytes()), "{good}");
+    }
+    let too_long = "k".repeat(256);
+    for bad in ["", " ", "a b", "a\tb", "ü", "\u{7f}", &too_long] {
+        assert!(!is_key(bad.as_bytes()), "{bad}");
+    }
+}
+
+#[test]
+fn an_answer_is_given_again_up_to_the_cap_and_a_dropped_request_frees_its_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = Idempotency::open(dir.path(), &billing(dir.path())).unwrap();
+    drop(new(&of, "req_1"));
+    let limits = Limits { idempotency_body_bytes: 10, ..Limits::default() };
+    for (name, pieces, kept) in
+        [("fits", &["01234", "56789"][..], true), ("over", &["01234", "567890", "1"], false), ("none", &[], true)]
+    {
+        let scope = ("acct_1", "/v1/messages", name);
+        let Asked::New(mut running) = of.begin(scope, BODY, name, &limits, NOW).unwrap() else { panic!("{name}") };
+        running.set_headers(vec![("a".into(), "first attempt".into())]);
+        running.set_headers(vec![("a".into(), "b".into())]);
+        running.add_header("c", "d".into());
+        pieces.iter().for_each(|piece| running.push(piece.as_bytes()));
+        running.complete();
+        match of.begin(scope, BODY, "req_2", &limits, NOW).unwrap() {
+            Asked::Done(answer) => {
+                assert!(kept, "{name}");
+                assert_eq!((answer.request_id.as_str(), answer.body), (name, pieces.concat().into_bytes()));
+                assert_eq!(answer.headers, [("a".into(), "b".into()), ("c".into(), "d".into())]);
+            }
+            Asked::Unavailable => assert!(!kept, "{name}"),
+            _ => panic!("{name}"),
+        }
+    }
+    new(&of, "req_3").spend();
+    assert!(matches!(begin(&of, "req_4"), Asked::Unavailable));
+}
+
+#[test]
+fn the_ledger_decides_what_became_of_a_dead_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let (before, after) = (billing(dir.path()), NOW + 1_000);
+    let of = Idempotency::open(dir.path(), &before).unwrap();
+    let mut left = Vec::new();
+    // Before the hold; under a hold; debited; ended for nothing.
+    for name in ["asked", "held", "debited", "voided"] {
+        let scope = ("acct_1", "/v1/messages", name);
+        let Asked::New(running) = of.begin(scope, BODY, name, &Limits::default(), NOW).unwrap() else { panic!() };
+        left.push(running);
+    }
+    let held = hold(&before, "held");
+    let usage = Usage { input: 10, output: 10, ..Usage::default() };
+    before.settle(hold(&before, "debited"), usage, Outcome::Completed, false, NOW).unwrap();
+    before.release(hold(&before, "voided"), Outcome::VendorError, NOW);
+    // While its journal is there, another process decides nothing.
+    of.resolve_left(&before, after).unwrap();
+    assert_eq!(of.0.db.left_running(&[]).unwrap().len(), 4);
+    // It dies: nothing of it is dropped, and its lock goes with its files.
+    std::mem::forget((left, held));
+    let boot = before.boot().to_owned();
+    let journal = dir.path().join("journal").join(&boot);
+    let copy = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(&journal).unwrap().flatten() {
+        std::fs::copy(file.path(), copy.path().join(file.file_name())).unwrap();
+    }
+    std::fs::remove_dir_all(&journal).unwrap();
+    std::fs::create_dir(&journal).unwrap();
+    for file in std::fs::read_dir(copy.path()).unwrap().flatten() {
+        std::fs::copy(file.path(), journal.join(file.file_name())).unwrap();
+    }
+    let next = billing(dir.path());
+    let of = Idempotency::open(dir.path(), &next).unwrap();
+    of.resolve_left(&next, after).unwrap();
+    assert!(!journal.exists(), "replayed");
+    for (name, spent) in [("asked", false), ("held", false), ("debited", true), ("voided", false)] {
+        let asked = of.begin(("acct_1", "/v1/messages", name), BODY, "again", &Limits::default(), NOW).unwrap();
+        assert_eq!(matches!(asked, Asked::Unavailable), spent, "{name}");
+        assert_eq!(matches!(asked, Asked::New(_)), !spent, "{name}");
+    }
+}

@@ -1,0 +1,302 @@
+//! `idempotency.db`: what was asked under which idempotency key, and what was answered, as rows.
+//!
+//! A commit is in the log file before the call returns, so it outlives the process (`kill -9`). It is synced only when
+//! the log is carried back into the file (`synchronous = NORMAL`): a power cut may forget the newest rows, and what is
+//! asked again under their keys is a new request then. Must not judge keys, nor know what a request costs.
+
+use super::StoreError;
+use super::sqlite;
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+const MIGRATIONS: &[&str] = &[include_str!("idempotency/001.sql")];
+
+/// Rows removed in one commit: each may have an answer of many pages, and requests wait meanwhile.
+const BATCH: usize = 16;
+
+/// Pages of the log past which it is begun anew, for which writers must wait.
+const LOG_PAGES_MAX: i64 = 4_096;
+
+/// The database of one process: one connection, as every call writes, and one that carries the log back.
+pub struct IdempotencyDb {
+    writer: Mutex<Connection>,
+    checkpointer: Mutex<Connection>,
+}
+
+/// A request under a key.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask<'a> {
+    pub account: &'a str,
+    pub path: &'a str,
+    pub key: &'a str,
+    pub hash: &'a [u8; 32],
+    pub request_id: &'a str,
+    pub boot: &'a str,
+}
+
+/// An answer as it is kept, but for its request id.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Kept {
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+/// What was known of a key.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing: the request is in the table now, as running.
+    Nothing,
+    Running,
+    OtherBody,
+    Done {
+        request_id: String,
+        kept: Option<Kept>,
+    },
+}
+
+/// How much is kept, at most.
+#[derive(Debug, Clone, Copy)]
+pub struct Room {
+    pub entries: u64,
+    /// Of all answers together.
+    pub bytes: u64,
+}
+
+impl IdempotencyDb {
+    /// Opens `idempotency.db` in `dir`.
+    ///
+    /// # Errors
+    /// The file cannot be opened or migrated.
+    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        let path = dir.join("idempotency.db");
+        let connect = || -> Result<Connection, StoreError> {
+            let connection = sqlite::open(&path, "open idempotency.db")?;
+            // The log is carried back by `checkpoint`, off the path of requests.
+            connection
+                .execute_batch("PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0;")
+                .map_err(|source| StoreError::sqlite("set up idempotency.db", source))?;
+            Ok(connection)
+        };
+        let mut writer = connect()?;
+        sqlite::migrate(&mut writer, MIGRATIONS, "bring idempotency.db up to date")?;
+        Ok(Self { writer: Mutex::new(writer), checkpointer: Mutex::new(connect()?) })
+    }
+
+    /// One `BEGIN IMMEDIATE` transaction.
+    fn write<T>(
+        &self,
+        operation: &'static str,
+        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let mut writer = lock(&self.writer);
+        let work = || {
+            let transaction = sqlite::write(&mut writer)?;
+            let value = change(&transaction)?;
+            transaction.commit()?;
+            Ok(value)
+        };
+        work().map_err(|source| StoreError::sqlite(operation, source))
+    }
+
+    /// Looks a key up, and enters the request as running where nothing is known of it: both or neither, whoever else
+    /// asks at the same time.
+    ///
+    /// # Errors
+    /// The file cannot be read or written; nothing was entered.
+    pub fn begin(&self, ask: &Ask<'_>, now_ms: i64) -> Result<Found, StoreError> {
+        self.write("begin a request under an idempotency key", |transaction| {
+            let known: Option<(Vec<u8>, String, bool, i64)> = transaction
+                .prepare_cached(
+                    "SELECT hash, request_id, done, expires_at FROM asked
+                     WHERE account = ?1 AND path = ?2 AND key = ?3",
+                )?
+                .query_row([ask.account, ask.path, ask.key], |row| {
+                    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+                })
+                .optional()?;
+            let Some((hash, request_id, done, expires_at)) = known else { return enter(transaction, ask) };
+            if done && expires_at <= now_ms {
+                remove(transaction, &request_id)?;
+                return enter(transaction, ask);
+            }
+            Ok(match (hash == ask.hash, done) {
+                (false, _) => Found::OtherBody,
+                (true, false) => Found::Running,
+                (true, true) => Found::Done { kept: kept(transaction, &request_id)?, request_id },
+            })
+        })
+    }
+
+    /// The request is done, and this was the answer; `None`: it is not kept.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn done(&self, request_id: &str, kept: Option<&Kept>, expires_at_ms: i64) -> Result<(), StoreError> {
+        self.write("keep an answer for its idempotency key", |transaction| {
+            let bytes = kept.map_or(0, |kept| i64::try_from(kept.body.len()).unwrap_or(i64::MAX));
+            let known = transaction
+                .prepare_cached("UPDATE asked SET done = 1, expires_at = ?2, bytes = ?3 WHERE request_id = ?1")?
+                .execute(params![request_id, expires_at_ms, bytes])?;
+            let Some(kept) = kept.filter(|_| known == 1) else { return Ok(()) };
+            let headers = serde_json::to_string(&kept.headers)
+                .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+            transaction
+                .prepare_cached("INSERT INTO answer (request_id, headers, body) VALUES (?1, ?2, ?3)")?
+                .execute(params![request_id, headers, kept.body])
+                .map(drop)
+        })
+    }
+
+    /// Frees the key of a request that came to nothing.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn free(&self, request_id: &str) -> Result<(), StoreError> {
+        self.write("free an idempotency key", |transaction| {
+            transaction
+                .prepare_cached("DELETE FROM asked WHERE request_id = ?1 AND done = 0")?
+                .execute([request_id])
+                .map(drop)
+        })
+    }
+
+    /// Requests that are running in none of `boots`: (account, request id).
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn left_running(&self, boots: &[String]) -> Result<Vec<(String, String)>, StoreError> {
+        let boots = serde_json::to_string(boots).unwrap_or_default();
+        self.write("look for requests of ended processes", |transaction| {
+            transaction
+                .prepare(
+                    "SELECT account, request_id FROM asked
+                     WHERE done = 0 AND boot NOT IN (SELECT value FROM json_each(?1))",
+                )?
+                .query_map([boots], |row| Ok((row.get(0)?, row.get(1)?)))?
+                .collect()
+        })
+    }
+
+    /// Removes what has expired, then the oldest of what exceeds `room`: answers past its bytes (their keys stay), keys
+    /// past its entries. What runs stays.
+    ///
+    /// # Errors
+    /// The file cannot be written; what was removed stays removed.
+    pub fn clean(&self, now_ms: i64, room: Room) -> Result<(), StoreError> {
+        while self.remove_expired(now_ms)? == BATCH {}
+        while self.shrink_bytes(room.bytes)? {}
+        while self.shrink_entries(room.entries)? {}
+        Ok(())
+    }
+
+    fn remove_expired(&self, now_ms: i64) -> Result<usize, StoreError> {
+        self.write("remove expired idempotency keys", |transaction| {
+            transaction
+                .prepare_cached(
+                    "DELETE FROM asked WHERE request_id IN
+                     (SELECT request_id FROM asked WHERE done = 1 AND expires_at <= ?1 LIMIT ?2)",
+                )?
+                .execute(params![now_ms, count(BATCH)])
+        })
+    }
+
+    /// True where there may be more to remove.
+    fn shrink_bytes(&self, most: u64) -> Result<bool, StoreError> {
+        self.write("remove the oldest answers", |transaction| {
+            let total: i64 = transaction
+                .prepare_cached("SELECT ifnull(sum(bytes), 0) FROM asked")?
+                .query_row([], |row| row.get(0))?;
+            let mut excess = total.saturating_sub(i64::try_from(most).unwrap_or(i64::MAX));
+            let oldest: Vec<(String, i64)> = transaction
+                .prepare_cached(
+                    "SELECT request_id, bytes FROM asked WHERE done = 1 AND bytes > 0 ORDER BY expires_at LIMIT ?1",
+                )?
+                .query_map([count(BATCH)], |row| Ok((row.get(0)?, row.get(1)?)))?
+                .collect::<Result<_, _>>()?;
+            for (request_id, bytes) in oldest {
+                if excess <= 0 {
+                    return Ok(false);
+                }
+                transaction.prepare_cached("DELETE FROM answer WHERE request_id = ?1")?.execute([&request_id])?;
+                transaction
+                    .prepare_cached("UPDATE asked SET bytes = 0 WHERE request_id = ?1")?
+                    .execute([&request_id])?;
+                excess = excess.saturating_sub(bytes);
+            }
+            Ok(excess > 0 && total > 0)
+        })
+    }
+
+    /// True where there may be more to remove.
+    fn shrink_entries(&self, most: u64) -> Result<bool, StoreError> {
+        self.write("remove the oldest idempotency keys", |transaction| {
+            let entries: i64 = transaction
+                .prepare_cached("SELECT count(*) FROM asked WHERE done = 1")?
+                .query_row([], |row| row.get(0))?;
+            let excess = entries.saturating_sub(i64::try_from(most).unwrap_or(i64::MAX));
+            if excess <= 0 {
+                return Ok(false);
+            }
+            let removed = transaction
+                .prepare_cached(
+                    "DELETE FROM asked WHERE request_id IN
+                     (SELECT request_id FROM asked WHERE done = 1 ORDER BY expires_at LIMIT ?1)",
+                )?
+                .execute([excess.min(count(BATCH))])?;
+            Ok(removed > 0)
+        })
+    }
+
+    /// Carries the log back into the file. Writers wait only where the log has grown long all the same.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn checkpoint(&self) -> Result<(), StoreError> {
+        let passive = |connection: &Connection| {
+            connection
+                .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(1))
+                .map_err(|source| StoreError::sqlite("carry idempotency.db's log back", source))
+        };
+        let pages = passive(&lock(&self.checkpointer))?;
+        if pages > LOG_PAGES_MAX {
+            passive(&lock(&self.writer))?;
+        }
+        Ok(())
+    }
+}
+
+fn lock(mutex: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn count(rows: usize) -> i64 {
+    i64::try_from(rows).unwrap_or(i64::MAX)
+}
+
+fn enter(transaction: &Transaction<'_>, ask: &Ask<'_>) -> rusqlite::Result<Found> {
+    let Ask { account, path, key, hash, request_id, boot } = ask;
+    transaction
+        .prepare_cached(
+            "INSERT INTO asked (account, path, key, hash, request_id, boot, expires_at)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0)",
+        )?
+        .execute(params![account, path, key, hash.as_slice(), request_id, boot])?;
+    Ok(Found::Nothing)
+}
+
+fn remove(transaction: &Transaction<'_>, request_id: &str) -> rusqlite::Result<()> {
+    transaction.prepare_cached("DELETE FROM asked WHERE request_id = ?1")?.execute([request_id]).map(drop)
+}
+
+fn kept(transaction: &Transaction<'_>, request_id: &str) -> rusqlite::Result<Option<Kept>> {
+    let row: Option<(String, Vec<u8>)> = transaction
+        .prepare_cached("SELECT headers, body FROM answer WHERE request_id = ?1")?
+        .query_row([request_id], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    // What this program wrote can be read; an answer that cannot is not kept.
+    Ok(row.and_then(|(headers, body)| Some(Kept { headers: serde_json::from_str(&headers).ok()?, body })))
+}
+
+#[cfg(test)]
+mod tests;
