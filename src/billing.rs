@@ -5,6 +5,8 @@
 //! bounds it), `billing/holds.rs` (may it), `billing/journal.rs` and `billing/settler.rs` (it counts once, whatever
 //! dies). Must not know HTTP.
 
+mod backup;
+mod correct;
 mod hold;
 pub mod holds;
 pub mod journal;
@@ -20,7 +22,7 @@ use crate::config::Limits;
 use crate::money::Micro;
 use crate::store::StoreError;
 use crate::store::holds::HeldMirror;
-use crate::store::ledger::{Detail, Ending, Entry, Ledger, Outcome, Post};
+use crate::store::ledger::{Claim, Detail, Ending, Entry, Ledger, Outcome, Post, Selection};
 use crate::telemetry::METRICS;
 use crate::usage::Usage;
 pub use hold::{Hold, Opening};
@@ -28,7 +30,7 @@ pub use holds::Refused;
 use holds::{Holds, Parts, Standing};
 use journal::Journal;
 use pricing::Quote;
-use settler::Settler;
+use settler::{Settler, Work};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -108,6 +110,31 @@ impl Billing {
     /// # Errors
     /// The ledger or the journal cannot be opened, or a replay cannot be entered.
     pub fn serve(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
+        Self::serve_with(data_dir, limits, Settler::start)
+    }
+
+    /// As [`Billing::serve`], but nothing reaches the ledger by itself: every turn of the settler is a call of
+    /// [`Billing::turn`], and no clock is read but the caller's. For simulations.
+    ///
+    /// # Errors
+    /// As [`Billing::serve`].
+    pub fn serve_by_hand(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
+        Self::serve_with(data_dir, limits, Settler::by_hand)
+    }
+
+    /// One turn of a settler that works by hand. False where nothing was waiting for the ledger.
+    ///
+    /// # Errors
+    /// The ledger refuses what was to be entered.
+    pub fn turn(&self, now_ms: i64) -> Result<bool, StoreError> {
+        self.0.serving.as_ref().map_or(Ok(false), |serving| serving.settler.turn(now_ms))
+    }
+
+    fn serve_with(
+        data_dir: &Path,
+        limits: &Limits,
+        start: fn(Work, usize) -> Result<Settler, StoreError>,
+    ) -> Result<Self, StoreError> {
         let ledger = Arc::new(Ledger::open(data_dir)?);
         replay_left_behind(&ledger, data_dir)?;
         let journal = Arc::new(Journal::begin(data_dir, limits.journal_segment_bytes)?);
@@ -119,7 +146,9 @@ impl Billing {
         let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
         // Every open request ends once: with admission stopped at `journal_pending`, this can never be full.
         let capacity = count(limits.open_requests.saturating_add(limits.journal_pending));
-        let settler = Settler::start(Arc::clone(&ledger), Arc::clone(&holds), Arc::clone(&journal), mirror, capacity)?;
+        let work =
+            Work { ledger: Arc::clone(&ledger), holds: Arc::clone(&holds), journal: Arc::clone(&journal), mirror };
+        let settler = start(work, capacity)?;
         log::info!("ledger open in {}", data_dir.display());
         let serving = Serving {
             holds,
@@ -219,22 +248,16 @@ impl Billing {
         Ok(())
     }
 
-    /// Grants credit, once per reference: false where it had been granted.
-    ///
-    /// # Errors
-    /// The ledger cannot be written.
-    pub fn grant(&self, account: &str, amount: Micro, reference: &str, now_ms: i64) -> Result<bool, StoreError> {
-        let (kind, d_trial) = ("grant", Micro::ZERO);
-        self.0.ledger.post(&Post { kind, reference, account, d_paid: amount, d_trial, at_ms: now_ms })
-    }
-
     /// # Errors
     /// The store cannot be read, or the account is not open.
     pub fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError> {
         let standing = match &self.0.serving {
             Some(serving) => serving.holds.standing(&self.0.ledger, account, now_ms)?,
             None => {
-                let held = self.mirrored_holds(account)?;
+                let held = self.mirrored_claims(account)?.iter().fold(Parts::default(), |held, claim| Parts {
+                    paid: held.paid.plus(claim.held_paid),
+                    trial: held.trial.plus(claim.held_trial),
+                });
                 let row = self.0.ledger.account(account, "")?;
                 row.map(|row| Standing::of(row, held, Parts::default(), 0, now_ms))
             }
@@ -253,15 +276,11 @@ impl Billing {
         })
     }
 
-    /// What living processes hold of the account, as they last told.
-    fn mirrored_holds(&self, account: &str) -> Result<Parts, StoreError> {
+    /// What living processes claim of the account, as they last told.
+    fn mirrored_claims(&self, account: &str) -> Result<Vec<Claim>, StoreError> {
         let live = journal::live_boots(&self.0.data_dir);
-        let rows = HeldMirror::open(&self.0.data_dir)?.of(account)?;
-        let rows = rows.into_iter().filter(|(boot, ..)| live.contains(boot));
-        Ok(rows.fold(Parts::default(), |sum, (_, paid, trial)| Parts {
-            paid: sum.paid.plus(paid),
-            trial: sum.trial.plus(trial),
-        }))
+        let claims = HeldMirror::open(&self.0.data_dir)?.of(account)?;
+        Ok(claims.into_iter().filter(|claim| live.contains(&claim.boot)).collect())
     }
 
     /// How a request was billed; `None` where it has not ended, or is another account's.
@@ -295,8 +314,28 @@ impl Billing {
     /// # Errors
     /// The ledger cannot be read.
     pub fn receipts(&self, account: &str, before: Option<i64>, limit: u32) -> Result<Vec<Receipt>, StoreError> {
-        let entries = self.0.ledger.entries(account, before, limit)?;
-        entries.into_iter().filter(|entry| !entry.detail.is_empty()).map(|entry| self.explain(entry)).collect()
+        let entries = self.0.ledger.entries(account, true, before, limit)?;
+        entries.into_iter().map(|entry| self.explain(entry)).collect()
+    }
+
+    /// The account's newest entries of every kind.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn entries(&self, account: &str, limit: u32) -> Result<Vec<Entry>, StoreError> {
+        self.0.ledger.entries(account, false, None, limit)
+    }
+
+    /// Hands over the selected entries in order, one at a time.
+    ///
+    /// # Errors
+    /// The ledger cannot be read, or `each` fails.
+    pub fn select(
+        &self,
+        selection: &Selection,
+        each: &mut dyn FnMut(Entry) -> std::io::Result<()>,
+    ) -> Result<(), StoreError> {
+        self.0.ledger.select(selection, each)
     }
 
     fn explain(&self, entry: Entry) -> Result<Receipt, StoreError> {
@@ -320,8 +359,8 @@ impl Billing {
     ///
     /// # Errors
     /// The ledger cannot be read; what is wrong in it is not an error but a finding.
-    pub fn verify(&self) -> Result<Verdict, StoreError> {
-        verify::verify(&self.0.ledger)
+    pub fn verify(&self, now_ms: i64) -> Result<Verdict, StoreError> {
+        verify::verify(&self.0.ledger, &self.0.data_dir, now_ms)
     }
 
     /// Enters what a journal folder left behind holds. Returns (endings that were new, unreadable lines).

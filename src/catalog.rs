@@ -87,6 +87,12 @@ impl Price {
         let version = digest.iter().take(8).fold(String::from("pv_"), |text, byte| text + &format!("{byte:02x}"));
         Self { version, input, cache_read, cache_write_5m, cache_write_1h, output }
     }
+
+    /// `version` is the hash of these prices.
+    pub fn is_version(&self, version: &str) -> bool {
+        let classes = [self.input, self.cache_read, self.cache_write_5m, self.cache_write_1h, self.output];
+        self.version == version && Self::new(classes).version == version
+    }
 }
 
 impl Catalog {

@@ -24,6 +24,9 @@ pub enum StoreError {
     Io { operation: &'static str, source: std::io::Error },
     #[error("{0}")]
     Unusable(String),
+    /// The rules forbid what was asked for; nothing was changed.
+    #[error("{0}")]
+    Refused(String),
 }
 
 impl StoreError {

@@ -14,6 +14,8 @@ mod account;
 mod admission;
 #[path = "gateway/bodies.rs"]
 mod bodies;
+#[path = "gateway/books.rs"]
+mod books;
 #[path = "gateway/client.rs"]
 mod client;
 #[path = "gateway/clients.rs"]

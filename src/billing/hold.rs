@@ -65,6 +65,11 @@ impl Hold {
         &self.opening
     }
 
+    /// Lets go of it as a process does that is killed: the journal says open, and nothing more. For simulations.
+    pub fn abandon(mut self) {
+        self.ended = true;
+    }
+
     /// The one way a hold ends: the credit is given back but for `cost`, and the ending is journalled and on its way
     /// to the ledger. One that was never journalled as open (the journal failed) leaves no trace.
     pub(super) fn end(

@@ -7,7 +7,7 @@
 
 use crate::money::Micro;
 use crate::store::StoreError;
-use crate::store::ledger::{self, Ledger};
+use crate::store::ledger::{self, Claim, Ledger};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -177,6 +177,7 @@ impl Holds {
     pub fn unsettle(&self, account: &str, taken: Parts) {
         if let Some(open) = self.shard(account).get_mut(account) {
             open.settled = open.settled.minus(taken);
+            open.unmirrored = true;
         }
     }
 
@@ -200,13 +201,29 @@ impl Holds {
         Ok(open.requests == 0 && applied == Some(open.settled))
     }
 
-    /// Accounts whose holds changed since the last call: (account, paid, trial).
-    pub fn changed(&self) -> Vec<(String, Micro, Micro)> {
+    /// Runs `work` while nothing can be held or settled for the account, with what this process claims of it.
+    pub fn frozen<T>(&self, account: &str, work: impl FnOnce(Claim) -> T) -> T {
+        let shard = self.shard(account);
+        work(self.claim(&shard.get(account).copied().unwrap_or_default()))
+    }
+
+    fn claim(&self, open: &Open) -> Claim {
+        Claim {
+            boot: self.boot.clone(),
+            held_paid: open.held.paid,
+            held_trial: open.held.trial,
+            settled_paid: open.settled.paid,
+            settled_trial: open.settled.trial,
+        }
+    }
+
+    /// Accounts whose holds changed since the last call, and what this process claims of them.
+    pub fn changed(&self) -> Vec<(String, Claim)> {
         let mut changed = Vec::new();
         for shard in &self.shards {
             for (account, open) in shard.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
                 if std::mem::take(&mut open.unmirrored) {
-                    changed.push((account.to_string(), open.held.paid, open.held.trial));
+                    changed.push((account.to_string(), self.claim(open)));
                 }
             }
         }

@@ -271,35 +271,116 @@ pub fn claim_left(dir: &Path) -> Result<Left, StoreError> {
     Ok(Left { dir: dir.to_owned(), boot, lock })
 }
 
+/// Copies what all journals of `from` hold, the living ones' too, to `to`. Returns the number of files.
+///
+/// # Errors
+/// A file cannot be read or written.
+pub fn copy(from: &Path, to: &Path) -> Result<usize, StoreError> {
+    let failed = |source| StoreError::io("copy the journal", source);
+    let mut copied = 0;
+    for (boot, dir) in folders(from) {
+        let target = to.join("journal").join(boot);
+        sqlite::create_dir(&target)?;
+        open_lock(&target).map_err(failed)?;
+        // In the order of their writing: a record's file is never older than that of the records before it.
+        for file in log_files(&dir).map_err(failed)? {
+            let bytes = match std::fs::read(&file) {
+                Ok(bytes) => bytes,
+                // Removed since the folder was listed: the ledger, which is copied after this, has it all.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(failed(error)),
+            };
+            let target = target.join(file.file_name().unwrap_or_default());
+            let mut copy = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&target).map_err(failed)?;
+            copy.write_all(&bytes).and_then(|()| copy.sync_all()).map_err(failed)?;
+            copied += 1;
+        }
+        sqlite::sync_dir(&target).map_err(failed)?;
+    }
+    Ok(copied)
+}
+
+/// A folder's files in the order of their writing; none where the folder was just removed.
+fn log_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
+    files.sort();
+    Ok(files)
+}
+
+/// One record of a journal, for the audit: whose folder, whether its request ended.
+pub struct Kept {
+    pub boot: String,
+    pub is_living: bool,
+    pub ended: bool,
+    pub ending: Ending,
+}
+
+/// Every request of every journal, also of those set aside as damaged, as it last stood.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn kept(data_dir: &Path) -> Result<Vec<Kept>, StoreError> {
+    let live = live_boots(data_dir);
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(data_dir.join("journal")).into_iter().flatten().flatten() {
+        if !entry.path().is_dir() {
+            continue;
+        }
+        let boot = entry.file_name().to_string_lossy().into_owned();
+        let is_living = live.contains(&boot);
+        let read = read_journal(&entry.path())?;
+        let ended = read.ended.into_iter().map(|ending| (true, ending));
+        let open = read.open.into_values().map(|ending| (false, ending));
+        all.extend(ended.chain(open).map(|(ended, ending)| Kept { boot: boot.clone(), is_living, ended, ending }));
+    }
+    Ok(all)
+}
+
 /// How every request in the journal folder `dir` ended, and the number of unreadable lines.
 ///
 /// # Errors
 /// A file cannot be read.
 fn read_endings(dir: &Path) -> Result<(Vec<Ending>, usize), StoreError> {
+    let Read { mut ended, open, unreadable } = read_journal(dir)?;
+    ended.extend(open.into_values());
+    Ok((ended, unreadable))
+}
+
+/// What a folder's files say.
+#[derive(Default)]
+struct Read {
+    ended: Vec<Ending>,
+    open: std::collections::BTreeMap<String, Ending>,
+    unreadable: usize,
+}
+
+fn read_journal(dir: &Path) -> Result<Read, StoreError> {
     let failed = |source| StoreError::io("read a journal", source);
-    let mut files: Vec<_> = std::fs::read_dir(dir).map_err(failed)?.flatten().map(|entry| entry.path()).collect();
-    files.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
-    files.sort();
-    let mut open = std::collections::BTreeMap::new();
-    let mut endings = Vec::new();
-    let mut unreadable = 0;
-    for file in files {
-        let bytes = std::fs::read(&file).map_err(failed)?;
+    let mut read = Read::default();
+    for file in log_files(dir).map_err(failed)? {
+        let bytes = match std::fs::read(&file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            bytes => bytes.map_err(failed)?,
+        };
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         for line in bytes.get(..whole).unwrap_or_default().split(|byte| *byte == b'\n').filter(|line| !line.is_empty())
         {
             match decode(line) {
                 Some(Record::Open(ending)) => {
-                    open.insert(ending.request_id.clone(), ending);
+                    read.open.insert(ending.request_id.clone(), ending);
                 }
                 Some(Record::End(ending)) => {
-                    open.remove(&ending.request_id);
-                    endings.push(ending);
+                    read.open.remove(&ending.request_id);
+                    read.ended.push(ending);
                 }
-                None => unreadable += 1,
+                None => read.unreadable += 1,
             }
         }
     }
-    endings.extend(open.into_values());
-    Ok((endings, unreadable))
+    Ok(read)
 }

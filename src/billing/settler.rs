@@ -37,8 +37,18 @@ pub struct Settlement {
 /// The way to the settler.
 pub struct Settler {
     queue: Mutex<Option<SyncSender<Settlement>>>,
+    /// A thread does the work, or whoever calls [`Settler::turn`].
     thread: Mutex<Option<JoinHandle<()>>>,
+    by_hand: Option<Mutex<Run>>,
     pub state: Arc<State>,
+}
+
+/// What the settler works on.
+pub struct Work {
+    pub ledger: Arc<Ledger>,
+    pub holds: Arc<Holds>,
+    pub journal: Arc<Journal>,
+    pub mirror: HeldMirror,
 }
 
 /// What the settler tells of itself.
@@ -58,22 +68,55 @@ impl Settler {
     /// Starts the thread. `capacity` bounds its queue.
     ///
     /// # Errors
-    /// The holds' mirror cannot be opened or the thread not started.
-    pub fn start(
-        ledger: Arc<Ledger>,
-        holds: Arc<Holds>,
-        journal: Arc<Journal>,
-        mirror: HeldMirror,
-        capacity: usize,
-    ) -> Result<Self, StoreError> {
-        let (sender, receiver) = sync_channel(capacity);
-        let state = Arc::new(State::default());
-        let run = Run { ledger, holds, journal, mirror, state: Arc::clone(&state), receiver };
+    /// The thread cannot be started.
+    pub fn start(work: Work, capacity: usize) -> Result<Self, StoreError> {
+        let (mut settler, run) = Self::new(work, capacity);
         let thread = std::thread::Builder::new()
             .name("settler".into())
             .spawn(move || run.run())
             .map_err(|source| StoreError::io("start the settler", source))?;
-        Ok(Self { queue: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)), state })
+        settler.thread = Mutex::new(Some(thread));
+        Ok(settler)
+    }
+
+    /// One that works only when it is told to: for simulations, in which every step is chosen.
+    ///
+    /// # Errors
+    /// None; it has the form of [`Settler::start`].
+    pub fn by_hand(work: Work, capacity: usize) -> Result<Self, StoreError> {
+        let (mut settler, run) = Self::new(work, capacity);
+        settler.by_hand = Some(Mutex::new(run));
+        Ok(settler)
+    }
+
+    fn new(work: Work, capacity: usize) -> (Self, Run) {
+        let (sender, receiver) = sync_channel(capacity);
+        let state = Arc::new(State::default());
+        let settler = Self {
+            queue: Mutex::new(Some(sender)),
+            thread: Mutex::default(),
+            by_hand: None,
+            state: Arc::clone(&state),
+        };
+        let Work { ledger, holds, journal, mirror } = work;
+        (settler, Run { ledger, holds, journal, mirror, state, receiver })
+    }
+
+    /// One turn by hand: a commit of what waits, up to a batch, and the quiet duties. False where nothing waited.
+    ///
+    /// # Errors
+    /// The ledger refuses; the journal has what was to be entered.
+    pub fn turn(&self, now_ms: i64) -> Result<bool, StoreError> {
+        let Some(run) = &self.by_hand else { return Ok(false) };
+        let mut run = run.lock().unwrap_or_else(PoisonError::into_inner);
+        let batch: Vec<_> = std::iter::from_fn(|| run.receiver.try_recv().ok()).take(BATCH).collect();
+        run.enter(&batch)?;
+        run.mirror();
+        run.lapse(now_ms);
+        let worked = !batch.is_empty();
+        drop(batch);
+        run.journal.reap();
+        Ok(worked)
     }
 
     /// Gives an ending to the ledger. The queue is as long as requests and backlog together can be, so it is never
@@ -101,6 +144,7 @@ impl Settler {
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = thread.join();
         }
+        while matches!(self.turn(clock::now_ms()), Ok(true)) {}
     }
 }
 
@@ -131,7 +175,7 @@ impl Run {
             self.mirror();
             if housekeeping.elapsed() >= HOUSEKEEPING_EVERY || ended {
                 housekeeping = Instant::now();
-                self.lapse();
+                self.lapse(clock::now_ms());
                 self.journal.reap();
             }
             if ended {
@@ -155,9 +199,8 @@ impl Run {
         if batch.is_empty() {
             return;
         }
-        let endings: Vec<_> = batch.iter().map(|settlement| &settlement.ending).collect();
         let mut pause = RETRY_LEAST;
-        while let Err(error) = self.ledger.end_requests(&endings, self.journal.boot()) {
+        while let Err(error) = self.enter(batch) {
             self.state.failing.store(true, Ordering::Relaxed);
             METRICS.ledger_error("commit");
             if self.state.closing.load(Ordering::Acquire) && pause >= RETRY_MOST {
@@ -170,9 +213,16 @@ impl Run {
             pause = (pause * 2).min(RETRY_MOST);
         }
         self.state.failing.store(false, Ordering::Relaxed);
+    }
+
+    /// Enters the batch, or nothing of it.
+    fn enter(&self, batch: &[Settlement]) -> Result<(), StoreError> {
+        let endings: Vec<_> = batch.iter().map(|settlement| &settlement.ending).collect();
+        self.ledger.end_requests(&endings, self.journal.boot())?;
         let before = self.state.pending.fetch_sub(batch.len(), Ordering::Relaxed);
         let oldest = if before > batch.len() { clock::now_ms() } else { 0 };
         self.state.oldest_ms.store(oldest, Ordering::Relaxed);
+        Ok(())
     }
 
     fn mirror(&mut self) {
@@ -180,15 +230,14 @@ impl Run {
         if changed.is_empty() {
             return;
         }
-        if let Err(error) = self.mirror.put(self.journal.boot(), &changed) {
+        if let Err(error) = self.mirror.put(&changed) {
             METRICS.ledger_error("mirror");
             log::warn!("{error}");
         }
     }
 
     /// Posts the lapse of what is left of trials that are over, where no open request may still spend it.
-    fn lapse(&self) {
-        let now_ms = clock::now_ms();
+    fn lapse(&self, now_ms: i64) {
         let lapse = |(account, _): (String, Micro)| -> Result<(), StoreError> {
             if !self.holds.is_quiet(&self.ledger, &account)? {
                 return Ok(());

@@ -1,20 +1,39 @@
 //! The ledger's audit: every debit recomputed, every invariant checked, nothing repaired.
 //!
+//! The invariants, and the rule under which a breach is found:
+//!
+//! * an account is the sum of its entries, and each entry says the balance it left: `balance`, `running balance`;
+//! * a completed request has exactly one debit, in the journal and in the ledger alike, and no void beside it: `one
+//!   ending per request`, `once per reference`, `journal`;
+//! * no balance is below zero: `never below zero`;
+//! * what running processes hold is covered by balances, and no hold outlives its process: `holds`;
+//! * a debit is what its usage costs at the price it was admitted under: `cost`, `price version`, `detail`;
+//! * entries follow one another and are as they were written: `hash chain`;
+//! * credit comes from somewhere and goes somewhere: `direction`, `trial balance`, `credited`, `a void costs nothing`;
+//! * refunds of a debit never pass it: `refund`; an adjustment says why: `detail`; a trial lapses once it is over: `lapse`;
+//! * the journal has nothing old that the ledger lacks: `journal`.
+//!
 //! Must not write.
 
+use super::journal::{self, Kept};
 use super::pricing;
 use crate::catalog::Price;
 use crate::money::Micro;
 use crate::store::StoreError;
-use crate::store::ledger::{self, Detail, Entry, Ledger};
+use crate::store::holds::HeldMirror;
+use crate::store::ledger::{self, AdjustDetail, Detail, Entry, Ledger, RefundDetail};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::time::Duration;
 
 /// What an audit found.
 #[derive(Debug, Default, Serialize)]
 pub struct Verdict {
     pub findings: Vec<Finding>,
     pub debits: u64,
+    pub refunds: u64,
+    pub adjustments: u64,
     pub accounts: u64,
     pub entries: u64,
 }
@@ -24,7 +43,7 @@ pub struct Verdict {
 pub struct Finding {
     /// Which rule is broken.
     pub rule: &'static str,
-    /// Ledger position, 0 for an account's row.
+    /// Ledger position, 0 for what is no entry.
     pub seq: i64,
     pub message: String,
 }
@@ -32,36 +51,59 @@ pub struct Finding {
 /// At most this many findings are listed: a broken chain would list every entry.
 const FINDINGS_MAX: usize = 1_000;
 
-pub fn verify(ledger: &Ledger) -> Result<Verdict, StoreError> {
+/// An ending reaches the ledger within milliseconds; one that is older than this and has not is stuck.
+const JOURNAL_AGE_MS: i64 = 60_000;
+
+/// Holds are mirrored some 20 ms late: what looks wrong is looked at again before it is called so.
+const LOOKS: u32 = 4;
+const LOOK_AGAIN: Duration = Duration::from_millis(60);
+
+pub fn verify(ledger: &Ledger, data_dir: &Path, now_ms: i64) -> Result<Verdict, StoreError> {
+    // Before the ledger: what the journal has by now, the ledger must have by then, but for the youngest.
+    let kept = journal::kept(data_dir)?;
     let mut audit = Audit {
         ledger,
         verdict: Verdict::default(),
         prev: (0, vec![0; 32]),
         sums: HashMap::new(),
+        lapsed_at: HashMap::new(),
+        debits: HashMap::new(),
+        refunds: Vec::new(),
         ended: HashSet::new(),
         posted: HashSet::new(),
         prices: HashMap::new(),
+        journalled: kept.iter().map(|kept| (kept.ending.request_id.clone(), None)).collect(),
     };
     let accounts = ledger.walk(&mut |entry| audit.entry(&entry))?;
-    audit.verdict.accounts = accounts.len() as u64;
-    for (account, paid, trial) in accounts {
-        let summed = audit.sums.get(&account).copied().unwrap_or_default();
-        if summed != (paid, trial) {
-            let message = format!("account {account} has {paid} paid and {trial} trial; its entries sum to {summed:?}");
-            audit.find("balance", 0, message);
-        }
-    }
+    audit.refunds();
+    audit.accounts(&accounts);
+    audit.journal(&kept, !journal::live_boots(data_dir).is_empty(), now_ms);
+    audit.holds(data_dir)?;
     Ok(audit.verdict)
+}
+
+/// One account's entries, added up without bounds.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sums {
+    paid: i128,
+    trial: i128,
+    credited: i128,
 }
 
 struct Audit<'a> {
     ledger: &'a Ledger,
     verdict: Verdict,
     prev: (i64, Vec<u8>),
-    sums: HashMap<String, (Micro, Micro)>,
+    sums: HashMap<String, Sums>,
+    lapsed_at: HashMap<String, (i64, i64)>,
+    /// What was taken from whom, for the requests that were refunded.
+    debits: HashMap<String, (String, Micro)>,
+    refunds: Vec<(i64, String, String, Micro)>,
     ended: HashSet<String>,
     posted: HashSet<(String, String)>,
     prices: HashMap<String, Option<Price>>,
+    /// Requests of the journal: account, kind and cost in the ledger.
+    journalled: HashMap<String, Option<(String, String, Micro)>>,
 }
 
 impl Audit<'_> {
@@ -74,20 +116,34 @@ impl Audit<'_> {
     fn entry(&mut self, entry: &Entry) {
         self.verdict.entries += 1;
         self.chain(entry);
-        let (paid, trial) = self.sums.get(&entry.account).copied().unwrap_or_default();
-        let after = (paid.plus(entry.d_paid), trial.plus(entry.d_trial));
-        if after != (entry.bal_paid, entry.bal_trial) {
+        self.direction(entry);
+        let sums = self.sums.entry(entry.account.clone()).or_default();
+        sums.paid += i128::from(entry.d_paid.get());
+        sums.trial += i128::from(entry.d_trial.get());
+        if matches!(entry.kind.as_str(), "grant" | "adjust") {
+            sums.credited += i128::from(entry.change().or_zero().get());
+        }
+        let Sums { paid, trial, .. } = *sums;
+        if (paid, trial) != (entry.bal_paid.get().into(), entry.bal_trial.get().into()) {
             self.find("running balance", entry.seq, format!("says {} and {}", entry.bal_paid, entry.bal_trial));
         }
-        if after.0 < Micro::ZERO || after.1 < Micro::ZERO {
-            self.find("never below zero", entry.seq, format!("leaves {} and {}", after.0, after.1));
+        if paid < 0 || trial < 0 {
+            self.find("never below zero", entry.seq, format!("leaves {paid} µc paid and {trial} µc trial"));
         }
-        self.sums.insert(entry.account.clone(), after);
         if !self.posted.insert((entry.kind.clone(), entry.reference.clone())) {
             self.find("once per reference", entry.seq, format!("{} {} again", entry.kind, entry.reference));
         }
-        if matches!(entry.kind.as_str(), "debit" | "void") {
-            self.request(entry);
+        match entry.kind.as_str() {
+            "debit" | "void" => self.request(entry),
+            "refund" => self.refund(entry),
+            "adjust" => {
+                self.verdict.adjustments += 1;
+                if serde_json::from_str::<AdjustDetail>(&entry.detail).is_err() {
+                    self.find("detail", entry.seq, "an adjustment gives no reason".into());
+                }
+            }
+            "lapse" => drop(self.lapsed_at.insert(entry.account.clone(), (entry.seq, entry.at_ms))),
+            _ => {}
         }
     }
 
@@ -101,11 +157,36 @@ impl Audit<'_> {
         self.prev = (entry.seq, entry.hash.clone());
     }
 
+    /// Each kind has its counter-account (promotion, sales, revenue, …), and moves credit from it or to it.
+    fn direction(&mut self, entry: &Entry) {
+        let zero = Micro::ZERO;
+        let (paid, trial) = (entry.d_paid, entry.d_trial);
+        let is_right = match entry.kind.as_str() {
+            "trial" => paid == zero && trial >= zero,
+            "grant" => paid >= zero && trial == zero,
+            "refund" => paid >= zero && trial >= zero,
+            "lapse" => paid == zero && trial <= zero,
+            "adjust" => paid >= zero && trial >= zero || paid <= zero && trial <= zero,
+            "debit" | "void" => paid <= zero && trial <= zero && entry.writeoff >= zero,
+            _ => false,
+        };
+        if !is_right {
+            self.find("direction", entry.seq, format!("a {} of {paid} paid and {trial} trial", entry.kind));
+        }
+        if entry.writeoff != zero && entry.kind != "debit" && entry.kind != "void" {
+            self.find("direction", entry.seq, format!("a {} with a write-off", entry.kind));
+        }
+    }
+
     fn request(&mut self, entry: &Entry) {
         if !self.ended.insert(entry.reference.clone()) {
             self.find("one ending per request", entry.seq, format!("{} ended before", entry.reference));
         }
         let charged = Micro::ZERO.minus(entry.d_paid).minus(entry.d_trial);
+        let billed = charged.plus(entry.writeoff);
+        if let Some(known) = self.journalled.get_mut(&entry.reference) {
+            *known = Some((entry.account.clone(), entry.kind.clone(), billed));
+        }
         if entry.kind == "void" {
             if charged != Micro::ZERO || entry.writeoff != Micro::ZERO {
                 self.find("a void costs nothing", entry.seq, format!("takes {charged}"));
@@ -113,14 +194,15 @@ impl Audit<'_> {
             return;
         }
         self.verdict.debits += 1;
+        self.debits.insert(entry.reference.clone(), (entry.account.clone(), charged));
         let Ok(detail) = serde_json::from_str::<Detail>(&entry.detail) else {
             return self.find("detail", entry.seq, "cannot be read".into());
         };
         let Some(price) = self.price(&detail.price_version) else {
-            return self.find("price version", entry.seq, format!("{} is missing", detail.price_version));
+            let message = format!("{} is missing, or is not the prices it is the hash of", detail.price_version);
+            return self.find("price version", entry.seq, message);
         };
         let cost = pricing::cost(&detail.usage, &price);
-        let billed = charged.plus(entry.writeoff);
         if billed != cost {
             self.find("cost", entry.seq, format!("{} was billed {billed}, its usage costs {cost}", entry.reference));
         }
@@ -129,8 +211,142 @@ impl Audit<'_> {
     fn price(&mut self, version: &str) -> Option<Price> {
         if !self.prices.contains_key(version) {
             let price = self.ledger.price(version).ok().flatten();
-            self.prices.insert(version.to_owned(), price);
+            self.prices.insert(version.to_owned(), price.filter(|price| price.is_version(version)));
         }
         self.prices.get(version).cloned().flatten()
+    }
+
+    fn refund(&mut self, entry: &Entry) {
+        self.verdict.refunds += 1;
+        match serde_json::from_str::<RefundDetail>(&entry.detail) {
+            Ok(detail) => {
+                self.refunds.push((entry.seq, entry.account.clone(), detail.request_id, entry.change()));
+            }
+            Err(_) => self.find("detail", entry.seq, "a refund does not say of what".into()),
+        }
+    }
+
+    fn refunds(&mut self) {
+        for (seq, account, request, amount) in std::mem::take(&mut self.refunds) {
+            match self.debits.get_mut(&request) {
+                Some((of, left)) if *of == account && *left >= amount => *left = left.minus(amount),
+                Some((of, left)) => {
+                    let message = format!("{amount} to {account} for {request}, of whose debit {of} is due {left}");
+                    self.find("refund", seq, message);
+                }
+                None => self.find("refund", seq, format!("{request} has no debit")),
+            }
+        }
+    }
+
+    fn accounts(&mut self, accounts: &[ledger::AccountRow]) {
+        self.verdict.accounts = accounts.len() as u64;
+        let (mut kept, mut entered) = (0_i128, 0_i128);
+        for row in accounts {
+            let sums = self.sums.remove(&row.id).unwrap_or_default();
+            let (paid, trial) = (i128::from(row.paid.get()), i128::from(row.trial.get()));
+            kept += paid + trial;
+            entered += sums.paid + sums.trial;
+            if (sums.paid, sums.trial) != (paid, trial) {
+                let message = format!("account {} has {paid} + {trial} µc; its entries sum to {sums:?}", row.id);
+                self.find("balance", 0, message);
+            }
+            if paid < 0 || trial < 0 {
+                self.find("never below zero", 0, format!("account {} has {paid} + {trial} µc", row.id));
+            }
+            if sums.credited != i128::from(row.credited.get()) {
+                let message =
+                    format!("account {} was given {} µc, its row says {}", row.id, sums.credited, row.credited);
+                self.find("credited", 0, message);
+            }
+            if let Some((seq, at)) = self.lapsed_at.remove(&row.id)
+                && row.trial_ends_at_ms.is_none_or(|ends| at < ends)
+            {
+                self.find("lapse", seq, format!("the trial of account {} was not over", row.id));
+            }
+        }
+        let strangers: Vec<_> = self.sums.drain().collect();
+        for (account, sums) in strangers {
+            entered += sums.paid + sums.trial;
+            self.find("balance", 0, format!("account {account} has entries and no balance"));
+        }
+        if kept != entered {
+            let message = format!("the accounts have {kept} µc, all that came and went leaves {entered}");
+            self.find("trial balance", 0, message);
+        }
+    }
+
+    /// What the journals say ended is in the ledger, as they say it.
+    fn journal(&mut self, kept: &[Kept], somebody_serves: bool, now_ms: i64) {
+        for Kept { boot, is_living, ended, ending } in kept {
+            let known = self.journalled.get(&ending.request_id).cloned().flatten();
+            let old = now_ms.saturating_sub(ending.at_ms) > JOURNAL_AGE_MS;
+            let request = &ending.request_id;
+            let message = match known {
+                Some((account, kind, billed)) if *ended => {
+                    let said = (ending.account.as_str(), ending.kind(), ending.cost());
+                    if said == (&account, &kind, billed) {
+                        continue;
+                    }
+                    format!("{request} is a {} of {} in boot {boot}, a {kind} of {billed} here", said.1, said.2)
+                }
+                None if *ended && old => format!("{request} ended in boot {boot} and never reached the ledger"),
+                // A start voids what the dead left open. What a living process has open may run for long.
+                None if !*ended && old && !*is_living && somebody_serves => {
+                    format!("{request} was left open by boot {boot} and never voided")
+                }
+                _ => continue,
+            };
+            self.find("journal", 0, message);
+        }
+    }
+
+    /// What living processes hold is covered, and the dead hold nothing beside the living.
+    fn holds(&mut self, data_dir: &Path) -> Result<(), StoreError> {
+        let mirror = HeldMirror::open(data_dir)?;
+        let live = journal::live_boots(data_dir);
+        let mut accounts = HashSet::new();
+        for (account, claim) in mirror.all()? {
+            if live.contains(&claim.boot) {
+                accounts.insert(account);
+            } else if !live.is_empty() {
+                let held = claim.held_paid.plus(claim.held_trial);
+                self.find("holds", 0, format!("{held} of {account} are held by boot {}, which is gone", claim.boot));
+            }
+        }
+        for account in accounts {
+            let mut breach = None;
+            for look in 0..LOOKS {
+                breach = self.uncovered(&mirror, &live, &account)?;
+                if breach.is_none() || look + 1 == LOOKS {
+                    break;
+                }
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            if let Some(message) = breach {
+                self.find("holds", 0, message);
+            }
+        }
+        Ok(())
+    }
+
+    /// Why the account's holds cannot be right, if so. The mirror is read first: it is the older of the two, and what
+    /// was held then is either held or applied by now.
+    fn uncovered(&self, mirror: &HeldMirror, live: &[String], account: &str) -> Result<Option<String>, StoreError> {
+        let (mut claimed, mut posted) = (0_i128, None);
+        for claim in mirror.of(account)?.iter().filter(|claim| live.contains(&claim.boot)) {
+            if claim.held_paid < Micro::ZERO || claim.held_trial < Micro::ZERO {
+                return Ok(Some(format!("boot {} holds less than nothing of account {account}", claim.boot)));
+            }
+            let Some(row) = self.ledger.account(account, &claim.boot)? else {
+                return Ok(Some(format!("account {account} is held of and is not in the ledger")));
+            };
+            let sum = |parts: [Micro; 2]| parts.iter().map(|part| i128::from(part.get())).sum::<i128>();
+            claimed += sum([claim.held_paid, claim.held_trial]) + sum([claim.settled_paid, claim.settled_trial])
+                - sum([row.applied_paid, row.applied_trial]);
+            posted = Some(sum([row.paid, row.trial]));
+        }
+        let breach = posted.filter(|posted| claimed > *posted);
+        Ok(breach.map(|posted| format!("{claimed} µc of account {account} are held, which has {posted} µc")))
     }
 }

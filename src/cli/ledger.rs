@@ -1,13 +1,18 @@
-//! `model-gateway ledger …`: the audit, an account's entries, and journals left behind.
+//! `model-gateway ledger …`: the audit, the entries, an operator's corrections, copies, and journals left behind.
+//!
+//! Works while the gateway runs, and before it first ran. Must not decide what the rules allow.
 
 use crate::account::Accounts;
 use crate::billing::Billing;
-use crate::clock::rfc3339;
+use crate::clock::{self, rfc3339};
 use crate::config::Settings;
+use crate::money::Micro;
+use crate::store::ledger::{AdjustDetail, Detail, Entry, Posted, RefundDetail, Selection};
 use anyhow::Context as _;
-use clap::Subcommand;
-use serde_json::json;
-use std::io::Write;
+use clap::{Subcommand, ValueEnum};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -15,7 +20,7 @@ use std::process::ExitCode;
 pub enum LedgerCommand {
     /// Recompute every debit and check every invariant; exit 0 only with no finding.
     Verify,
-    /// Show an account's latest responses.
+    /// Show an account's latest entries, the newest first.
     Show {
         /// Its id or its e-mail.
         account: String,
@@ -23,56 +28,98 @@ pub enum LedgerCommand {
         #[arg(long, default_value_t = 50)]
         last: u32,
     },
+    /// Write entries to stdout, the oldest first. A whole export proves itself: an entry's hash is the SHA-256 of the
+    /// hash before it (32 bytes, zeroes before the first) and of the text
+    /// SEQ␟KIND␟REF␟ACCOUNT␟AT_MS␟[D_PAID, D_TRIAL, BAL_PAID, BAL_TRIAL, WRITEOFF]␟DETAIL, where ␟ is the byte 1F and
+    /// amounts are whole millionths of a credit.
+    #[command(verbatim_doc_comment)]
+    Export {
+        /// `--json` means json.
+        #[arg(long, value_enum, default_value_t = Format::Csv)]
+        format: Format,
+        /// Only this account's: its id or its e-mail.
+        #[arg(long)]
+        account: Option<String>,
+        /// From this moment on: 2026-11-21 or 2026-11-21T12:00:00Z.
+        #[arg(long, value_parser = moment)]
+        from: Option<i64>,
+        /// Up to this moment and without it.
+        #[arg(long, value_parser = moment)]
+        to: Option<i64>,
+    },
+    /// Give back what a response cost, or a part of it. All refunds of a debit together never pass it.
+    Refund {
+        /// As in a receipt and in `x-request-id`.
+        request_id: String,
+        /// A decimal number of credits; all that is left of the debit where none is given.
+        credits: Option<Micro>,
+        /// What the refund is for, as in a ticket's number. The same reference never counts twice.
+        #[arg(long = "ref")]
+        reference: String,
+    },
+    /// Correct a balance by hand. What is taken is never held by a running request, and never leads below zero.
+    Adjust {
+        /// Its id or its e-mail.
+        account: String,
+        /// A decimal number of credits; a negative one takes.
+        #[arg(allow_hyphen_values = true)]
+        credits: Micro,
+        /// The same reference never counts twice.
+        #[arg(long = "ref")]
+        reference: String,
+        /// For whoever reads the books later.
+        #[arg(long)]
+        reason: String,
+    },
+    /// Copy accounts, ledger and journal into a new folder, while the gateway runs or not. It is a data_dir: to restore
+    /// it, start a gateway with a copy of it as `data_dir`.
+    Backup { dir: PathBuf },
     /// Bring a journal folder that was left behind into the ledger; doing it twice changes nothing.
     Replay { dir: PathBuf },
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    Csv,
+    Json,
+}
+
 /// # Errors
-/// The ledger cannot be read.
+/// The ledger cannot be read, or its rules forbid what was asked for.
 pub fn run(command: LedgerCommand, settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
     let billing = Billing::open(&settings.data_dir)?;
-    let mut out = std::io::stdout().lock();
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let account_id = |account: &str| -> anyhow::Result<String> {
+        let found = Accounts::open(&settings.data_dir)?.find(account)?;
+        Ok(found.with_context(|| format!("no account has the id or e-mail {account:?}"))?.id)
+    };
+    let mut code = ExitCode::SUCCESS;
     match command {
-        LedgerCommand::Verify => {
-            let verdict = billing.verify()?;
-            if json {
-                writeln!(out, "{}", serde_json::to_string(&verdict)?)?;
-            } else {
-                for finding in &verdict.findings {
-                    writeln!(out, "entry {}: {}: {}", finding.seq, finding.rule, finding.message)?;
-                }
-                let (findings, debits) = (verdict.findings.len(), verdict.debits);
-                writeln!(
-                    out,
-                    "{findings} findings in {} entries, {debits} debits, {} accounts",
-                    verdict.entries, verdict.accounts
-                )?;
-            }
-            return Ok(if verdict.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
-        }
+        LedgerCommand::Verify => code = verify(&billing, json, &mut out)?,
         LedgerCommand::Show { account, last } => {
-            let found = Accounts::open(&settings.data_dir)?.find(&account)?;
-            let found = found.with_context(|| format!("no account has the id or e-mail {account:?}"))?;
-            let receipts = billing.receipts(&found.id, None, last)?;
+            let entries = billing.entries(&account_id(&account)?, last)?;
+            show(&entries, json, &mut out)?;
+        }
+        LedgerCommand::Export { format, account, from, to } => {
+            let account = account.as_deref().map(account_id).transpose()?;
+            let format = if json { Format::Json } else { format };
+            export(&billing, &Selection { account, from_ms: from, to_ms: to }, format, &mut out)?;
+        }
+        LedgerCommand::Refund { request_id, credits, reference } => {
+            let posted = billing.refund(&request_id, credits, &reference, clock::now_ms())?;
+            tell(&posted, &reference, json, &mut out)?;
+        }
+        LedgerCommand::Adjust { account, credits, reference, reason } => {
+            let account = account_id(&account)?;
+            let posted = billing.adjust(&account, credits, &reference, &reason, clock::now_ms())?;
+            tell(&posted, &reference, json, &mut out)?;
+        }
+        LedgerCommand::Backup { dir } => {
+            let records = billing.backup(&dir)?;
             if json {
-                let rows: Vec<_> = receipts
-                    .iter()
-                    .map(|receipt| {
-                        json!({
-                            "request_id": receipt.request_id, "at": rfc3339(receipt.at_ms), "model": receipt.detail.model,
-                            "outcome": receipt.detail.outcome, "usage": receipt.detail.usage, "credits": receipt.credits,
-                            "writeoff": receipt.writeoff, "balance_after": receipt.balance_after,
-                        })
-                    })
-                    .collect();
-                writeln!(out, "{}", json!(rows))?;
+                writeln!(out, "{}", json!({"dir": dir, "journal_files": records}))?;
             } else {
-                for receipt in receipts {
-                    let (at, model) = (rfc3339(receipt.at_ms), &receipt.detail.model);
-                    let outcome = receipt.detail.outcome.as_str();
-                    let (credits, after) = (receipt.credits, receipt.balance_after);
-                    writeln!(out, "{at} {} {model} {outcome} {credits} → {after}", receipt.request_id)?;
-                }
+                writeln!(out, "copied accounts, ledger and {records} files of the journal to {}", dir.display())?;
             }
         }
         LedgerCommand::Replay { dir } => {
@@ -84,5 +131,172 @@ pub fn run(command: LedgerCommand, settings: &Settings, json: bool) -> anyhow::R
             }
         }
     }
-    Ok(ExitCode::SUCCESS)
+    out.flush().context("write to stdout")?;
+    Ok(code)
+}
+
+/// Milliseconds since 1970 of a day (its first moment, UTC) or of a time with its offset.
+fn moment(text: &str) -> Result<i64, String> {
+    let midnight = format!("{text}T00:00:00Z");
+    let text = if text.contains('T') { text } else { &midnight };
+    let time = text.parse::<jiff::Timestamp>().map_err(|error| format!("not a day or a time with its offset: {error}"));
+    time.map(|time| time.as_millisecond())
+}
+
+fn verify(billing: &Billing, json: bool, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let verdict = billing.verify(clock::now_ms())?;
+    if json {
+        writeln!(out, "{}", serde_json::to_string(&verdict)?)?;
+    } else {
+        for finding in &verdict.findings {
+            writeln!(out, "entry {}: {}: {}", finding.seq, finding.rule, finding.message)?;
+        }
+        let (findings, debits) = (verdict.findings.len(), verdict.debits);
+        writeln!(
+            out,
+            "{findings} findings in {} entries, {debits} debits, {} refunds, {} adjustments, {} accounts",
+            verdict.entries, verdict.refunds, verdict.adjustments, verdict.accounts
+        )?;
+    }
+    Ok(if verdict.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn show(entries: &[Entry], json: bool, out: &mut impl Write) -> anyhow::Result<()> {
+    if json {
+        let rows = entries.iter().map(shown).collect::<anyhow::Result<Vec<_>>>()?;
+        writeln!(out, "{}", Value::Array(rows))?;
+        return Ok(());
+    }
+    for entry in entries {
+        let row = shown(entry)?;
+        let about = ["model", "outcome", "request_id", "reason"].map(|name| row[name].as_str().unwrap_or_default());
+        let about = about.into_iter().filter(|text| !text.is_empty() && *text != entry.reference);
+        // A reason may have line ends: an entry is one line all the same.
+        let about = about.fold(String::new(), |all, text| all + " " + text).replace(char::is_control, " ");
+        let (at, after) = (rfc3339(entry.at_ms), entry.bal_paid.plus(entry.bal_trial));
+        let hash = &hex(&entry.hash)[..16];
+        writeln!(
+            out,
+            "{at} {} {} {}{about} {} → {after} #{hash}",
+            entry.seq,
+            entry.kind,
+            entry.reference,
+            entry.change()
+        )?;
+    }
+    Ok(())
+}
+
+/// An entry in the words of a receipt, with what ties it to the chain.
+fn shown(entry: &Entry) -> anyhow::Result<Value> {
+    let mut row = json!({
+        "seq": entry.seq, "at": rfc3339(entry.at_ms), "kind": entry.kind, "ref": entry.reference, "change": entry.change(),
+        "balance_after": entry.bal_paid.plus(entry.bal_trial), "prev": hex(&entry.prev), "hash": hex(&entry.hash),
+    });
+    let unread = || format!("read the detail of entry {}", entry.seq);
+    match entry.kind.as_str() {
+        "debit" | "void" => {
+            let detail: Detail = serde_json::from_str(&entry.detail).with_context(unread)?;
+            row["request_id"] = json!(entry.reference);
+            row["model"] = json!(detail.model);
+            row["outcome"] = json!(detail.outcome);
+            row["usage"] = json!(detail.usage);
+            row["credits"] = json!(Micro::ZERO.minus(entry.change()));
+            row["writeoff"] = json!(entry.writeoff);
+        }
+        "refund" => {
+            let detail: RefundDetail = serde_json::from_str(&entry.detail).with_context(unread)?;
+            row["request_id"] = json!(detail.request_id);
+        }
+        "adjust" => {
+            let detail: AdjustDetail = serde_json::from_str(&entry.detail).with_context(unread)?;
+            row["reason"] = json!(detail.reason);
+        }
+        _ => {}
+    }
+    Ok(row)
+}
+
+/// An entry as it is exported: everything that its hash covers, and the hash.
+#[derive(Serialize)]
+struct Line {
+    seq: i64,
+    at: String,
+    at_ms: i64,
+    kind: String,
+    #[serde(rename = "ref")]
+    reference: String,
+    account: String,
+    d_paid: Micro,
+    d_trial: Micro,
+    bal_paid: Micro,
+    bal_trial: Micro,
+    writeoff: Micro,
+    /// As stored, byte for byte: a text, because a parsed document would not give its bytes back.
+    detail: String,
+    prev: String,
+    hash: String,
+}
+
+const CSV_HEAD: &str = "seq,at,at_ms,kind,ref,account,d_paid,d_trial,bal_paid,bal_trial,writeoff,detail,prev,hash\r\n";
+
+fn export(billing: &Billing, selection: &Selection, format: Format, out: &mut impl Write) -> anyhow::Result<()> {
+    if format == Format::Csv {
+        out.write_all(CSV_HEAD.as_bytes()).context("write to stdout")?;
+        billing.select(selection, &mut |entry| csv(out, &line(entry)))?;
+        return Ok(());
+    }
+    let mut before = "[\n";
+    billing.select(selection, &mut |entry| {
+        out.write_all(std::mem::replace(&mut before, ",\n").as_bytes())?;
+        Ok(serde_json::to_writer(&mut *out, &line(entry))?)
+    })?;
+    out.write_all(if before == "[\n" { "[]\n" } else { "\n]\n" }.as_bytes()).context("write to stdout")
+}
+
+fn line(entry: Entry) -> Line {
+    Line {
+        seq: entry.seq,
+        at: rfc3339(entry.at_ms),
+        at_ms: entry.at_ms,
+        kind: entry.kind,
+        reference: entry.reference,
+        account: entry.account,
+        d_paid: entry.d_paid,
+        d_trial: entry.d_trial,
+        bal_paid: entry.bal_paid,
+        bal_trial: entry.bal_trial,
+        writeoff: entry.writeoff,
+        detail: entry.detail,
+        prev: hex(&entry.prev),
+        hash: hex(&entry.hash),
+    }
+}
+
+/// RFC 4180: what may hold a comma, a quote or a line end is quoted.
+fn csv(out: &mut impl Write, line: &Line) -> io::Result<()> {
+    let Line { seq, at, at_ms, kind, d_paid, d_trial, bal_paid, bal_trial, writeoff, prev, hash, .. } = line;
+    let [reference, account, detail] =
+        [&line.reference, &line.account, &line.detail].map(|text| format!("\"{}\"", text.replace('"', "\"\"")));
+    write!(out, "{seq},{at},{at_ms},{kind},{reference},{account},{d_paid},{d_trial},{bal_paid},{bal_trial},")?;
+    write!(out, "{writeoff},{detail},{prev},{hash}\r\n")
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(64), |text, byte| text + &format!("{byte:02x}"))
+}
+
+fn tell(posted: &Posted, reference: &str, json: bool, out: &mut impl Write) -> anyhow::Result<()> {
+    let Posted { account, is_new, change, balance } = posted;
+    if json {
+        let value = json!({
+            "account_id": account, "credits": change, "ref": reference, "counted": is_new, "balance": balance,
+        });
+        writeln!(out, "{value}")?;
+    } else if *is_new {
+        writeln!(out, "{change} to account {account}; its balance is {balance}")?;
+    } else {
+        writeln!(out, "reference {reference:?} was counted already: nothing changed; the balance is {balance}")?;
+    }
+    Ok(())
 }

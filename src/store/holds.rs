@@ -3,18 +3,31 @@
 //! A mirror, a few milliseconds old, that dies with its processes; admission never reads it. Must not be synced.
 
 use super::StoreError;
+use super::ledger::Claim;
 use super::sqlite;
-use crate::money::Micro;
 use rusqlite::{Connection, params};
 use std::path::Path;
 
-const MIGRATIONS: &[&str] = &["CREATE TABLE held (
+const MIGRATIONS: &[&str] = &[
+    "CREATE TABLE held (
     boot    TEXT NOT NULL,
     account TEXT NOT NULL,
     paid    INTEGER NOT NULL,
     trial   INTEGER NOT NULL,
     PRIMARY KEY (account, boot)
-  ) STRICT, WITHOUT ROWID;"];
+  ) STRICT, WITHOUT ROWID;",
+    // What was settled is told with what is held: else credit on its way to the ledger would look free.
+    "DROP TABLE held;
+  CREATE TABLE held (
+    boot          TEXT NOT NULL,
+    account       TEXT NOT NULL,
+    paid          INTEGER NOT NULL,
+    trial         INTEGER NOT NULL,
+    settled_paid  INTEGER NOT NULL,
+    settled_trial INTEGER NOT NULL,
+    PRIMARY KEY (account, boot)
+  ) STRICT, WITHOUT ROWID;",
+];
 
 /// The mirror's database.
 pub struct HeldMirror(Connection);
@@ -31,38 +44,62 @@ impl HeldMirror {
         Ok(Self(connection))
     }
 
-    /// Says what `boot` holds of each account: (account, paid, trial). Nothing held removes the row.
+    /// Says what each process holds and has settled: (account, its claim).
     ///
     /// # Errors
     /// The mirror cannot be written.
-    pub fn put(&mut self, boot: &str, rows: &[(String, Micro, Micro)]) -> Result<(), StoreError> {
+    pub fn put(&mut self, rows: &[(String, Claim)]) -> Result<(), StoreError> {
         let sql = |source| StoreError::sqlite("mirror the holds", source);
         let transaction = sqlite::write(&mut self.0).map_err(sql)?;
-        for (account, paid, trial) in rows {
-            let held = paid.is_positive() || trial.is_positive();
-            let statement = if held {
-                "INSERT INTO held (boot, account, paid, trial) VALUES (?1, ?2, ?3, ?4)
-                 ON CONFLICT (account, boot) DO UPDATE SET paid = excluded.paid, trial = excluded.trial"
-            } else {
-                "DELETE FROM held WHERE boot = ?1 AND account = ?2 AND ?3 <= 0 AND ?4 <= 0"
-            };
+        for (account, claim) in rows {
             transaction
-                .prepare_cached(statement)
-                .and_then(|mut statement| statement.execute(params![boot, account, paid, trial]))
+                .prepare_cached(
+                    "INSERT INTO held (boot, account, paid, trial, settled_paid, settled_trial)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+                     ON CONFLICT (account, boot) DO UPDATE SET paid = excluded.paid, trial = excluded.trial,
+                       settled_paid = excluded.settled_paid, settled_trial = excluded.settled_trial",
+                )
+                .and_then(|mut statement| {
+                    let Claim { boot, held_paid, held_trial, settled_paid, settled_trial } = claim;
+                    statement.execute(params![boot, account, held_paid, held_trial, settled_paid, settled_trial])
+                })
                 .map_err(sql)?;
         }
         transaction.commit().map_err(sql)
     }
 
-    /// What each boot holds of `account`: (boot, paid, trial).
+    /// What each process holds of `account` and has settled.
     ///
     /// # Errors
     /// The mirror cannot be read.
-    pub fn of(&self, account: &str) -> Result<Vec<(String, Micro, Micro)>, StoreError> {
+    pub fn of(&self, account: &str) -> Result<Vec<Claim>, StoreError> {
+        Ok(self.select("WHERE account = ?1", [account])?.into_iter().map(|(_, claim)| claim).collect())
+    }
+
+    /// What each process holds: (account, claim).
+    ///
+    /// # Errors
+    /// The mirror cannot be read.
+    pub fn all(&self) -> Result<Vec<(String, Claim)>, StoreError> {
+        self.select("WHERE paid <> 0 OR trial <> 0", [])
+    }
+
+    fn select(&self, filter: &str, values: impl rusqlite::Params) -> Result<Vec<(String, Claim)>, StoreError> {
         let sql = |source| StoreError::sqlite("read the holds", source);
-        let mut statement =
-            self.0.prepare_cached("SELECT boot, paid, trial FROM held WHERE account = ?1").map_err(sql)?;
-        let rows = statement.query_map([account], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).map_err(sql)?;
+        let columns = "account, boot, paid, trial, settled_paid, settled_trial";
+        let mut statement = self.0.prepare_cached(&format!("SELECT {columns} FROM held {filter}")).map_err(sql)?;
+        let rows = statement
+            .query_map(values, |row| {
+                let claim = Claim {
+                    boot: row.get(1)?,
+                    held_paid: row.get(2)?,
+                    held_trial: row.get(3)?,
+                    settled_paid: row.get(4)?,
+                    settled_trial: row.get(5)?,
+                };
+                Ok((row.get(0)?, claim))
+            })
+            .map_err(sql)?;
         rows.collect::<Result<_, _>>().map_err(sql)
     }
 

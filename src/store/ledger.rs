@@ -1,7 +1,9 @@
 //! The ledger: balances, and the immutable, hash-chained entries they are the sum of.
 //!
 //! Every change of a balance is an entry in the same transaction. Written by the gateway's settler and, for grants,
-//! by whichever process is asked to. Must not decide what a response costs.
+//! by whichever process is asked to (`ledger/correct.rs`). Must not decide what a response costs.
+
+mod correct;
 
 use super::StoreError;
 use super::sqlite::{self, Readers};
@@ -9,6 +11,7 @@ use crate::catalog::Price;
 use crate::money::Micro;
 use crate::protocol::Protocol;
 use crate::usage::Usage;
+pub use correct::{AdjustDetail, Change, Claim, Posted, Refund, RefundDetail};
 use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use serde::{Deserialize, Serialize};
@@ -16,7 +19,7 @@ use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-const MIGRATIONS: &[&str] = &[include_str!("ledger/001.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("ledger/001.sql"), include_str!("ledger/002.sql")];
 const READERS: usize = 8;
 
 /// The ledger's database.
@@ -35,6 +38,16 @@ pub struct Account {
     pub credited: Micro,
     pub applied_paid: Micro,
     pub applied_trial: Micro,
+}
+
+/// An account's row as the audit sees it.
+#[derive(Debug, Clone)]
+pub struct AccountRow {
+    pub id: String,
+    pub paid: Micro,
+    pub trial: Micro,
+    pub credited: Micro,
+    pub trial_ends_at_ms: Option<i64>,
 }
 
 /// What a request was for and how it ended: the detail of a `debit` or a `void`, and the journal's record.
@@ -101,7 +114,7 @@ impl Ending {
     }
 
     /// A response that was delivered, or generated for a client that left, is a debit even where it cost nothing.
-    fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> &'static str {
         match self.detail.outcome {
             Outcome::Completed | Outcome::ClientLeft | Outcome::GatewayEnded | Outcome::RefusedFree => "debit",
             Outcome::VendorError | Outcome::VendorCut | Outcome::Interrupted => "void",
@@ -122,13 +135,54 @@ pub struct Entry {
     pub bal_paid: Micro,
     pub bal_trial: Micro,
     pub writeoff: Micro,
-    /// JSON of [`Detail`] on debits and voids, else empty.
+    /// JSON of [`Detail`] on debits and voids, of [`RefundDetail`] or [`AdjustDetail`] on those, else empty.
     pub detail: String,
     pub prev: Vec<u8>,
     pub hash: Vec<u8>,
 }
 
-/// A change of a balance that no request caused.
+impl Entry {
+    /// One that is not chained yet, and whose balances are yet to be filled in.
+    fn new(kind: &str, reference: &str, account: &str, at_ms: i64, parts: (Micro, Micro), detail: String) -> Self {
+        Self {
+            seq: 0,
+            kind: kind.into(),
+            reference: reference.into(),
+            account: account.into(),
+            at_ms,
+            d_paid: parts.0,
+            d_trial: parts.1,
+            bal_paid: Micro::ZERO,
+            bal_trial: Micro::ZERO,
+            writeoff: Micro::ZERO,
+            detail,
+            prev: Vec::new(),
+            hash: Vec::new(),
+        }
+    }
+
+    /// What it changes the balance by.
+    pub fn change(&self) -> Micro {
+        self.d_paid.plus(self.d_trial)
+    }
+
+    /// The end of a request.
+    pub fn is_ending(&self) -> bool {
+        matches!(self.kind.as_str(), "debit" | "void")
+    }
+}
+
+/// Which entries to walk over.
+#[derive(Debug, Clone, Default)]
+pub struct Selection {
+    pub account: Option<String>,
+    /// From this moment on, ms since 1970.
+    pub from_ms: Option<i64>,
+    /// Up to this moment and without it.
+    pub to_ms: Option<i64>,
+}
+
+/// A change of a balance that no request caused and nobody asked for: the sign-up's trial, and its lapse.
 #[derive(Debug, Clone, Copy)]
 pub struct Post<'a> {
     pub kind: &'static str,
@@ -304,26 +358,33 @@ impl Ledger {
         })
     }
 
-    /// An account's entries, the newest first, below `before`.
+    /// An account's entries, the newest first, below `before`: all of them, or the ends of requests only.
     ///
     /// # Errors
     /// The ledger cannot be read.
-    pub fn entries(&self, account: &str, before: Option<i64>, limit: u32) -> Result<Vec<Entry>, StoreError> {
+    pub fn entries(
+        &self,
+        account: &str,
+        endings_only: bool,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<Entry>, StoreError> {
+        let kinds = if endings_only { "AND kind IN ('debit', 'void')" } else { "" };
         self.read("read an account's entries", |connection| {
             connection
                 .prepare_cached(&format!(
-                    "SELECT {COLUMNS} FROM entry WHERE account = ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3"
+                    "SELECT {COLUMNS} FROM entry WHERE account = ?1 AND seq < ?2 {kinds} ORDER BY seq DESC LIMIT ?3"
                 ))?
                 .query_map(params![account, before.unwrap_or(i64::MAX), limit], entry)?
                 .collect()
         })
     }
 
-    /// All entries in order, then all accounts (id, paid, trial), as of one moment.
+    /// All entries in order, then all accounts, as of one moment.
     ///
     /// # Errors
     /// The ledger cannot be read, or `each` fails.
-    pub fn walk(&self, each: &mut dyn FnMut(Entry)) -> Result<Vec<(String, Micro, Micro)>, StoreError> {
+    pub fn walk(&self, each: &mut dyn FnMut(Entry)) -> Result<Vec<AccountRow>, StoreError> {
         let mut writer = self.writer();
         let sql = |source| StoreError::sqlite("read the whole ledger", source);
         let snapshot = writer.transaction().map_err(sql)?;
@@ -331,9 +392,45 @@ impl Ledger {
         for entry in statement.query_map([], entry).map_err(sql)? {
             each(entry.map_err(sql)?);
         }
-        let mut statement = snapshot.prepare("SELECT id, paid, trial FROM account").map_err(sql)?;
-        let accounts = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).map_err(sql)?;
+        let mut statement =
+            snapshot.prepare("SELECT id, paid, trial, credited, trial_ends_at FROM account").map_err(sql)?;
+        let account = |row: &Row<'_>| {
+            Ok(AccountRow {
+                id: row.get(0)?,
+                paid: row.get(1)?,
+                trial: row.get(2)?,
+                credited: row.get(3)?,
+                trial_ends_at_ms: row.get(4)?,
+            })
+        };
+        let accounts = statement.query_map([], account).map_err(sql)?;
         accounts.collect::<Result<_, _>>().map_err(sql)
+    }
+
+    /// Hands over the selected entries in order, as of one moment and one at a time: never the table in memory. Nobody
+    /// who writes waits for it.
+    ///
+    /// # Errors
+    /// The ledger cannot be read, or `each` fails.
+    pub fn select(
+        &self,
+        selection: &Selection,
+        each: &mut dyn FnMut(Entry) -> std::io::Result<()>,
+    ) -> Result<(), StoreError> {
+        let sql = |source| StoreError::sqlite("read the ledger's entries", source);
+        self.readers.with(|connection| {
+            let mut statement = connection
+                .prepare_cached(&format!(
+                    "SELECT {COLUMNS} FROM entry WHERE account = ifnull(?1, account) AND at >= ifnull(?2, at)
+                     AND (?3 IS NULL OR at < ?3) ORDER BY seq"
+                ))
+                .map_err(sql)?;
+            let Selection { account, from_ms, to_ms } = selection;
+            for entry in statement.query_map(params![account, from_ms, to_ms], entry).map_err(sql)? {
+                each(entry.map_err(sql)?).map_err(|source| StoreError::io("hand over the ledger's entries", source))?;
+            }
+            Ok(())
+        })
     }
 
     /// Leaves `ledger.db` whole without its log: for a copy, and for the end.
@@ -391,29 +488,9 @@ fn post_in(transaction: &Transaction<'_>, post: &Post<'_>) -> rusqlite::Result<b
         return Ok(false);
     }
     let (paid, trial) = balances(transaction, post.account)?;
-    append(
-        transaction,
-        Entry {
-            seq: 0,
-            kind: post.kind.into(),
-            reference: post.reference.into(),
-            account: post.account.into(),
-            at_ms: post.at_ms,
-            d_paid: post.d_paid,
-            d_trial: post.d_trial,
-            bal_paid: paid.plus(post.d_paid),
-            bal_trial: trial.plus(post.d_trial),
-            writeoff: Micro::ZERO,
-            detail: String::new(),
-            prev: Vec::new(),
-            hash: Vec::new(),
-        },
-    )?;
-    if post.kind == "grant" {
-        transaction
-            .prepare_cached("UPDATE account SET credited = credited + ?2 WHERE id = ?1")?
-            .execute(params![post.account, post.d_paid])?;
-    }
+    let parts = (post.d_paid, post.d_trial);
+    let entry = Entry::new(post.kind, post.reference, post.account, post.at_ms, parts, String::new());
+    append(transaction, Entry { bal_paid: paid.plus(post.d_paid), bal_trial: trial.plus(post.d_trial), ..entry })?;
     Ok(true)
 }
 
@@ -430,24 +507,11 @@ fn end_request(transaction: &Transaction<'_>, ending: &Ending) -> rusqlite::Resu
     let (take_paid, take_trial) = (ending.paid.min(paid), ending.trial.min(trial));
     let detail = serde_json::to_string(&ending.detail)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
-    append(
-        transaction,
-        Entry {
-            seq: 0,
-            kind: ending.kind().into(),
-            reference: ending.request_id.clone(),
-            account: ending.account.clone(),
-            at_ms: ending.at_ms,
-            d_paid: Micro::ZERO.minus(take_paid),
-            d_trial: Micro::ZERO.minus(take_trial),
-            bal_paid: paid.minus(take_paid),
-            bal_trial: trial.minus(take_trial),
-            writeoff: ending.cost().minus(take_paid).minus(take_trial),
-            detail,
-            prev: Vec::new(),
-            hash: Vec::new(),
-        },
-    )?;
+    let parts = (Micro::ZERO.minus(take_paid), Micro::ZERO.minus(take_trial));
+    let entry = Entry::new(ending.kind(), &ending.request_id, &ending.account, ending.at_ms, parts, detail);
+    let (bal_paid, bal_trial) = (paid.minus(take_paid), trial.minus(take_trial));
+    let writeoff = ending.cost().minus(take_paid).minus(take_trial);
+    append(transaction, Entry { bal_paid, bal_trial, writeoff, ..entry })?;
     Ok(true)
 }
 

@@ -5,6 +5,7 @@
 //! Next: `store/app.rs` (accounts, keys, sessions).
 
 use super::StoreError;
+use rusqlite::backup::{Backup, StepResult};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 use std::fs::{DirBuilder, OpenOptions};
@@ -92,6 +93,50 @@ pub fn checkpoint(connection: &Connection) -> Result<(), StoreError> {
     connection
         .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
         .map_err(|source| StoreError::sqlite("checkpoint a database", source))
+}
+
+/// Copies a database that others may be writing to, as of one moment, into the new file `to`, and reads the copy through.
+///
+/// # Errors
+/// Something cannot be read or written, or the copy is damaged.
+pub fn copy(from: &Path, to: &Path, operation: &'static str) -> Result<(), StoreError> {
+    let sql = |source| StoreError::Sqlite { operation, source };
+    create_private(to).map_err(|source| StoreError::Io { operation, source })?;
+    let source = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+        .map_err(sql)?;
+    source.busy_timeout(Duration::from_millis(BUSY_MS)).map_err(sql)?;
+    // A reader that carries the log back would make the writer wait.
+    source.execute_batch("PRAGMA wal_autocheckpoint = 0").map_err(sql)?;
+    let mut copy = Connection::open(to).map_err(sql)?;
+    {
+        let backup = Backup::new(&source, &mut copy).map_err(sql)?;
+        // All pages in one step: one read transaction, which writers do not disturb and need not wait for. In several,
+        // every commit between two of them would begin the copy anew.
+        let mut tries = 0;
+        while backup.step(-1).map_err(sql)? != StepResult::Done {
+            tries += 1;
+            if tries > WAL_TRIES {
+                let source = io::Error::new(io::ErrorKind::ResourceBusy, "the database is locked by another process");
+                return Err(StoreError::Io { operation, source });
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+    let verdict: String = copy.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(sql)?;
+    if verdict != "ok" {
+        return Err(StoreError::Io { operation, source: io::Error::new(io::ErrorKind::InvalidData, verdict) });
+    }
+    checkpoint(&copy)?;
+    drop(copy);
+    std::fs::File::open(to).and_then(|file| file.sync_all()).map_err(|source| StoreError::Io { operation, source })
+}
+
+/// Makes the names in a folder durable.
+///
+/// # Errors
+/// It cannot be opened or synced.
+pub fn sync_dir(dir: &Path) -> io::Result<()> {
+    std::fs::File::open(dir)?.sync_all()
 }
 
 fn version(connection: &Connection) -> rusqlite::Result<usize> {

@@ -104,7 +104,8 @@ impl World {
     /// The account's endings in the ledger, newest first.
     pub fn endings(&self, account: &Account) -> Vec<Value> {
         let rows = self.json(&["ledger", "show", &account.id, "--last", "1000000"]);
-        rows.as_array().unwrap().clone()
+        let is_ending = |row: &&Value| row["kind"] == "debit" || row["kind"] == "void";
+        rows.as_array().unwrap().iter().filter(is_ending).cloned().collect()
     }
 
     /// Waits until so many requests have ended and nothing is held; the newest of them.

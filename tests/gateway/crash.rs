@@ -12,12 +12,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-const FUNDS: i64 = 1_000_000_000_000;
+pub const FUNDS: i64 = 1_000_000_000_000;
 const CLIENTS_OF_A_KIND: usize = 2;
 
 /// What a client does again and again.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Habit {
+pub enum Habit {
     Whole,
     Stream,
     /// Leaves in the middle of a stream.
@@ -26,9 +26,11 @@ enum Habit {
 
 /// What the clients saw, by request id.
 #[derive(Default)]
-struct Log {
+pub struct Log {
     /// The terminal event, or a complete JSON answer.
-    whole: HashSet<String>,
+    pub whole: HashSet<String>,
+    /// When the end of each of them was seen.
+    pub finished: Vec<(Instant, String)>,
     /// The head, and then the client left of its own will.
     aborted: HashSet<String>,
     /// The head, and no end: the gateway died.
@@ -40,6 +42,7 @@ struct Log {
 impl Log {
     fn add(&mut self, other: Self) {
         self.whole.extend(other.whole);
+        self.finished.extend(other.finished);
         self.aborted.extend(other.aborted);
         self.cut.extend(other.cut);
         self.odd.extend(other.odd);
@@ -78,6 +81,7 @@ fn client(edge: u16, key: &str, surface: Surface, habit: Habit, stop: &AtomicBoo
         };
         match (is_whole, answer.end() == Some(crate::client::End::Whole)) {
             (true, kept_alive) => {
+                log.finished.push((Instant::now(), id.clone()));
                 log.whole.insert(id);
                 kept = kept_alive.then_some(connection);
             }
@@ -89,7 +93,7 @@ fn client(edge: u16, key: &str, surface: Surface, habit: Habit, stop: &AtomicBoo
 }
 
 /// Runs all kinds of clients beside `chaos`.
-fn under_load(edge: u16, key: &str, habits: &[Habit], chaos: impl FnOnce()) -> Log {
+pub fn under_load(edge: u16, key: &str, habits: &[Habit], chaos: impl FnOnce()) -> Log {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let mut threads = Vec::new();

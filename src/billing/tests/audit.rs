@@ -1,0 +1,210 @@
+//! What `verify` finds: for every invariant, books that break it and nothing that can be helped.
+
+use super::*;
+use rusqlite::Connection;
+
+/// A ledger with every kind of entry, closed.
+fn books(dir: &Path) {
+    let billing = serving(dir);
+    let ends_at_ms = clock::now_ms() - 1;
+    billing.open_account("acct_trial", Some(Trial { credits: Micro::new(5_000_000), ends_at_ms }), 0).unwrap();
+    account_with(&billing, 10);
+    let (quote, usage) = one_credit();
+    for request in ["req_a", "req_b"] {
+        let (hold, _) = billing.reserve(opening(request), &quote, false, NOW).unwrap();
+        billing.settle(hold, usage, Outcome::Completed, false, NOW).unwrap();
+    }
+    let (hold, _) = billing.reserve(opening("req_void"), &quote, false, NOW).unwrap();
+    billing.release(hold, Outcome::VendorError, NOW);
+    wait_for("all ends", || billing.receipts(ACCOUNT, None, 9).unwrap().len() == 3);
+    billing.refund("req_a", Some(Micro::new(500_000)), "r", NOW).unwrap();
+    billing.adjust(ACCOUNT, Micro::new(-1), "a", "a mistake", NOW).unwrap();
+    wait_for("the lapse", || billing.0.ledger.account("acct_trial", "").unwrap().unwrap().trial == Micro::ZERO);
+    billing.finish();
+}
+
+/// The rules under which `tamper` is found out.
+fn rules_after(tamper: &str) -> Vec<&'static str> {
+    let dir = tempfile::tempdir().unwrap();
+    books(dir.path());
+    assert_eq!(rules(dir.path(), NOW), Vec::<&str>::new(), "sound before");
+    let connection = Connection::open(dir.path().join("ledger.db")).unwrap();
+    connection
+        .execute_batch(
+            "PRAGMA ignore_check_constraints = ON; PRAGMA foreign_keys = OFF; DROP TRIGGER entry_is_never_changed;
+             DROP TRIGGER entry_is_never_removed; DROP INDEX entry_counts_once; DROP INDEX entry_ends_a_request_once;",
+        )
+        .unwrap();
+    connection.execute_batch(tamper).unwrap();
+    rules(dir.path(), NOW)
+}
+
+fn rules(dir: &Path, now_ms: i64) -> Vec<&'static str> {
+    let verdict = verify::verify(&Ledger::open(dir).unwrap(), dir, now_ms).unwrap();
+    let mut rules: Vec<_> = verdict.findings.iter().map(|finding| finding.rule).collect();
+    rules.sort_unstable();
+    rules.dedup();
+    rules
+}
+
+#[track_caller]
+fn is_found(tamper: &str, expected: &[&str]) {
+    let found = rules_after(tamper);
+    for rule in expected {
+        assert!(found.contains(rule), "{tamper}: {rule} was not found, but {found:?}");
+    }
+}
+
+#[test]
+fn entries_are_immutable_for_whoever_goes_through_the_database() {
+    let dir = tempfile::tempdir().unwrap();
+    books(dir.path());
+    let connection = Connection::open(dir.path().join("ledger.db")).unwrap();
+    assert!(connection.execute("UPDATE entry SET d_paid = 0 WHERE kind = 'debit'", []).is_err());
+    assert!(connection.execute("DELETE FROM entry", []).is_err());
+}
+
+#[test]
+fn a_balance_that_is_not_the_sum_of_its_entries() {
+    is_found("UPDATE account SET paid = paid + 1 WHERE id = 'acct_test'", &["balance", "trial balance"]);
+    is_found("DELETE FROM account WHERE id = 'acct_test'", &["balance", "trial balance"]);
+    is_found("UPDATE account SET credited = 0 WHERE id = 'acct_test'", &["credited"]);
+    is_found("UPDATE entry SET bal_paid = bal_paid + 1 WHERE ref = 'req_b'", &["running balance", "hash chain"]);
+}
+
+#[test]
+fn credit_moved_between_accounts_behind_the_ledgers_back() {
+    let found = rules_after(
+        "UPDATE account SET paid = paid - 5 WHERE id = 'acct_test';
+         UPDATE account SET paid = paid + 5 WHERE id = 'acct_trial'",
+    );
+    assert_eq!(found, ["balance"], "the sum of all is right, each is not");
+}
+
+#[test]
+fn a_balance_below_zero() {
+    is_found("UPDATE account SET paid = -1 WHERE id = 'acct_test'", &["never below zero"]);
+    is_found("UPDATE entry SET d_paid = -99000000 WHERE ref = 'req_a'", &["never below zero", "cost"]);
+}
+
+#[test]
+fn a_request_that_ended_twice_or_a_reference_that_counted_twice() {
+    let copy = |from: &str, kind: &str, d_paid: &str| {
+        format!(
+            "INSERT INTO entry SELECT (SELECT max(seq) FROM entry) + 1, {kind}, ref, account, at, {d_paid}, d_trial,
+               bal_paid, bal_trial, writeoff, detail, prev, hash FROM entry WHERE ref = '{from}'"
+        )
+    };
+    is_found(&copy("req_a", "kind", "d_paid"), &["one ending per request", "once per reference"]);
+    is_found(&copy("req_a", "'void'", "0"), &["one ending per request"]);
+    is_found(&copy("first", "kind", "d_paid"), &["once per reference"]);
+}
+
+#[test]
+fn a_cost_that_is_not_what_the_usage_costs() {
+    is_found("UPDATE entry SET d_paid = 0 WHERE ref = 'req_a'", &["cost", "hash chain"]);
+    is_found("UPDATE entry SET writeoff = 1 WHERE ref = 'req_a'", &["cost"]);
+    is_found("UPDATE entry SET detail = replace(detail, '5000', '4999') WHERE ref = 'req_a'", &["cost", "hash chain"]);
+    is_found("UPDATE entry SET detail = '' WHERE ref = 'req_a'", &["detail"]);
+    is_found("UPDATE entry SET d_paid = -1 WHERE kind = 'void'", &["a void costs nothing"]);
+    is_found("DELETE FROM price_version", &["price version"]);
+    // Changed in a class that no debit used: only the hash can tell.
+    is_found("UPDATE price_version SET json = replace(json, '200', '201')", &["price version"]);
+}
+
+#[test]
+fn a_chain_that_was_cut_or_reordered() {
+    is_found("DELETE FROM entry WHERE ref = 'req_void'", &["hash chain"]);
+    is_found("UPDATE entry SET at = at + 1 WHERE ref = 'req_void'", &["hash chain"]);
+    is_found("UPDATE entry SET hash = zeroblob(32) WHERE ref = 'req_void'", &["hash chain"]);
+    is_found("DELETE FROM entry WHERE seq = (SELECT max(seq) FROM entry)", &["balance"]);
+}
+
+#[test]
+fn credit_out_of_nowhere() {
+    is_found("UPDATE entry SET d_paid = 1 WHERE kind = 'debit'", &["direction"]);
+    is_found("UPDATE entry SET d_paid = -1 WHERE kind = 'grant'", &["direction"]);
+    is_found("UPDATE entry SET kind = 'gift' WHERE kind = 'grant'", &["direction"]);
+    is_found("UPDATE entry SET d_trial = 1 WHERE kind = 'lapse'", &["direction"]);
+    is_found("UPDATE entry SET writeoff = 1 WHERE kind = 'grant'", &["direction"]);
+}
+
+#[test]
+fn a_refund_beyond_its_debit_and_a_correction_without_its_reason() {
+    is_found("UPDATE entry SET d_paid = 1000001 WHERE kind = 'refund'", &["refund"]);
+    is_found("UPDATE entry SET detail = replace(detail, 'req_a', 'req_void') WHERE kind = 'refund'", &["refund"]);
+    is_found("UPDATE entry SET account = 'acct_trial' WHERE kind = 'refund'", &["refund"]);
+    is_found("UPDATE entry SET detail = '' WHERE kind = 'refund'", &["detail"]);
+    is_found("UPDATE entry SET detail = '' WHERE kind = 'adjust'", &["detail"]);
+    is_found("UPDATE account SET trial_ends_at = trial_ends_at + 99999999 WHERE id = 'acct_trial'", &["lapse"]);
+}
+
+#[test]
+fn an_ending_that_stays_in_the_journal_or_is_told_otherwise_there() {
+    let dir = tempfile::tempdir().unwrap();
+    books(dir.path());
+    let done = |request, credits| Record::End(ending(request, Outcome::Completed, credits));
+    let folder = die_with(dir.path(), &[done("req_late", 1)]);
+    assert_eq!(rules(dir.path(), NOW + 60_000), Vec::<&str>::new(), "on its way");
+    assert_eq!(rules(dir.path(), NOW + 60_001), ["journal"], "stuck");
+    std::fs::remove_dir_all(&folder).unwrap();
+    // The ledger has a debit of one credit for the first and a void for the second.
+    for record in [done("req_a", 2), done("req_void", 1)] {
+        let folder = die_with(dir.path(), &[record]);
+        assert_eq!(rules(dir.path(), NOW), ["journal"]);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
+
+#[test]
+fn a_hold_that_outlives_its_process_or_that_no_balance_covers() {
+    let dir = tempfile::tempdir().unwrap();
+    books(dir.path());
+    let billing = serving(dir.path());
+    assert_eq!(rules(dir.path(), NOW), Vec::<&str>::new());
+    let mirror = Connection::open(dir.path().join("holds.db")).unwrap();
+    mirror.execute_batch("INSERT INTO held VALUES ('boot_gone', 'acct_test', 1, 0, 0, 0)").unwrap();
+    assert_eq!(rules(dir.path(), NOW), ["holds"], "a dead boot's");
+    let boot = journal::live_boots(dir.path()).pop().unwrap();
+    mirror.execute("UPDATE held SET boot = ?1, paid = 8499999", [&boot]).unwrap();
+    assert_eq!(rules(dir.path(), NOW), Vec::<&str>::new(), "covered to the last µc");
+    mirror.execute("UPDATE held SET paid = 8500000", []).unwrap();
+    assert_eq!(rules(dir.path(), NOW), ["holds"], "one more");
+    mirror.execute("UPDATE held SET paid = -1", []).unwrap();
+    assert_eq!(rules(dir.path(), NOW), ["holds"]);
+    // An interrupted request that a start should have voided.
+    mirror.execute("DELETE FROM held", []).unwrap();
+    die_with(dir.path(), &[Record::Open(ending("req_open", Outcome::Interrupted, 0))]);
+    assert_eq!(rules(dir.path(), NOW + 60_001), ["journal"]);
+    billing.finish();
+}
+
+#[test]
+fn a_running_gateway_under_load_is_sound_at_every_moment() {
+    let dir = tempfile::tempdir().unwrap();
+    let billing = serving(dir.path());
+    account_with(&billing, 100);
+    let (quote, usage) = one_credit();
+    let running = AtomicUsize::new(3);
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let (billing, running) = (&billing, &running);
+            scope.spawn(move || {
+                for turn in 0..300 {
+                    let (request, now_ms) = (format!("req_{thread}_{turn}"), clock::now_ms());
+                    let (hold, _) = billing.reserve(opening(&request), &quote, true, now_ms).unwrap();
+                    let tiny = Usage { input: 1, output: 0, ..usage };
+                    billing.settle(hold, tiny, Outcome::Completed, false, now_ms).unwrap();
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                running.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+        let operator = Billing::open(dir.path()).unwrap();
+        while running.load(Ordering::Relaxed) > 0 {
+            let findings = operator.verify(clock::now_ms()).unwrap().findings;
+            assert!(findings.is_empty(), "{findings:?}");
+        }
+    });
+    billing.finish();
+}

@@ -1,0 +1,65 @@
+//! Copies of the books while they are written.
+
+use super::*;
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+
+#[test]
+fn a_copy_has_every_ending_from_before_it_began() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join("data");
+    // Small files, so that some are removed while others are copied.
+    let limits = Limits { journal_segment_bytes: 4_096, ..Limits::default() };
+    let billing = Billing::serve(&dir, &limits).unwrap();
+    billing.keep_prices(&[model()], NOW).unwrap();
+    account_with(&billing, 1_000_000);
+    let (quote, usage) = one_credit();
+    let (stop, done) = (AtomicBool::new(false), Mutex::new(Vec::<String>::new()));
+    let copies: Vec<_> = std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let (billing, stop, done) = (&billing, &stop, &done);
+            scope.spawn(move || {
+                for turn in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let request = format!("req_{thread}_{turn}");
+                    let Ok((hold, _)) = billing.reserve(opening(&request), &quote, true, NOW) else { continue };
+                    billing.settle(hold, usage, Outcome::Completed, false, NOW).unwrap();
+                    done.lock().unwrap().push(request);
+                }
+            });
+        }
+        let operator = Billing::open(&dir).unwrap();
+        let copies = (0..6).map(|index| {
+            std::thread::sleep(Duration::from_millis(60));
+            let before: HashSet<_> = done.lock().unwrap().iter().cloned().collect();
+            let to = home.path().join(format!("copy {index}"));
+            operator.backup(&to).unwrap();
+            (to, before)
+        });
+        let copies = copies.collect();
+        stop.store(true, Ordering::Relaxed);
+        copies
+    });
+    assert!(Billing::open(&dir).unwrap().backup(&copies[0].0).is_err(), "nothing is overwritten");
+    billing.finish();
+    drop(billing);
+    for (copy, before) in copies {
+        let restored = Billing::serve(&copy, &limits).unwrap();
+        assert!(!before.is_empty());
+        for request in &before {
+            let receipt = restored.receipt(ACCOUNT, request).unwrap();
+            assert!(
+                receipt.is_some_and(|receipt| receipt.detail.outcome == Outcome::Completed),
+                "{request} is missing"
+            );
+        }
+        let verdict = restored.verify(NOW).unwrap();
+        assert!(verdict.findings.is_empty(), "{:?}", verdict.findings);
+        assert!(verdict.debits >= before.len() as u64);
+        assert_eq!(restored.balance(ACCOUNT, NOW).unwrap().held, Micro::ZERO);
+        restored.finish();
+    }
+}

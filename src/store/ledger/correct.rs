@@ -1,0 +1,258 @@
+//! What an operator posts: grants, refunds of a debit, adjustments. Each counts once by its own reference.
+//!
+//! The same reference again with the same content changes nothing; with other content it is refused, because one of the
+//! two would be lost. Every check stands in the transaction that posts. Must not change an entry: a mistake is corrected
+//! by another one.
+
+use super::{COLUMNS, Entry, Ledger, append, balances, entry};
+use crate::money::{MICRO_MAX, Micro};
+use crate::store::StoreError;
+use crate::store::sqlite;
+use rusqlite::{OptionalExtension, Transaction, params};
+use serde::{Deserialize, Serialize};
+
+/// What became of a post.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Posted {
+    pub account: String,
+    /// False where the reference had been counted before: nothing was changed.
+    pub is_new: bool,
+    /// What the reference changed the balance by, now or then.
+    pub change: Micro,
+    /// What the account has after it all, lapsed trial credit included.
+    pub balance: Micro,
+}
+
+/// A grant, or an adjustment with its reason.
+#[derive(Debug, Clone, Copy)]
+pub struct Change<'a> {
+    pub reference: &'a str,
+    pub account: &'a str,
+    /// Negative takes.
+    pub amount: Micro,
+    /// `None`: a grant.
+    pub reason: Option<&'a str>,
+    pub at_ms: i64,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Refund<'a> {
+    pub reference: &'a str,
+    pub request_id: &'a str,
+    /// `None`: what has not been refunded yet.
+    pub amount: Option<Micro>,
+    pub at_ms: i64,
+}
+
+/// What a running process holds of an account, and what it has settled since it began.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    pub boot: String,
+    pub held_paid: Micro,
+    pub held_trial: Micro,
+    pub settled_paid: Micro,
+    pub settled_trial: Micro,
+}
+
+/// The detail of a refund's entry.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct RefundDetail {
+    pub request_id: String,
+}
+
+/// The detail of an adjustment's entry.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct AdjustDetail {
+    pub reason: String,
+}
+
+impl Ledger {
+    /// Gives back what a debit took, or a part of it; all refunds of a debit together never pass it. What the paid
+    /// credit bore comes back first; what the trial bore comes back to a trial that runs, and as paid credit after it:
+    /// in a trial that is over it would be gone at once.
+    ///
+    /// # Errors
+    /// The rules forbid it, or the ledger cannot be written.
+    pub fn refund(&self, refund: &Refund<'_>) -> Result<Posted, StoreError> {
+        let sql = |source| StoreError::sqlite("refund a debit", source);
+        self.correct(sql, |transaction| {
+            let Refund { reference, request_id, amount, at_ms } = *refund;
+            let detail = encode(&RefundDetail { request_id: request_id.into() })?;
+            if let Some(known) = find(transaction, "refund", reference).map_err(sql)? {
+                let is_same = known.detail == detail && amount.is_none_or(|amount| amount == known.change());
+                return already(transaction, is_same, &known).map_err(sql)?;
+            }
+            let debit = find(transaction, "debit", request_id).map_err(sql)?.ok_or_else(|| {
+                StoreError::Refused(format!("refund request {request_id}: the ledger has no debit for it"))
+            })?;
+            let refunded = refunded(transaction, &debit.account, request_id).map_err(sql)?;
+            let taken = (Micro::ZERO.minus(debit.d_paid), Micro::ZERO.minus(debit.d_trial));
+            let rest = taken.0.plus(taken.1).minus(refunded);
+            let amount = amount.unwrap_or(rest);
+            if !amount.is_positive() || amount > rest {
+                return Err(StoreError::Refused(format!(
+                    "refund {amount} of request {request_id}: its debit was {}, of which {refunded} were refunded",
+                    taken.0.plus(taken.1)
+                )));
+            }
+            let from_paid = taken.0.minus(refunded).or_zero().min(amount);
+            let from_trial = amount.minus(from_paid);
+            let runs = trial_ends(transaction, &debit.account).map_err(sql)?.is_some_and(|ends| at_ms < ends);
+            let (d_paid, d_trial) = if runs { (from_paid, from_trial) } else { (amount, Micro::ZERO) };
+            post(transaction, Entry::new("refund", reference, &debit.account, at_ms, (d_paid, d_trial), detail), sql)
+        })
+    }
+
+    /// Grants, or adjusts. What is taken never touches what running processes hold nor goes below zero: the paid credit
+    /// bears it first, then a trial that runs. `claims` is asked inside the transaction, so that what it says and the
+    /// balance are of one moment.
+    ///
+    /// # Errors
+    /// The rules forbid it, or the ledger cannot be written.
+    pub fn change(
+        &self,
+        change: &Change<'_>,
+        claims: impl FnOnce() -> Result<Vec<Claim>, StoreError>,
+    ) -> Result<Posted, StoreError> {
+        let sql = |source| StoreError::sqlite("change a balance", source);
+        let Change { reference, account, amount, reason, at_ms } = *change;
+        let kind = if reason.is_some() { "adjust" } else { "grant" };
+        let detail = reason.map(|reason| encode(&AdjustDetail { reason: reason.into() })).transpose()?;
+        let detail = detail.unwrap_or_default();
+        self.correct(sql, |transaction| {
+            if let Some(known) = find(transaction, kind, reference).map_err(sql)? {
+                let is_same = known.account == account && known.change() == amount && known.detail == detail;
+                return already(transaction, is_same, &known).map_err(sql)?;
+            }
+            let mut parts = (amount, Micro::ZERO);
+            if amount < Micro::ZERO {
+                let free = free(transaction, account, &claims()?, at_ms).map_err(sql)?;
+                let asked = Micro::ZERO.minus(amount);
+                let paid = asked.min(free.0);
+                let trial = asked.minus(paid);
+                if trial > free.1 {
+                    let free = free.0.plus(free.1);
+                    return Err(StoreError::Refused(format!(
+                        "take {asked} from account {account}: {free} are neither spent nor held by a running request"
+                    )));
+                }
+                parts = (Micro::ZERO.minus(paid), Micro::ZERO.minus(trial));
+            }
+            let posted = post(transaction, Entry::new(kind, reference, account, at_ms, parts, detail), sql)?;
+            if amount.is_positive() {
+                transaction
+                    .prepare_cached("UPDATE account SET credited = credited + ?2 WHERE id = ?1")
+                    .and_then(|mut statement| statement.execute(params![account, amount]))
+                    .map_err(sql)?;
+            }
+            Ok(posted)
+        })
+    }
+
+    fn correct(
+        &self,
+        sql: impl Fn(rusqlite::Error) -> StoreError,
+        work: impl FnOnce(&Transaction<'_>) -> Result<Posted, StoreError>,
+    ) -> Result<Posted, StoreError> {
+        let mut writer = self.writer();
+        let transaction = sqlite::write(&mut writer).map_err(&sql)?;
+        let posted = work(&transaction)?;
+        transaction.commit().map_err(&sql)?;
+        Ok(posted)
+    }
+}
+
+fn encode(detail: &impl Serialize) -> Result<String, StoreError> {
+    serde_json::to_string(detail).map_err(|error| StoreError::Unusable(format!("write an entry's detail: {error}")))
+}
+
+fn find(transaction: &Transaction<'_>, kind: &str, reference: &str) -> rusqlite::Result<Option<Entry>> {
+    transaction
+        .prepare_cached(&format!("SELECT {COLUMNS} FROM entry WHERE kind = ?1 AND ref = ?2"))?
+        .query_row([kind, reference], entry)
+        .optional()
+}
+
+/// The answer to a reference that has been counted.
+fn already(
+    transaction: &Transaction<'_>,
+    is_same: bool,
+    known: &Entry,
+) -> rusqlite::Result<Result<Posted, StoreError>> {
+    let (paid, trial) = balances(transaction, &known.account)?;
+    if !is_same {
+        return Ok(Err(StoreError::Refused(format!(
+            "reference {:?} was counted already for something else: entry {}, a {} of {} for account {} {}",
+            known.reference,
+            known.seq,
+            known.kind,
+            known.change(),
+            known.account,
+            known.detail,
+        ))));
+    }
+    let (account, change, balance) = (known.account.clone(), known.change(), paid.plus(trial));
+    Ok(Ok(Posted { account, is_new: false, change, balance }))
+}
+
+/// Posts `entry`, whose balances are yet to be filled in.
+fn post(
+    transaction: &Transaction<'_>,
+    mut entry: Entry,
+    sql: impl Fn(rusqlite::Error) -> StoreError,
+) -> Result<Posted, StoreError> {
+    let known = balances(transaction, &entry.account).optional().map_err(&sql)?;
+    let (paid, trial) =
+        known.ok_or_else(|| StoreError::Refused(format!("account {} is not in the ledger", entry.account)))?;
+    // Amounts are held within their bounds; here that would lose money unseen.
+    if paid.get().saturating_add(entry.d_paid.get()) > MICRO_MAX {
+        let (largest, change) = (Micro::new(MICRO_MAX), entry.change());
+        let message = format!("add {change} to account {}: a balance is at most {largest}", entry.account);
+        return Err(StoreError::Refused(message));
+    }
+    (entry.bal_paid, entry.bal_trial) = (paid.plus(entry.d_paid), trial.plus(entry.d_trial));
+    let (account, change) = (entry.account.clone(), entry.change());
+    let balance = entry.bal_paid.plus(entry.bal_trial);
+    append(transaction, entry).map_err(&sql)?;
+    Ok(Posted { account, is_new: true, change, balance })
+}
+
+/// What was refunded of a debit so far.
+fn refunded(transaction: &Transaction<'_>, account: &str, request_id: &str) -> rusqlite::Result<Micro> {
+    transaction
+        .prepare_cached(
+            "SELECT ifnull(sum(d_paid + d_trial), 0) FROM entry
+             WHERE kind = 'refund' AND account = ?1 AND json_extract(detail, '$.request_id') = ?2",
+        )?
+        .query_row([account, request_id], |row| row.get(0))
+}
+
+fn trial_ends(transaction: &Transaction<'_>, account: &str) -> rusqlite::Result<Option<i64>> {
+    transaction
+        .prepare_cached("SELECT trial_ends_at FROM account WHERE id = ?1")?
+        .query_row([account], |row| row.get(0))
+        .optional()
+        .map(Option::flatten)
+}
+
+/// Of the account's buckets, what is neither held nor settled and still on its way here.
+fn free(
+    transaction: &Transaction<'_>,
+    account: &str,
+    claims: &[Claim],
+    at_ms: i64,
+) -> rusqlite::Result<(Micro, Micro)> {
+    let (mut paid, mut trial) = balances(transaction, account).optional()?.unwrap_or_default();
+    for claim in claims {
+        let applied: Option<(Micro, Micro)> = transaction
+            .prepare_cached("SELECT paid, trial FROM applied WHERE boot = ?1 AND account = ?2")?
+            .query_row([&claim.boot, account], |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()?;
+        let applied = applied.unwrap_or_default();
+        // What the mirror has not yet heard of being settled may be applied already: nothing is on its way then.
+        paid = paid.minus(claim.held_paid).minus(claim.settled_paid.minus(applied.0).or_zero());
+        trial = trial.minus(claim.held_trial).minus(claim.settled_trial.minus(applied.1).or_zero());
+    }
+    let runs = trial_ends(transaction, account)?.is_some_and(|ends| at_ms < ends);
+    Ok((paid.or_zero(), if runs { trial.or_zero() } else { Micro::ZERO }))
+}
