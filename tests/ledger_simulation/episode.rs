@@ -1,0 +1,616 @@
+//! What is done: one seed's operations on the real core, each laid beside the model.
+//!
+//! The entries are read through a connection of its own, not by the code under test.
+
+use crate::model::{Account, Admission, Ask, Hold, Model, Parts, Prices, cost};
+use model_gateway::billing::pricing::Quote;
+use model_gateway::billing::{self, Billing, Opening, Refused, Trial};
+use model_gateway::catalog::{Endpoint, Model as Route, Price, Secret, Vendor};
+use model_gateway::config::Limits;
+use model_gateway::money::Micro;
+use model_gateway::protocol::Protocol;
+use model_gateway::store::StoreError;
+use model_gateway::store::ledger::Outcome;
+use model_gateway::usage::Usage;
+use rusqlite::Connection;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tempfile::TempDir;
+
+const BEGIN: i64 = 1_800_000_000_000;
+const ACCOUNTS: usize = 4;
+const MOST_OPEN: usize = 6;
+/// Has a trial and is never given anything: it runs into the trial's end.
+const NEVER_GIVEN: usize = 2;
+
+/// splitmix64: small, and the same everywhere.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+
+    fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+
+    fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
+        if from.is_empty() {
+            return None;
+        }
+        let index = usize::try_from(self.below(from.len() as u64)).unwrap();
+        from.get(index)
+    }
+}
+
+/// What was done, so that a run can show that it did it.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    steps: u64,
+    held: u64,
+    lowered: u64,
+    refused: u64,
+    expired: u64,
+    settled: u64,
+    written_off: u64,
+    released: u64,
+    crashes: u64,
+    torn: u64,
+    replays: u64,
+    turns: u64,
+    lapses: u64,
+    refunds: u64,
+    adjustments: u64,
+    audits: u64,
+}
+
+impl Counts {
+    fn fields(&self) -> [u64; 16] {
+        let Self { steps, held, lowered, refused, expired, settled, written_off, released, .. } = self;
+        let Self { crashes, torn, replays, turns, lapses, refunds, adjustments, audits, .. } = self;
+        [
+            steps,
+            held,
+            lowered,
+            refused,
+            expired,
+            settled,
+            written_off,
+            released,
+            crashes,
+            torn,
+            replays,
+            turns,
+            lapses,
+            refunds,
+            adjustments,
+            audits,
+        ]
+        .map(|count| *count)
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        let sums = self.fields();
+        let mut sums = sums.iter().zip(other.fields()).map(|(one, other)| one + other);
+        let mut next = || sums.next().unwrap();
+        *self = Self {
+            steps: next(),
+            held: next(),
+            lowered: next(),
+            refused: next(),
+            expired: next(),
+            settled: next(),
+            written_off: next(),
+            released: next(),
+            crashes: next(),
+            torn: next(),
+            replays: next(),
+            turns: next(),
+            lapses: next(),
+            refunds: next(),
+            adjustments: next(),
+            audits: next(),
+        };
+    }
+
+    /// A run in which one kind of thing never happened proves nothing of it.
+    pub fn assert_all_kinds(&self) {
+        assert!(self.fields().iter().all(|count| *count > 20), "{self:?}");
+    }
+}
+
+pub struct Episode {
+    dir: TempDir,
+    limits: Limits,
+    dice: Dice,
+    now: i64,
+    core: Option<Billing>,
+    holds: HashMap<String, billing::Hold>,
+    route: Arc<Route>,
+    prices: Prices,
+    model: Model,
+    requests: u64,
+    references: u64,
+    /// The end that was last journalled and not yet given to the ledger: a torn write can take it.
+    last_end: Option<(String, Hold)>,
+    last_open: Option<String>,
+    entries: Connection,
+    seen: i64,
+    sums: BTreeMap<String, Parts>,
+    counts: Counts,
+}
+
+fn micro(amount: i128) -> Micro {
+    Micro::new(i64::try_from(amount).unwrap())
+}
+
+fn name(account: usize) -> String {
+    format!("acct_{account}")
+}
+
+fn route(prices: &Prices) -> Arc<Route> {
+    let endpoint = Endpoint {
+        tls: false,
+        host: "127.0.0.1".into(),
+        port: 1,
+        authority: "127.0.0.1:1".into(),
+        prefix: String::new(),
+        weight: 1,
+    };
+    let vendor = Vendor {
+        name: "beta".into(),
+        protocol: Protocol::Chat,
+        official: true,
+        endpoints: vec![endpoint],
+        api_key: Secret::new("k".into()),
+        version_header: None,
+    };
+    Arc::new(Route {
+        id: "beta-5.2".into(),
+        vendor: Arc::new(vendor),
+        upstream_model: "b".into(),
+        context_tokens: 1_000_000,
+        max_output_tokens: 1_000,
+        accepts: model_gateway::protocol::rules::Accepts::Messages(Default::default()),
+        price: Arc::new(Price::new(prices.map(Micro::new))),
+    })
+}
+
+impl Episode {
+    pub fn new(seed: u64) -> Self {
+        let memory = Path::new("/dev/shm");
+        let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
+        let mut dice = Dice(seed);
+        // Odd prices, so that costs have fractions to round.
+        let prices = [0; 5].map(|_| i64::try_from(dice.below(3_000_000_000)).unwrap());
+        let limits = Limits {
+            // Some dozen records: files fill, are covered and removed.
+            journal_segment_bytes: 8_192,
+            open_requests_per_account: MOST_OPEN as u64,
+            ..Limits::default()
+        };
+        let core = Billing::serve_by_hand(dir.path(), &limits).unwrap();
+        let entries = Connection::open(dir.path().join("ledger.db")).unwrap();
+        let mut episode = Self {
+            dir,
+            limits,
+            dice,
+            now: BEGIN,
+            core: Some(core),
+            holds: HashMap::new(),
+            route: route(&prices),
+            prices,
+            model: Model { most_open: MOST_OPEN, ..Model::default() },
+            requests: 0,
+            references: 0,
+            last_end: None,
+            last_open: None,
+            entries,
+            seen: 0,
+            sums: BTreeMap::new(),
+            counts: Counts::default(),
+        };
+        episode.open_accounts();
+        episode
+    }
+
+    fn core(&self) -> &Billing {
+        self.core.as_ref().unwrap()
+    }
+
+    fn open_accounts(&mut self) {
+        self.core().keep_prices(&[Arc::clone(&self.route)], self.now).unwrap();
+        for account in 0..ACCOUNTS {
+            let trial = (account % 2 == 0).then(|| {
+                let ends = self.now + 50_000 + i64::try_from(self.dice.below(400_000)).unwrap();
+                (i128::from(self.dice.below(100_000_000)) + 1, ends)
+            });
+            let granted = trial.map(|(amount, ends_at_ms)| Trial { credits: micro(amount), ends_at_ms });
+            for _ in 0..2 {
+                self.core().open_account(&name(account), granted, self.now).unwrap();
+            }
+            let trial_ends = trial.map(|(_, ends)| ends);
+            let has = Parts { paid: 0, trial: trial.map_or(0, |(amount, _)| amount) };
+            self.model.accounts.push(Account { has, trial_ends, was_given: false, lapsed: false });
+        }
+    }
+
+    pub fn run(mut self, steps: u64) -> Counts {
+        for step in 0..steps {
+            self.now += i64::try_from(self.dice.below(500)).unwrap();
+            self.step();
+            self.counts.steps += 1;
+            self.agree();
+            if step % 1_000 == 999 {
+                self.audit();
+            }
+        }
+        self.crash();
+        self.agree();
+        self.turn_until_done();
+        self.audit();
+        let core = self.core.take().unwrap();
+        core.finish();
+        self.counts
+    }
+
+    fn step(&mut self) {
+        // A crash may come after any of these, with whatever is then in memory and in the journal.
+        match self.dice.below(100) {
+            0..=33 => self.reserve(),
+            34..=59 => self.settle(),
+            60..=66 => self.release(),
+            67..=80 => self.turn(),
+            81..=84 => self.grant(),
+            85..=89 => self.refund(),
+            90..=93 => self.adjust(),
+            94..=95 => self.double_replay(),
+            96 => self.now += i64::try_from(self.dice.below(20_000)).unwrap(),
+            97 => self.crash(),
+            _ if self.dice.one_in(3) => self.crash(),
+            _ => {}
+        }
+    }
+
+    fn any_account(&mut self) -> usize {
+        usize::try_from(self.dice.below(ACCOUNTS as u64)).unwrap()
+    }
+
+    fn any_open(&mut self) -> Option<String> {
+        let open: Vec<_> = self.model.open.keys().cloned().collect();
+        self.dice.pick(&open).cloned()
+    }
+
+    fn reserve(&mut self) {
+        let account = self.any_account();
+        let limit = 1 + self.dice.below(4_000);
+        let ask =
+            Ask { input: self.dice.below(3_000), limit, floor: 1 + self.dice.below(limit), exact: self.dice.one_in(4) };
+        self.requests += 1;
+        let request = format!("req_{:06}", self.requests);
+        let quote = Quote {
+            input_tokens: ask.input,
+            input_price: self.route.price.input,
+            output_price: self.route.price.output,
+            choices: 1,
+            output_limit: ask.limit,
+            output_floor: ask.floor,
+        };
+        let opening = Opening {
+            request_id: request.clone(),
+            account: name(account).into(),
+            key_id: "key".into(),
+            key_shown: "gw-sk".into(),
+            model: Arc::clone(&self.route),
+            surface: Protocol::Chat,
+        };
+        let expected = self.model.admission(account, &ask, &self.prices, self.now);
+        match (self.core().reserve(opening, &quote, ask.exact, self.now), expected) {
+            (Ok((hold, given)), Admission::Held { amount, limit }) => {
+                assert_eq!((i128::from(hold.amount().get()), given), (amount, limit), "{request}");
+                self.model.hold(&request, account, amount, self.now);
+                self.counts.held += 1;
+                self.counts.lowered += u64::from(limit < ask.limit);
+                self.last_open = Some(request.clone());
+                self.last_end = None;
+                self.holds.insert(request, hold);
+            }
+            (Err(Refused::Insufficient { .. }), Admission::Insufficient) => self.counts.refused += 1,
+            (Err(Refused::TooManyOpen { .. }), Admission::TooMany) => self.counts.refused += 1,
+            (Err(Refused::TrialExpired), Admission::TrialExpired) => self.counts.expired += 1,
+            (given, expected) => panic!("{request}: {:?} for {expected:?}", given.map(|(hold, _)| hold.amount())),
+        }
+    }
+
+    fn settle(&mut self) {
+        let Some(request) = self.any_open() else { return };
+        let tokens = [0; 5].map(|_| self.dice.below(2_000));
+        // Mostly what a hold bears; sometimes far more.
+        let tokens = if self.dice.one_in(5) { tokens } else { tokens.map(|count| count / 8) };
+        let cost = cost(tokens, &self.prices);
+        let [input, cache_read, cache_write_5m, cache_write_1h, output] = tokens;
+        let usage = Usage { input, cache_read, cache_write_5m, cache_write_1h, output, reasoning: output / 2 };
+        let outcome = if self.dice.one_in(6) { Outcome::ClientLeft } else { Outcome::Completed };
+        let hold = self.holds.remove(&request).unwrap();
+        let kept = self.model.open[&request].clone();
+        let taken = self.core().settle(hold, usage, outcome, false, self.now).unwrap();
+        let expected = self.model.end(&request, cost, true, self.now);
+        assert_eq!(i128::from(taken.get()), expected, "{request} of {tokens:?}");
+        self.counts.settled += 1;
+        self.counts.written_off += u64::from(expected < cost);
+        self.last_end = Some((request, kept));
+        self.last_open = None;
+    }
+
+    fn release(&mut self) {
+        let Some(request) = self.any_open() else { return };
+        let hold = self.holds.remove(&request).unwrap();
+        let kept = self.model.open[&request].clone();
+        if self.dice.one_in(3) {
+            // Cut off inside the gateway: its own drop ends it.
+            drop(hold);
+        } else {
+            self.core().release(hold, Outcome::VendorError, self.now);
+        }
+        self.model.end(&request, 0, false, self.now);
+        self.counts.released += 1;
+        self.last_end = Some((request, kept));
+        self.last_open = None;
+    }
+
+    /// One commit of what waits, and lapses. What it carried over can no longer be torn off.
+    fn turn(&mut self) {
+        self.core().turn(self.now).unwrap();
+        self.model.lapse(self.now);
+        self.counts.turns += 1;
+        (self.last_end, self.last_open) = (None, None);
+    }
+
+    fn turn_until_done(&mut self) {
+        while self.core().turn(self.now).unwrap() {}
+        self.model.lapse(self.now);
+        (self.last_end, self.last_open) = (None, None);
+    }
+
+    fn reference(&mut self) -> String {
+        self.references += 1;
+        format!("ref {}", self.references)
+    }
+
+    fn grant(&mut self) {
+        let (account, reference) = (self.any_account(), self.reference());
+        if account == NEVER_GIVEN {
+            return;
+        }
+        let amount = 1 + i128::from(self.dice.below(12_000_000));
+        for is_new in [true, false] {
+            assert_eq!(self.core().grant(&name(account), micro(amount), &reference, self.now).unwrap(), is_new);
+        }
+        assert!(self.core().grant(&name(account), micro(amount + 1), &reference, self.now).is_err());
+        assert!(self.model.adjust(account, amount, self.now));
+    }
+
+    fn refund(&mut self) {
+        // Only of what is in the ledger: a refund of what is on its way is refused, and tried again later.
+        while self.core().turn(self.now).unwrap() {}
+        self.model.lapse(self.now);
+        (self.last_end, self.last_open) = (None, None);
+        let requests: Vec<_> = self.model.ends.keys().cloned().collect();
+        let Some(request) = self.dice.pick(&requests).cloned() else { return };
+        let amount = self.dice.one_in(2).then(|| i128::from(self.dice.below(3_000_000)));
+        let reference = self.reference();
+        let given = self.core().refund(&request, amount.map(micro), &reference, self.now);
+        match (given, self.model.refund(&request, amount, self.now)) {
+            (Ok(posted), Some(amount)) => {
+                assert_eq!((posted.is_new, i128::from(posted.change.get())), (true, amount));
+                let again = self.core().refund(&request, None, &reference, self.now).unwrap();
+                assert!(!again.is_new);
+                self.counts.refunds += 1;
+            }
+            (Err(StoreError::Refused(_)), None) => {}
+            (given, expected) => panic!("refund {amount:?} of {request}: {given:?} for {expected:?}"),
+        }
+    }
+
+    fn adjust(&mut self) {
+        let (account, reference) = (self.any_account(), self.reference());
+        let amount = i128::from(self.dice.below(6_000_000)) - 4_000_000;
+        if amount == 0 || amount > 0 && account == NEVER_GIVEN {
+            return;
+        }
+        let given = self.core().adjust(&name(account), micro(amount), &reference, "a test", self.now);
+        match (given, self.model.adjust(account, amount, self.now)) {
+            (Ok(posted), true) => {
+                assert_eq!(i128::from(posted.change.get()), amount);
+                assert!(
+                    !self.core().adjust(&name(account), micro(amount), &reference, "a test", self.now).unwrap().is_new
+                );
+                self.counts.adjustments += 1;
+            }
+            (Err(StoreError::Refused(_)), false) => {}
+            (given, expected) => panic!("adjust {amount} of account {account}: {given:?} for {expected}"),
+        }
+    }
+
+    fn journals(&self) -> Vec<PathBuf> {
+        let mut folders: Vec<_> =
+            std::fs::read_dir(self.dir.path().join("journal")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        folders.sort();
+        folders
+    }
+
+    /// What a living core has journalled comes again from elsewhere, in any order: it must count once. What is open is
+    /// left out, because nobody may void a living request.
+    fn double_replay(&mut self) {
+        let Some(folder) = self.journals().pop() else { return };
+        let lines = lines_of(&folder).into_iter().filter(|line| line.contains("{\"end\":"));
+        let copy = self.dir.path().join("journal-copy");
+        self.write_journal(&copy, lines.collect());
+        self.core().replay(&copy).unwrap();
+        std::fs::remove_dir_all(&copy).unwrap();
+        self.counts.replays += 1;
+        // The ledger has the ends now, and the core does not know: it must find out, at its next turn.
+        self.turn_until_done();
+    }
+
+    /// Writes `lines` in a random order, some of them twice.
+    fn write_journal(&mut self, folder: &Path, mut lines: Vec<String>) {
+        for line in lines.clone() {
+            if self.dice.one_in(3) {
+                lines.push(line);
+            }
+        }
+        for index in (1..lines.len()).rev() {
+            lines.swap(index, usize::try_from(self.dice.below(index as u64 + 1)).unwrap());
+        }
+        std::fs::create_dir_all(folder).unwrap();
+        std::fs::write(folder.join("lock"), "").unwrap();
+        let text = lines.into_iter().fold(String::new(), |text, line| text + "\n" + &line + "\n");
+        std::fs::write(folder.join("000001.log"), text).unwrap();
+    }
+
+    /// The process dies here. Its memory is gone; the next one finds the files.
+    fn crash(&mut self) {
+        self.counts.crashes += 1;
+        for (_, hold) in self.holds.drain() {
+            hold.abandon();
+        }
+        drop(self.core.take());
+        let folders = self.journals();
+        if self.dice.one_in(2) {
+            self.tear(&folders);
+        }
+        if self.dice.one_in(2) {
+            // Each folder's records come again in any order, and some twice.
+            for folder in &folders {
+                let lines = lines_of(folder);
+                std::fs::read_dir(folder).unwrap().for_each(|file| std::fs::remove_file(file.unwrap().path()).unwrap());
+                self.write_journal(folder, lines);
+            }
+        }
+        self.model.crash();
+        // Sometimes the first process after it dies at once, before and after the replay.
+        for _ in 0..=self.dice.below(2) {
+            drop(self.core.take());
+            self.core = Some(Billing::serve_by_hand(self.dir.path(), &self.limits).unwrap());
+        }
+        (self.last_end, self.last_open) = (None, None);
+    }
+
+    /// Takes the last record, or some of its bytes, off the journal's last file.
+    fn tear(&mut self, folders: &[PathBuf]) {
+        let Some(folder) = folders.last() else { return };
+        let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.retain(|file| file.extension().is_some_and(|extension| extension == "log"));
+        files.sort();
+        let Some(file) = files.pop() else { return };
+        let text = std::fs::read(&file).unwrap();
+        let unacknowledged = self.last_end.is_some() || self.last_open.is_some();
+        if text.is_empty() || !unacknowledged {
+            return;
+        }
+        // A record is a line end, its text, a line end.
+        let before = text[..text.len() - 1].iter().rposition(|byte| *byte == b'\n').unwrap();
+        let cut = self.dice.below((text.len() - before) as u64) as usize;
+        std::fs::write(&file, &text[..before + cut]).unwrap();
+        self.counts.torn += 1;
+        if let Some((request, hold)) = self.last_end.take() {
+            self.model.unend(&request, hold);
+        } else if let Some(request) = self.last_open.take() {
+            // Nobody ever heard of it.
+            self.model.open.remove(&request);
+        }
+    }
+
+    /// The program and the model, account by account; then what is new in the ledger.
+    fn agree(&mut self) {
+        for account in 0..ACCOUNTS {
+            let told = self.core().balance(&name(account), self.now).unwrap();
+            let (balance, held) = (self.model.balance(account, self.now), self.model.held(account).total());
+            let free = self.model.free(account, self.now);
+            assert_eq!(i128::from(told.balance.get()), balance, "balance of {account}");
+            assert_eq!(i128::from(told.held.get()), held, "held of {account}");
+            assert_eq!(
+                i128::from(told.available.get()),
+                free.paid.max(0) + free.trial.max(0),
+                "available of {account}"
+            );
+            assert!(balance >= 0 && free.paid >= 0);
+        }
+        assert_eq!(self.holds.len(), self.model.open.len());
+        self.read_entries();
+    }
+
+    /// Each new entry's request ended once, as the model says, and Σ entries is the balance.
+    fn read_entries(&mut self) {
+        let mut statement = self
+            .entries
+            .prepare_cached(
+                "SELECT seq, kind, ref, account, d_paid, d_trial, writeoff FROM entry WHERE seq > ?1 ORDER BY seq",
+            )
+            .unwrap();
+        let mut rows = statement.query([self.seen]).unwrap();
+        while let Some(row) = rows.next().unwrap() {
+            self.seen = row.get(0).unwrap();
+            let (kind, request, account): (String, String, String) =
+                (row.get(1).unwrap(), row.get(2).unwrap(), row.get(3).unwrap());
+            let amount = |column| i128::from(row.get::<_, i64>(column).unwrap());
+            let sums = self.sums.entry(account.clone()).or_default();
+            *sums = Parts { paid: sums.paid + amount(4), trial: sums.trial + amount(5) };
+            assert!(sums.paid >= 0 && sums.trial >= 0, "{account} below zero: {sums:?}");
+            self.counts.lapses += u64::from(kind == "lapse");
+            if kind == "debit" || kind == "void" {
+                let end = self.model.ends.get(&request).unwrap_or_else(|| panic!("{request} has not ended: {kind}"));
+                assert_eq!((kind == "debit", account), (end.is_debit, name(end.account)), "{request}");
+                assert_eq!((-amount(4), -amount(5)), (end.taken.paid, end.taken.trial), "{request}");
+                assert_eq!(amount(6), end.writeoff, "{request}");
+            }
+        }
+        drop(rows);
+        let mut statement = self.entries.prepare_cached("SELECT id, paid, trial FROM account").unwrap();
+        let mut rows = statement.query([]).unwrap();
+        while let Some(row) = rows.next().unwrap() {
+            let id: String = row.get(0).unwrap();
+            let sums = self.sums.get(&id).copied().unwrap_or_default();
+            let kept = (i128::from(row.get::<_, i64>(1).unwrap()), i128::from(row.get::<_, i64>(2).unwrap()));
+            assert_eq!((sums.paid, sums.trial), kept, "{id}");
+        }
+    }
+
+    /// Everything in the ledger: one ending for each ended request, and no finding.
+    fn audit(&mut self) {
+        self.turn_until_done();
+        self.read_entries();
+        self.counts.audits += 1;
+        let verdict = self.core().verify(self.now).unwrap();
+        assert!(verdict.findings.is_empty(), "{:?}", verdict.findings);
+        let debits = self.model.ends.values().filter(|end| end.is_debit).count();
+        assert_eq!(verdict.debits, debits as u64);
+        let sql = "SELECT count(*), count(DISTINCT ref) FROM entry WHERE kind IN ('debit', 'void')";
+        let counts: (i64, i64) = self.entries.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        assert_eq!(counts, (self.model.ends.len() as i64, self.model.ends.len() as i64));
+    }
+}
+
+/// A journal folder's records, in the order of their writing.
+fn lines_of(folder: &Path) -> Vec<String> {
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "log"));
+    files.sort();
+    let whole = |file: &PathBuf| {
+        let text = std::fs::read_to_string(file).unwrap();
+        let end = text.rfind('\n').map_or(0, |end| end + 1);
+        text[..end].lines().filter(|line| !line.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+    };
+    files.iter().flat_map(whole).collect()
+}
