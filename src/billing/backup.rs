@@ -1,6 +1,7 @@
 //! A copy of the books while they are written.
 //!
-//! The order makes it whole: the journal first, then the ledger, then the accounts. An ending that was journalled before
+//! The order makes it whole: the idempotency keys first, then the journal, the ledger, the accounts. A key that is spent
+//! in the copy has its debit in it; one that still ran is judged by the restored ledger. An ending that was journalled before
 //! the copy began is in the journal's copy, or its file was removed because the ledger had it, and then the later copy of
 //! the ledger has it. The other way round an ending could pass from the one to the other unseen. What is in both counts
 //! once at the restored gateway's start. Must not write to what it copies.
@@ -31,6 +32,10 @@ impl Billing {
             std::fs::remove_dir_all(partial).map_err(failed)?;
         }
         sqlite::create_dir(partial)?;
+        let keys = from.join("idempotency.db");
+        if keys.exists() {
+            sqlite::copy(&keys, &partial.join("idempotency.db"), "back up idempotency.db")?;
+        }
         let files = journal::copy(from, partial)?;
         sqlite::copy(&from.join("ledger.db"), &partial.join("ledger.db"), "back up the ledger")?;
         let accounts = from.join("app.db");

@@ -150,6 +150,9 @@ fn a_backup_under_load_restores_every_answer_that_was_complete_before_it() {
     let mut world = World::new();
     let account = world.funded(FUNDS);
     let copy = world.dir.path().join("backup");
+    let keyed = Chat.whole(&account.key, "input=10 output=10").header("idempotency-key", "before-the-backup");
+    let answered = world.ask(&keyed);
+    assert_eq!(answered.status, 200, "{}", answered.text());
     let mut began = None;
     let mut took = Duration::ZERO;
     let log = under_load(world.edge, &account.key, &[Habit::Whole, Habit::Stream, Habit::Abort], || {
@@ -185,6 +188,8 @@ fn a_backup_under_load_restores_every_answer_that_was_complete_before_it() {
     );
     assert_eq!(missing, 0);
     assert!(before.len() > 100 && log.finished.len() > before.len(), "no load around the backup");
+    let again = world.ask(&keyed);
+    assert_eq!((again.header("x-gateway-replayed"), again.request_id()), (Some("true"), answered.request_id()));
     audit(&world);
     follow(world.json(&["ledger", "export"]).as_array().unwrap());
     world.works(Chat, &account.key);
