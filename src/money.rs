@@ -120,12 +120,22 @@ impl<'de> Deserialize<'de> for Micro {
 
 /// The cost of a sum of `tokens × µc per 1 000 000 tokens`: rounded once, up to the next µc.
 pub fn cost(terms: impl IntoIterator<Item = (u64, Micro)>) -> Micro {
-    let sum = terms
-        .into_iter()
-        .fold(0i128, |sum, (tokens, price)| sum.saturating_add(i128::from(tokens).saturating_mul(price.0.into())));
+    bounded(wide_cost(terms.into_iter().map(|(tokens, price)| (u128::from(tokens), price))))
+}
+
+/// The same in µc without an amount's bound: what is to be compared with an amount must not end where amounts end.
+pub fn wide_cost(terms: impl IntoIterator<Item = (u128, Micro)>) -> i128 {
+    let term =
+        |(tokens, price): (u128, Micro)| i128::try_from(tokens).unwrap_or(i128::MAX).saturating_mul(price.0.into());
+    let sum = terms.into_iter().map(term).fold(0i128, i128::saturating_add);
     let per = i128::from(MICRO_PER_CREDIT);
-    let rounded = sum.saturating_add(per - 1).div_euclid(per);
-    Micro::new(i64::try_from(rounded).unwrap_or(MICRO_MAX))
+    sum.saturating_add(per - 1).div_euclid(per)
+}
+
+/// `micro` µc, held within the bounds of an amount.
+pub fn bounded(micro: i128) -> Micro {
+    let beyond = if micro < 0 { i64::MIN } else { i64::MAX };
+    Micro::new(i64::try_from(micro).unwrap_or(beyond))
 }
 
 /// `tokens × price` exactly, as a decimal string of credits with up to 12 decimals (a receipt's line).

@@ -1,4 +1,4 @@
-//! Properties of the pure protocol core, and its tables, through its public functions only.
+//! Properties of the pure protocol core, its tables, and price arithmetic, through their public functions only.
 //!
 //! It must not need a server, a clock or a file. Streams: any cut of the bytes gives the same output. Requests: a
 //! rewrite changes what it was asked to and no other byte. Failures: every kind, on both surfaces.
@@ -17,6 +17,8 @@ mod features;
 mod legal;
 #[path = "properties/payloads.rs"]
 mod payloads;
+#[path = "properties/prices.rs"]
+mod prices;
 #[path = "properties/requests.rs"]
 mod requests;
 #[path = "properties/streams.rs"]

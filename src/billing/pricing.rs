@@ -39,14 +39,18 @@ pub struct Quote {
 
 impl Quote {
     pub fn cost(&self, output_limit: u64) -> Micro {
-        let output = output_limit.saturating_mul(self.choices);
-        money::cost([(self.input_tokens, self.input_price), (output, self.output_price)])
+        money::bounded(self.wide_cost(output_limit))
+    }
+
+    fn wide_cost(&self, output_limit: u64) -> i128 {
+        let output = u128::from(output_limit).saturating_mul(u128::from(self.choices));
+        money::wide_cost([(u128::from(self.input_tokens), self.input_price), (output, self.output_price)])
     }
 
     /// The largest output limit, at most the one asked for, whose cost fits into `available`; `None` where not even
     /// the floor fits.
     pub fn fit(&self, available: Micro) -> Option<u64> {
-        if self.cost(self.output_limit) <= available {
+        if self.wide_cost(self.output_limit) <= i128::from(available.get()) {
             return Some(self.output_limit);
         }
         let per_token = i128::from(self.output_price.get()) * i128::from(self.choices);
@@ -64,7 +68,11 @@ impl Quote {
 /// usage, so its receipt must add up to what was taken.
 pub fn within(usage: Usage, price: &Price, most: Micro) -> Usage {
     let mut usage = usage;
-    if cost(&usage, price) <= most {
+    let fits = |usage: &Usage| {
+        let terms = lines(usage, price).map(|(_, tokens, price)| (u128::from(tokens), price));
+        money::wide_cost(terms) <= i128::from(most.get())
+    };
+    if fits(&usage) {
         return usage;
     }
     let without = |usage: &Usage, output, input| Usage { output, input, ..*usage };
@@ -75,7 +83,7 @@ pub fn within(usage: Usage, price: &Price, most: Micro) -> Usage {
     };
     let rest = most.minus(cost(&without(&usage, 0, usage.input), price));
     usage.output = usage.output.min(affordable(rest, price.output));
-    if cost(&usage, price) > most {
+    if !fits(&usage) {
         let rest = most.minus(cost(&without(&usage, usage.output, 0), price));
         usage.input = usage.input.min(affordable(rest, price.input));
     }

@@ -275,11 +275,21 @@ impl Episode {
             85..=89 => self.refund(),
             90..=93 => self.adjust(),
             94..=95 => self.double_replay(),
-            96 => self.now += i64::try_from(self.dice.below(20_000)).unwrap(),
+            96 => self.leap(),
             97 => self.crash(),
             _ if self.dice.one_in(3) => self.crash(),
             _ => {}
         }
+    }
+
+    /// Some seconds on, or to a trial's last or first moment.
+    fn leap(&mut self) {
+        let leap = self.now + i64::try_from(self.dice.below(20_000)).unwrap();
+        let end = self.model.accounts.iter().filter_map(|account| account.trial_ends).find(|ends| *ends > self.now + 1);
+        self.now = match end {
+            Some(ends) if ends < leap => ends - i64::from(self.dice.one_in(2)),
+            _ => leap,
+        };
     }
 
     fn any_account(&mut self) -> usize {
@@ -521,8 +531,18 @@ impl Episode {
         }
         // A record is a line end, its text, a line end.
         let before = text[..text.len() - 1].iter().rposition(|byte| *byte == b'\n').unwrap();
-        let cut = self.dice.below((text.len() - before) as u64) as usize;
-        std::fs::write(&file, &text[..before + cut]).unwrap();
+        let cut = self.dice.below((text.len() - before - 1) as u64) as usize;
+        let mut torn = text[..before + cut].to_vec();
+        if self.dice.one_in(2) {
+            // Another record was written after it, whole: half a line is in the middle now, and must not be believed.
+            torn.push(b'\n');
+        } else if self.dice.one_in(2) {
+            // Or the disk gave back other bytes than it was given.
+            torn.extend_from_slice(&text[before + cut..]);
+            let at = before + 1 + self.dice.below((text.len() - before - 2) as u64) as usize;
+            torn[at] = if torn[at] == b'7' { b'8' } else { b'7' };
+        }
+        std::fs::write(&file, torn).unwrap();
         self.counts.torn += 1;
         if let Some((request, hold)) = self.last_end.take() {
             self.model.unend(&request, hold);
