@@ -43,6 +43,23 @@ pub struct Asked<'a> {
     pub request_id: &'a str,
 }
 
+#[cfg(test)]
+impl<'a> Asked<'a> {
+    /// As the unit tests of the rooms ask it: of the vendor that defined the protocol, without a limit of ours.
+    pub(crate) fn in_test(surface: Protocol, body: &'a [u8], max_output_tokens: u64, accepts: &'a Accepts) -> Self {
+        let target = Target {
+            upstream_model: "upstream-model",
+            public_model: "public-model",
+            max_output_tokens,
+            official: true,
+            accepts,
+        };
+        let account_id = "acct_1";
+        let request_id = "req_0";
+        Asked { surface, body, target, account_id, output_limit: None, strict: false, created: 0, request_id }
+    }
+}
+
 /// The request in the vendor's words.
 #[derive(Debug)]
 pub struct Translated {

@@ -268,7 +268,8 @@ fn streams() -> impl Strategy<Value = (Protocol, bool, Vec<u8>)> {
     )
 }
 
-fn cut<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
+/// The bytes in pieces, cut at these places.
+pub fn cut<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
     let mut places: Vec<usize> = cuts.iter().map(|index| index.index(bytes.len() + 1)).collect();
     places.extend([0, bytes.len()]);
     places.sort_unstable();

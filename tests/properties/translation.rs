@@ -4,6 +4,7 @@
 //! bytes changed outside it. Read next: `properties/legal.rs`, what a strict reader takes.
 
 use crate::legal;
+use crate::streams::cut;
 use model_gateway::protocol::Protocol;
 use model_gateway::protocol::failure::Failure;
 use model_gateway::protocol::form::Effort;
@@ -286,13 +287,6 @@ fn changed_stream(surface: Protocol, pick: Index, changes: &[(Index, u8, Value)]
         }
     }
     stream
-}
-
-fn cut<'a>(bytes: &'a [u8], cuts: &[Index]) -> Vec<&'a [u8]> {
-    let mut places: Vec<usize> = cuts.iter().map(|index| index.index(bytes.len() + 1)).collect();
-    places.extend([0, bytes.len()]);
-    places.sort_unstable();
-    places.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect()
 }
 
 proptest! {

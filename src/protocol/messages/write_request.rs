@@ -169,7 +169,7 @@ fn write_marker(json: &mut Json, cache: Cache) {
 mod tests {
     use crate::protocol::Protocol;
     use crate::protocol::form::Effort;
-    use crate::protocol::rules::{Accepts, MessagesModel, Target, ThinkingType};
+    use crate::protocol::rules::{Accepts, MessagesModel, ThinkingType};
     use crate::protocol::translate::{self, Asked, Translated};
     use serde_json::{Value, json};
 
@@ -179,24 +179,8 @@ mod tests {
             effort_levels: vec![Effort::Low, Effort::High],
             ..MessagesModel::default()
         });
-        let target = Target {
-            upstream_model: "upstream-model",
-            public_model: "public-model",
-            max_output_tokens: 64_000,
-            official: true,
-            accepts: &accepts,
-        };
         let body = request.to_string();
-        let asked = Asked {
-            surface: Protocol::Chat,
-            body: body.as_bytes(),
-            target,
-            account_id: "acct_1",
-            output_limit: None,
-            strict: false,
-            created: 0,
-            request_id: "req_0",
-        };
+        let asked = Asked::in_test(Protocol::Chat, body.as_bytes(), 64_000, &accepts);
         translate::request(&asked, without_thinking).unwrap()
     }
 

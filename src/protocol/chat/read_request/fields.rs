@@ -140,7 +140,7 @@ mod tests {
     use super::{FIELDS, outcome};
     use crate::protocol::Protocol;
     use crate::protocol::form::Effort;
-    use crate::protocol::rules::{Accepts, MessagesModel, Outcome, Sampling, Target, ThinkingType};
+    use crate::protocol::rules::{Accepts, MessagesModel, Outcome, Sampling, ThinkingType};
     use crate::protocol::translate::{self, Asked, Translated};
     use serde_json::{Value, json};
 
@@ -172,24 +172,8 @@ mod tests {
             server_tools: may_search.then(|| "web_search".to_owned()).into_iter().collect(),
             ..MessagesModel::default()
         });
-        let target = Target {
-            upstream_model: "upstream-model",
-            public_model: "public-model",
-            max_output_tokens: 64_000,
-            official: true,
-            accepts: &accepts,
-        };
         let body = request.to_string();
-        let asked = Asked {
-            surface: Protocol::Chat,
-            body: body.as_bytes(),
-            target,
-            account_id: "acct_1",
-            output_limit: None,
-            strict: false,
-            created: 0,
-            request_id: "req_0",
-        };
+        let asked = Asked::in_test(Protocol::Chat, body.as_bytes(), 64_000, &accepts);
         translate::request(&asked, false).map_err(|failure| failure.message)
     }
 

@@ -186,7 +186,7 @@ mod tests {
     use super::{FIELDS, outcome};
     use crate::protocol::Protocol;
     use crate::protocol::form::Effort;
-    use crate::protocol::rules::{Accepts, ChatModel, Outcome, ReasoningReplay, Target};
+    use crate::protocol::rules::{Accepts, ChatModel, Outcome, ReasoningReplay};
     use crate::protocol::translate::{self, Asked};
     use serde_json::{Value, json};
 
@@ -201,24 +201,8 @@ mod tests {
             reasoning_replay: replay,
             ..ChatModel::default()
         });
-        let target = Target {
-            upstream_model: "upstream-model",
-            public_model: "public-model",
-            max_output_tokens: 100_000,
-            official: true,
-            accepts: &accepts,
-        };
         let body = request.to_string();
-        let asked = Asked {
-            surface: Protocol::Messages,
-            body: body.as_bytes(),
-            target,
-            account_id: "acct_1",
-            output_limit: None,
-            strict: false,
-            created: 0,
-            request_id: "req_0",
-        };
+        let asked = Asked::in_test(Protocol::Messages, body.as_bytes(), 100_000, &accepts);
         let translated = translate::request(&asked, false).map_err(|failure| failure.message)?;
         let body = serde_json::from_slice(&translated.body).map_err(|error| error.to_string())?;
         Ok((body, translated.warnings, translated.recall.show_thinking))
