@@ -18,19 +18,31 @@ use axum::routing::get;
 use pingora::apps::HttpServerOptions;
 use pingora::listeners::tls::TlsSettings;
 use pingora::server::configuration::{Opt, ServerConf};
-use pingora::server::{RunArgs, Server, ShutdownSignal, ShutdownSignalWatch};
-use std::net::TcpStream;
+use pingora::server::{ExecutionPhase, RunArgs, Server, ShutdownSignal, ShutdownSignalWatch};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
+
+/// How a process takes up its work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    Fresh,
+    /// As the successor of a running one, which hands its listening sockets over when it gets SIGQUIT.
+    Upgrade,
+}
 
 /// How often the way down looks whether all is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
+/// How often the sidecar looks whether it has a successor.
+const SUCCESSION_LOOK: Duration = Duration::from_millis(250);
 /// Connections to vendors that are kept for reuse.
 const UPSTREAM_POOL: usize = 1_024;
+/// Connections that wait to be accepted by the sidecar.
+const BACKLOG: u32 = 1_024;
 
 /// What the servers and the way down share.
 #[derive(Clone)]
@@ -41,6 +53,8 @@ struct Life {
     /// The edge accepts connections.
     ready: Arc<AtomicBool>,
     draining: Arc<AtomicBool>,
+    /// A successor has all listening sockets, and this process accepts no more.
+    succeeded: Arc<AtomicBool>,
     in_flight: Arc<AtomicUsize>,
 }
 
@@ -48,10 +62,16 @@ struct Life {
 ///
 /// # Errors
 /// It cannot start.
-pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
-    let now_ms = clock::now_ms();
+pub fn run(config_file: &Path, settings: Settings, start: Start) -> anyhow::Result<()> {
     let accounts = Accounts::open(&settings.data_dir)?;
-    let billing = Billing::serve(&settings.data_dir, &settings.limits)?;
+    let billing = match start {
+        Start::Fresh => Billing::serve(&settings.data_dir, &settings.limits)?,
+        Start::Upgrade => {
+            log::info!("waiting for the running gateway to hand over: send it SIGQUIT");
+            Billing::succeed(&settings.data_dir, &settings.limits)?
+        }
+    };
+    let now_ms = clock::now_ms();
     billing.keep_prices(settings.catalog.models(), now_ms)?;
     let completed = account::complete_sign_ups(&accounts, &billing, now_ms)?;
     if completed > 0 {
@@ -67,9 +87,11 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
         billing: billing.clone(),
         ready: Arc::default(),
         draining: Arc::clone(&gateway.draining),
+        succeeded: Arc::default(),
         in_flight: Arc::clone(&gateway.in_flight),
     };
-    let server = edge_server(&settings.load(), gateway)?;
+    let server = edge_server(&settings.load(), gateway, start)?;
+    watch_phases(&server, Arc::clone(&life.succeeded))?;
     start_sidecar(sidecar::Sidecar::new(accounts, billing, Arc::clone(&settings)), life.clone())?;
     start_watch(life.clone())?;
     // Returns when the grace period is over; the watch ends the process before, once all is settled.
@@ -78,7 +100,7 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
 }
 
 /// The Pingora server with one proxy service on all public addresses.
-fn edge_server(settings: &Settings, gateway: Gateway) -> anyhow::Result<Server> {
+fn edge_server(settings: &Settings, gateway: Gateway, start: Start) -> anyhow::Result<Server> {
     let upgrade_sock = settings.data_dir.join("upgrade.sock").display().to_string();
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let conf = ServerConf {
@@ -91,7 +113,9 @@ fn edge_server(settings: &Settings, gateway: Gateway) -> anyhow::Result<Server> 
         max_retries: usize::try_from(settings.limits.attempts).unwrap_or(1).saturating_add(1),
         ..ServerConf::default()
     };
-    let mut server = Server::new_with_opt_and_conf(Opt::default(), conf);
+    let options = Opt { upgrade: start == Start::Upgrade, ..Opt::default() };
+    let mut server = Server::new_with_opt_and_conf(options, conf);
+    // A successor gets the listening sockets here.
     server.bootstrap();
     let mut service = pingora::proxy::http_proxy_service(&server.configuration, gateway);
     if let Some(app) = service.app_logic_mut() {
@@ -116,27 +140,53 @@ fn edge_server(settings: &Settings, gateway: Gateway) -> anyhow::Result<Server> 
     Ok(server)
 }
 
+/// A thread that tells when, after a hand-over, the edge has stopped accepting.
+fn watch_phases(server: &Server, succeeded: Arc<AtomicBool>) -> anyhow::Result<()> {
+    let mut phases = server.watch_execution_phase();
+    std::thread::Builder::new().name("phases".into()).spawn(move || {
+        let mut handed_over = false;
+        while let Ok(phase) = phases.blocking_recv() {
+            match phase {
+                ExecutionPhase::GracefulUpgradeCloseTimeout => handed_over = true,
+                ExecutionPhase::ShutdownStarted if handed_over => succeeded.store(true, Ordering::Release),
+                _ => {}
+            }
+        }
+    })?;
+    Ok(())
+}
+
 /// Serves the sidecar and the admin pages on a thread and runtime of their own, so that a slow page costs no request.
 fn start_sidecar(state: sidecar::Sidecar, life: Life) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let settings = life.settings.load_full();
     let listeners = runtime.block_on(async {
-        let bind = |what: &'static str, address| async move {
-            TcpListener::bind(address).await.with_context(|| format!("listen on {what} {address}"))
-        };
-        anyhow::Ok((bind("listen.sidecar", settings.sidecar).await?, bind("listen.admin", settings.admin).await?))
+        anyhow::Ok((bind("listen.sidecar", settings.sidecar)?, bind("listen.admin", settings.admin)?))
     })?;
     let (sidecar_listener, admin_listener) = listeners;
     std::thread::Builder::new().name("sidecar".into()).spawn(move || {
         runtime.block_on(async {
-            let dashboard = sidecar::serve(sidecar_listener, state, std::future::pending());
-            let admin = async { axum::serve(admin_listener, admin(life)).await };
+            let dashboard = sidecar::serve(sidecar_listener, state, life.clone().succeeded());
+            let admin = axum::serve(admin_listener, admin(life.clone())).with_graceful_shutdown(life.succeeded());
+            let admin = async { admin.await };
             if let Err(error) = tokio::try_join!(dashboard, admin) {
                 log::error!("serve the sidecar: {error}");
             }
         });
     })?;
     Ok(())
+}
+
+/// A predecessor still has the address while its successor begins: they share it until that closes its own.
+fn bind(what: &'static str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let listen = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_reuseaddr(true)?;
+        socket.set_reuseport(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    listen().with_context(|| format!("listen on {what} {address}"))
 }
 
 /// `/metrics`, `/healthz` and `/readyz`.
@@ -176,7 +226,7 @@ fn start_watch(life: Life) -> anyhow::Result<()> {
         life.ready.store(true, Ordering::Release);
         let edge = settings.edge.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         log::info!("listening on {edge} (edge), {} (sidecar), {} (admin)", settings.sidecar, settings.admin);
-        while !life.draining.load(Ordering::Acquire) {
+        while !life.draining.load(Ordering::Acquire) && !life.succeeded.load(Ordering::Acquire) {
             std::thread::sleep(DRAIN_LOOK);
         }
         let began = Instant::now();
@@ -200,7 +250,7 @@ fn finish(billing: &Billing) -> ! {
 
 #[async_trait]
 impl ShutdownSignalWatch for Life {
-    /// SIGTERM, SIGINT and SIGQUIT drain; SIGHUP reloads.
+    /// SIGTERM and SIGINT drain, SIGQUIT hands over to a successor, SIGHUP reloads.
     async fn recv(&self) -> ShutdownSignal {
         let listen = |kind| signal(kind).inspect_err(|error| log::error!("listen to a signal: {error}"));
         let (Ok(mut term), Ok(mut int), Ok(mut quit), Ok(mut hup)) = (
@@ -215,7 +265,11 @@ impl ShutdownSignalWatch for Life {
             tokio::select! {
                 _ = term.recv() => break,
                 _ = int.recv() => break,
-                _ = quit.recv() => break,
+                _ = quit.recv() => {
+                    if self.hand_over() {
+                        return ShutdownSignal::GracefulUpgrade;
+                    }
+                }
                 _ = hup.recv() => self.reload(),
             }
         }
@@ -226,6 +280,19 @@ impl ShutdownSignalWatch for Life {
 }
 
 impl Life {
+    /// Gives up the right to admit, so that a successor can begin; false where that failed and all stays as it was.
+    fn hand_over(&self) -> bool {
+        log::info!("handing over to a successor");
+        self.billing.hand_over().inspect_err(|error| log::error!("{error}; this process goes on")).is_ok()
+    }
+
+    /// Returns once a successor has taken over.
+    async fn succeeded(self) {
+        while !self.succeeded.load(Ordering::Acquire) {
+            tokio::time::sleep(SUCCESSION_LOOK).await;
+        }
+    }
+
     /// Takes models, prices, vendors and limits from the file anew; a bad file changes nothing. Running requests keep
     /// what they were admitted under.
     fn reload(&self) {

@@ -7,9 +7,11 @@
 
 mod backup;
 mod correct;
+mod guest;
 mod hold;
 pub mod holds;
 pub mod journal;
+mod owner;
 pub mod pricing;
 pub mod rules;
 mod settler;
@@ -19,22 +21,29 @@ mod verify;
 
 use crate::catalog::{Model, Price};
 use crate::config::Limits;
-use crate::money::Micro;
+use crate::money::{Micro, Parts};
 use crate::store::StoreError;
 use crate::store::holds::HeldMirror;
-use crate::store::ledger::{Claim, Detail, Ending, Entry, Ledger, Outcome, Post, Selection};
+use crate::store::ledger::{Detail, Ending, Entry, Ledger, Outcome, Post, Selection};
 use crate::telemetry::METRICS;
 use crate::usage::Usage;
 pub use hold::{Hold, Opening};
 pub use holds::Refused;
-use holds::{Holds, Parts, Standing};
+use holds::{Holds, Standing};
 use journal::Journal;
+use owner::Owner;
 use pricing::Quote;
 use settler::{Settler, Work};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 pub use verify::Verdict;
+
+/// How long a start waits for a process that is just ending.
+const START_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a successor waits until it is handed the right to serve.
+const UPGRADE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The service; cheap to clone.
 #[derive(Clone)]
@@ -48,6 +57,8 @@ struct Inner {
 
 /// What only the process that serves requests has.
 struct Serving {
+    /// Until it hands over.
+    owner: Mutex<Option<Owner>>,
     holds: Arc<Holds>,
     journal: Arc<Journal>,
     settler: Settler,
@@ -108,9 +119,17 @@ impl Billing {
     /// For the gateway: replays what dead processes left, then serves.
     ///
     /// # Errors
-    /// The ledger or the journal cannot be opened, or a replay cannot be entered.
+    /// The ledger or the journal cannot be opened, or a replay cannot be entered, or another process serves.
     pub fn serve(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
-        Self::serve_with(data_dir, limits, Settler::start)
+        Self::serve_with(data_dir, limits, Settler::start, START_PATIENCE)
+    }
+
+    /// As [`Billing::serve`], for the successor of a process that serves: waits until that hands over.
+    ///
+    /// # Errors
+    /// As [`Billing::serve`]; the predecessor did not hand over.
+    pub fn succeed(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
+        Self::serve_with(data_dir, limits, Settler::start, UPGRADE_PATIENCE)
     }
 
     /// As [`Billing::serve`], but nothing reaches the ledger by itself: every turn of the settler is a call of
@@ -119,7 +138,7 @@ impl Billing {
     /// # Errors
     /// As [`Billing::serve`].
     pub fn serve_by_hand(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
-        Self::serve_with(data_dir, limits, Settler::by_hand)
+        Self::serve_with(data_dir, limits, Settler::by_hand, START_PATIENCE)
     }
 
     /// One turn of a settler that works by hand. False where nothing was waiting for the ledger.
@@ -134,23 +153,29 @@ impl Billing {
         data_dir: &Path,
         limits: &Limits,
         start: fn(Work, usize) -> Result<Settler, StoreError>,
+        patience: Duration,
     ) -> Result<Self, StoreError> {
         let ledger = Arc::new(Ledger::open(data_dir)?);
-        replay_left_behind(&ledger, data_dir)?;
+        let owner = owner::take(data_dir, patience)?;
+        enter_left_behind(&ledger, data_dir, &ledger.boots()?)?;
         let journal = Arc::new(Journal::begin(data_dir, limits.journal_segment_bytes)?);
         let mut mirror = HeldMirror::open(data_dir)?;
-        let live = journal::live_boots(data_dir);
-        mirror.forget_boots(&live)?;
-        ledger.forget_boots(&live)?;
+        mirror.forget_boots(&journal::live_boots(data_dir))?;
         let holds = Arc::new(Holds::new(journal.boot()));
         let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
         // Every open request ends once: with admission stopped at `journal_pending`, this can never be full.
         let capacity = count(limits.open_requests.saturating_add(limits.journal_pending));
-        let work =
-            Work { ledger: Arc::clone(&ledger), holds: Arc::clone(&holds), journal: Arc::clone(&journal), mirror };
+        let work = Work {
+            ledger: Arc::clone(&ledger),
+            holds: Arc::clone(&holds),
+            journal: Arc::clone(&journal),
+            mirror,
+            data_dir: data_dir.to_owned(),
+        };
         let settler = start(work, capacity)?;
         log::info!("ledger open in {}", data_dir.display());
         let serving = Serving {
+            owner: Mutex::new(Some(owner)),
             holds,
             journal,
             settler,
@@ -191,7 +216,9 @@ impl Billing {
             return Err(Refused::Busy);
         }
         let decide = |standing: &Standing| decide(standing, quote, exact, serving.most_open_per_account, now_ms);
-        let (parts, limit) = serving.holds.reserve(&self.0.ledger, &opening.account, now_ms, decide)?;
+        let Some((parts, limit)) = serving.holds.reserve(&self.0.ledger, &opening.account, now_ms, decide)? else {
+            return self.reserve_as_guest(serving, opening, quote, exact, now_ms);
+        };
         let hold = Hold::open(self, opening, parts, now_ms)
             .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")))?;
         Ok((hold, limit))
@@ -251,13 +278,11 @@ impl Billing {
     /// # Errors
     /// The store cannot be read, or the account is not open.
     pub fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError> {
-        let standing = match &self.0.serving {
+        let standing = match self.0.serving.as_ref().filter(|_| !self.is_guest()) {
             Some(serving) => serving.holds.standing(&self.0.ledger, account, now_ms)?,
             None => {
-                let held = self.mirrored_claims(account)?.iter().fold(Parts::default(), |held, claim| Parts {
-                    paid: held.paid.plus(claim.held_paid),
-                    trial: held.trial.plus(claim.held_trial),
-                });
+                let told = self.told_by_others(account)?;
+                let held = told.iter().fold(Parts::default(), |held, claim| held.plus(claim.held));
                 let row = self.0.ledger.account(account, "")?;
                 row.map(|row| Standing::of(row, held, Parts::default(), 0, now_ms))
             }
@@ -274,13 +299,6 @@ impl Billing {
                 active: now_ms < ends_at_ms,
             }),
         })
-    }
-
-    /// What living processes claim of the account, as they last told.
-    fn mirrored_claims(&self, account: &str) -> Result<Vec<Claim>, StoreError> {
-        let live = journal::live_boots(&self.0.data_dir);
-        let claims = HeldMirror::open(&self.0.data_dir)?.of(account)?;
-        Ok(claims.into_iter().filter(|claim| live.contains(&claim.boot)).collect())
     }
 
     /// How a request was billed; `None` where it has not ended, or is another account's.
@@ -423,6 +441,15 @@ fn decide(
     }
 }
 
+/// Brings the journals of dead processes into the ledger, then forgets what those among `known` had set aside.
+fn enter_left_behind(ledger: &Ledger, data_dir: &Path, known: &[String]) -> Result<(), StoreError> {
+    replay_left_behind(ledger, data_dir)?;
+    // Looked at after `known` was: who is not among the living now is dead.
+    let live = journal::live_boots(data_dir);
+    let dead: Vec<_> = known.iter().filter(|boot| !live.contains(boot)).cloned().collect();
+    if dead.is_empty() { Ok(()) } else { ledger.forget_boots(&dead) }
+}
+
 /// Brings the journals of dead processes into the ledger.
 fn replay_left_behind(ledger: &Ledger, data_dir: &Path) -> Result<(), StoreError> {
     for left in journal::left_behind(data_dir)? {
@@ -443,7 +470,8 @@ fn replay_left_behind(ledger: &Ledger, data_dir: &Path) -> Result<(), StoreError
 fn enter(ledger: &Ledger, endings: &[Ending]) -> Result<usize, StoreError> {
     let mut new = 0;
     for batch in endings.chunks(512) {
-        new += ledger.end_requests(&batch.iter().collect::<Vec<_>>(), "")?;
+        let batch: Vec<_> = batch.iter().map(|ending| (ending, Parts::ZERO)).collect();
+        new += ledger.end_requests(&batch, "")?;
     }
     Ok(new)
 }

@@ -34,7 +34,11 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the whole service: edge, dashboard and embedded store in one process.
-    Run,
+    Run {
+        /// Take over from the gateway that runs, when that gets SIGQUIT: no connection is refused, no stream cut.
+        #[arg(long)]
+        upgrade: bool,
+    },
     /// Simulate the vendors, both protocols on one port.
     Simulate {
         #[arg(long, default_value = "127.0.0.1:9100")]
@@ -80,7 +84,10 @@ pub fn main() -> ExitCode {
 fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { config: file, json, command } = arguments;
     match command {
-        Command::Run => app::run(&file, config::load(&file)?)?,
+        Command::Run { upgrade } => {
+            let start = if upgrade { app::Start::Upgrade } else { app::Start::Fresh };
+            app::run(&file, config::load(&file)?, start)?;
+        }
         Command::Simulate { listen, fault } => simulate(&listen, fault.as_deref())?,
         Command::Check => check(&file, json)?,
         Command::Schema => writeln!(std::io::stdout(), "{:#}", config::schema())?,

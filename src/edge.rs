@@ -93,7 +93,8 @@ impl ProxyHttp for Gateway {
     /// 1. The connection's manners.
     async fn early_request_filter(&self, session: &mut Session, _ctx: &mut Context) -> Result<()> {
         let settings = self.settings.load();
-        session.set_keepalive(Some(settings.limits.keepalive_seconds));
+        // Whoever asks again finds the successor.
+        session.set_keepalive((!self.billing.is_guest()).then_some(settings.limits.keepalive_seconds));
         session.set_read_timeout(Some(Duration::from_secs(settings.limits.body_read_seconds)));
         session.set_write_timeout(Some(Duration::from_secs(settings.limits.client_write_seconds)));
         if let pingora::protocols::http::ServerSession::H1(h1) = session.downstream_session.as_mut() {

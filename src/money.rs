@@ -63,6 +63,44 @@ impl Micro {
     }
 }
 
+/// An amount by the bucket of credit it comes from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Parts {
+    pub paid: Micro,
+    pub trial: Micro,
+}
+
+impl Parts {
+    pub const ZERO: Self = Self { paid: Micro::ZERO, trial: Micro::ZERO };
+
+    pub const fn total(self) -> Micro {
+        self.paid.plus(self.trial)
+    }
+
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self { paid: self.paid.plus(other.paid), trial: self.trial.plus(other.trial) }
+    }
+
+    #[must_use]
+    pub const fn minus(self, other: Self) -> Self {
+        Self { paid: self.paid.minus(other.paid), trial: self.trial.minus(other.trial) }
+    }
+
+    /// Each part, or zero where it is negative.
+    #[must_use]
+    pub fn or_zero(self) -> Self {
+        Self { paid: self.paid.or_zero(), trial: self.trial.or_zero() }
+    }
+
+    /// Of `amount`, what these parts bear, the trial first.
+    #[must_use]
+    pub fn take(self, amount: Micro) -> Self {
+        let trial = amount.min(self.trial.or_zero());
+        Self { trial, paid: amount.minus(trial).min(self.paid.or_zero()) }
+    }
+}
+
 impl fmt::Display for Micro {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let magnitude = self.0.unsigned_abs();

@@ -46,6 +46,8 @@ mod surface;
 mod timing;
 #[path = "gateway/translation.rs"]
 mod translation;
+#[path = "gateway/upgrade.rs"]
+mod upgrade;
 #[path = "gateway/world.rs"]
 mod world;
 

@@ -18,7 +18,7 @@ impl Billing {
             return Err(StoreError::Refused(format!("grant {amount}: the amount must be above 0")));
         }
         let change = Change { reference, account, amount, reason, at_ms };
-        Ok(self.0.ledger.change(&change, || Ok(Vec::new()))?.is_new)
+        Ok(self.0.ledger.change(&change, "", || Ok(Vec::new()))?.is_new)
     }
 
     /// Gives back what a request was debited, or a part of it, once per reference; `None` is all that is left of it.
@@ -38,8 +38,7 @@ impl Billing {
     }
 
     /// Corrects a balance by hand, once per reference. What is taken is taken from what is free: never from a running
-    /// request's hold, never below zero. From outside the gateway a hold is seen some 20 ms after it was taken; should
-    /// one slip through, what its request then cannot pay is the operator's loss, as with any write-off.
+    /// request's hold, in whatever process, never below zero.
     ///
     /// # Errors
     /// The account cannot bear it, or the reference was used for something else, or the ledger cannot be written.
@@ -57,10 +56,13 @@ impl Billing {
         }
         let (reference, reason, at_ms) = (named(reference)?, Some(reason), now_ms);
         let change = Change { reference, account, amount, reason, at_ms };
-        match &self.0.serving {
-            Some(serving) => serving.holds.frozen(account, |claim| self.0.ledger.change(&change, || Ok(vec![claim]))),
-            None => self.0.ledger.change(&change, || self.mirrored_claims(account)),
+        if amount.is_positive() {
+            return self.0.ledger.change(&change, "", || Ok(Vec::new()));
         }
+        let change_here = |told| self.0.ledger.change(&change, self.boot(), || Ok(vec![told]));
+        let serving = self.0.serving.as_ref();
+        let here = serving.and_then(|serving| serving.holds.frozen(&self.0.ledger, account, change_here));
+        here.unwrap_or_else(|| self.take_as_guest(&change))
     }
 }
 

@@ -3,12 +3,12 @@
 //! Must not decide amounts.
 
 use super::Billing;
-use super::holds::Parts;
+use super::holds::Resolved;
 use super::journal::{Record, Segment};
 use super::settler::Settlement;
 use crate::catalog::Model;
 use crate::clock;
-use crate::money::Micro;
+use crate::money::{Micro, Parts};
 use crate::protocol::Protocol;
 use crate::store::ledger::{Detail, Ending, Outcome};
 use crate::telemetry::METRICS;
@@ -84,17 +84,21 @@ impl Hold {
         let billing = self.billing.clone();
         let Some(serving) = &billing.0.serving else { return Ok(Micro::ZERO) };
         let account = &self.opening.account;
-        let (taken, writeoff) = serving.holds.resolve(&billing.0.ledger, account, self.parts, cost, now_ms);
+        let Resolved { taken, writeoff, freed } =
+            serving.holds.resolve(&billing.0.ledger, account, self.parts, cost, now_ms);
         serving.open.fetch_sub(1, Ordering::Relaxed);
         METRICS.open_holds.dec();
-        let Some(opened_in) = self.opened_in.take() else { return Ok(Micro::ZERO) };
+        let Some(opened_in) = self.opened_in.take() else {
+            billing.give_claim_back(account, self.parts);
+            return Ok(Micro::ZERO);
+        };
         let record = Record::End(self.ending(taken, writeoff, usage, outcome, estimated, now_ms));
         let written = serving.journal.write(&record);
         let (Record::End(ending) | Record::Open(ending)) = record;
         match written {
             Ok(ended_in) => {
                 count(&ending, taken);
-                serving.settler.give(Settlement { ending, journalled_in: [opened_in, ended_in] });
+                serving.settler.give(Settlement { ending, freed, journalled_in: [opened_in, ended_in] });
                 Ok(taken.total())
             }
             Err(error) => {

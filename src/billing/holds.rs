@@ -3,9 +3,10 @@
 //! The rule of admission: `balance = posted − (settled − applied)`, `available = balance − held`. `posted` and
 //! `applied` come out of the ledger as one snapshot, `settled` and `held` are steady under the account's lock; so the
 //! sum is exact at every moment, whatever the settler is just committing, and no lock is held across a commit.
-//! Holds die with the process, which is the only one that could have served them. Must not know prices.
+//! Holds die with the process, which is the only one that could have served them. What other processes have claimed
+//! (`billing/guest.rs`) is in the same snapshot, and counts as held. Must not know prices.
 
-use crate::money::Micro;
+use crate::money::{Micro, Parts};
 use crate::store::StoreError;
 use crate::store::ledger::{self, Claim, Ledger};
 use std::collections::HashMap;
@@ -31,31 +32,15 @@ struct Open {
     unmirrored: bool,
 }
 
-/// An amount by the bucket it comes from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Parts {
-    pub paid: Micro,
-    pub trial: Micro,
-}
-
-impl Parts {
-    pub fn total(self) -> Micro {
-        self.paid.plus(self.trial)
-    }
-
-    fn plus(self, other: Self) -> Self {
-        Self { paid: self.paid.plus(other.paid), trial: self.trial.plus(other.trial) }
-    }
-
-    fn minus(self, other: Self) -> Self {
-        Self { paid: self.paid.minus(other.paid), trial: self.trial.minus(other.trial) }
-    }
-
-    /// Of `amount`, what these parts bear, the trial first.
-    pub fn take(self, amount: Micro) -> Self {
-        let trial = amount.min(self.trial.or_zero());
-        Self { trial, paid: amount.minus(trial).min(self.paid.or_zero()) }
-    }
+/// How a hold was resolved.
+#[derive(Debug, Clone, Copy)]
+pub struct Resolved {
+    /// What the account bears.
+    pub taken: Parts,
+    /// What it cannot.
+    pub writeoff: Micro,
+    /// What is no longer claimed once the ledger has the ending, should this process be a guest by then.
+    pub freed: Parts,
 }
 
 /// Why no credit was set aside.
@@ -93,6 +78,7 @@ impl Standing {
     pub fn of(row: ledger::Account, held: Parts, settled: Parts, open_requests: u64, now_ms: i64) -> Self {
         let applied = Parts { paid: row.applied_paid, trial: row.applied_trial };
         let posted = Parts { paid: row.paid, trial: row.trial }.minus(settled.minus(applied));
+        let held = held.plus(Parts { paid: row.claimed_paid, trial: row.claimed_trial });
         let trial_active = row.trial_ends_at_ms.is_some_and(|ends| now_ms < ends);
         // What an open hold took of the trial stays until the hold resolves; the rest lapses on the dot.
         let trial_left = if trial_active { posted.trial } else { posted.trial.min(held.trial) }.or_zero();
@@ -100,7 +86,7 @@ impl Standing {
         Self {
             open_requests,
             held,
-            available: Parts { paid: free.paid.or_zero(), trial: free.trial.or_zero() },
+            available: free.or_zero(),
             balance: posted.paid.plus(trial_left),
             trial_ends_at_ms: row.trial_ends_at_ms,
             trial_left,
@@ -121,7 +107,7 @@ impl Holds {
     }
 
     /// Judges the account's standing and sets aside what `decide` asks for, as one step. Returns the parts that are
-    /// held, and the output limit that `decide` gave with them.
+    /// held, and the output limit that `decide` gave with them; `None` where this process is no longer the one to decide.
     ///
     /// # Errors
     /// `decide` refused, or the ledger does not have the account.
@@ -131,22 +117,33 @@ impl Holds {
         account: &Arc<str>,
         now_ms: i64,
         decide: impl FnOnce(&Standing) -> Result<(Micro, u64), Refused>,
-    ) -> Result<(Parts, u64), Refused> {
+    ) -> Result<Option<(Parts, u64)>, Refused> {
         let mut shard = self.shard(account);
+        if ledger.is_guest() {
+            return Ok(None);
+        }
         let row = ledger.account(account, &self.boot).map_err(|error| Refused::Unavailable(error.to_string()))?;
         let row = row.ok_or_else(|| Refused::Unavailable(format!("account {account} is not in the ledger")))?;
         let open = shard.entry(Arc::clone(account)).or_default();
         let standing = Standing::of(row, open.held, open.settled, open.requests, now_ms);
         let (amount, output_limit) = decide(&standing)?;
         let parts = standing.available.take(amount);
-        open.held = open.held.plus(parts);
-        open.requests = open.requests.saturating_add(1);
-        open.unmirrored = true;
-        Ok((parts, output_limit))
+        open.add(parts);
+        Ok(Some((parts, output_limit)))
     }
 
-    /// Resolves a hold of `held` with a cost: what the account bears of it, and what it cannot (the write-off). The
-    /// cost may pass the hold by what is available at this moment, and no further.
+    /// Counts what was claimed for a request of this process, a guest.
+    pub fn add(&self, account: &Arc<str>, parts: Parts) {
+        self.shard(account).entry(Arc::clone(account)).or_default().add(parts);
+    }
+
+    /// Requests that the account has open in this process.
+    pub fn open_requests(&self, account: &str) -> u64 {
+        self.shard(account).get(account).map_or(0, |open| open.requests)
+    }
+
+    /// Resolves a hold of `held` with a cost, which may pass the hold by what is available at this moment, and no further.
+    /// A guest cannot know what is available: there the hold is all.
     pub fn resolve(
         &self,
         ledger: &Ledger,
@@ -154,11 +151,12 @@ impl Holds {
         held: Parts,
         cost: Micro,
         now_ms: i64,
-    ) -> (Parts, Micro) {
+    ) -> Resolved {
         let mut shard = self.shard(account);
         let open = shard.entry(Arc::clone(account)).or_default();
+        let is_guest = ledger.is_guest();
         let mut taken = held.take(cost);
-        if taken.total() < cost {
+        if taken.total() < cost && !is_guest {
             // Only here is the balance needed. Unreadable means nothing more is taken: never below zero.
             let row = ledger.account(account, &self.boot).ok().flatten();
             if let Some(row) = row {
@@ -170,7 +168,7 @@ impl Holds {
         open.settled = open.settled.plus(taken);
         open.requests = open.requests.saturating_sub(1);
         open.unmirrored = true;
-        (taken, cost.minus(taken.total()))
+        Resolved { taken, writeoff: cost.minus(taken.total()), freed: if is_guest { held } else { taken } }
     }
 
     /// Takes back what [`Holds::resolve`] settled, where it could not be journalled.
@@ -201,20 +199,28 @@ impl Holds {
         Ok(open.requests == 0 && applied == Some(open.settled))
     }
 
-    /// Runs `work` while nothing can be held or settled for the account, with what this process claims of it.
-    pub fn frozen<T>(&self, account: &str, work: impl FnOnce(Claim) -> T) -> T {
+    /// Runs `work` while nothing can be held or settled for the account, with what this process claims of it. `None` where
+    /// it is no longer the one that admits.
+    pub fn frozen<T>(&self, ledger: &Ledger, account: &str, work: impl FnOnce(Claim) -> T) -> Option<T> {
         let shard = self.shard(account);
-        work(self.claim(&shard.get(account).copied().unwrap_or_default()))
+        let is_guest = ledger.is_guest();
+        (!is_guest).then(|| work(self.claim(&shard.get(account).copied().unwrap_or_default())))
     }
 
     fn claim(&self, open: &Open) -> Claim {
-        Claim {
-            boot: self.boot.clone(),
-            held_paid: open.held.paid,
-            held_trial: open.held.trial,
-            settled_paid: open.settled.paid,
-            settled_trial: open.settled.trial,
-        }
+        Claim { boot: self.boot.clone(), held: open.held, settled: open.settled }
+    }
+
+    /// Makes this process a guest: all that it holds becomes claims, while nothing is held or resolved.
+    ///
+    /// # Errors
+    /// The ledger cannot be written; nothing has changed then.
+    pub fn hand_over(&self, ledger: &Ledger) -> Result<(), StoreError> {
+        let shards: Vec<_> =
+            self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner)).collect();
+        let all = shards.iter().flat_map(|shard| shard.iter());
+        let held: Vec<_> = all.map(|(account, open)| (account.to_string(), self.claim(open))).collect();
+        ledger.hand_over(&self.boot, &held)
     }
 
     /// Accounts whose holds changed since the last call, and what this process claims of them.
@@ -228,5 +234,22 @@ impl Holds {
             }
         }
         changed
+    }
+
+    /// What was to be told of `accounts` could not be: it is to be told again.
+    pub fn mark_changed(&self, accounts: &[(String, Claim)]) {
+        for (account, _) in accounts {
+            if let Some(open) = self.shard(account).get_mut(account.as_str()) {
+                open.unmirrored = true;
+            }
+        }
+    }
+}
+
+impl Open {
+    fn add(&mut self, parts: Parts) {
+        self.held = self.held.plus(parts);
+        self.requests = self.requests.saturating_add(1);
+        self.unmirrored = true;
     }
 }

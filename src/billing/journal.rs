@@ -32,13 +32,43 @@ pub enum Record {
 
 /// A running process's journal.
 pub struct Journal {
-    dir: PathBuf,
-    boot: String,
+    place: Place,
     segment_bytes: u64,
     active: Mutex<Arc<Segment>>,
     sealed: Mutex<Vec<Arc<Segment>>>,
+}
+
+/// A process's own folder, and the sign that it lives.
+pub struct Place {
+    dir: PathBuf,
+    pub boot: String,
     /// Held for as long as the process lives: tells others that this folder is in use.
     _lock: File,
+}
+
+impl Place {
+    /// Takes a place among the living.
+    ///
+    /// # Errors
+    /// The folder cannot be made or locked.
+    pub fn begin(data_dir: &Path) -> Result<Self, StoreError> {
+        let failed = |source| StoreError::io("take a place among the journals", source);
+        let boot = uuid::Uuid::now_v7().simple().to_string();
+        let journals = data_dir.join("journal");
+        // It gets its name once it is locked: nobody ever finds it and takes it for a dead one's.
+        let unnamed = journals.join(format!(".{boot}"));
+        sqlite::create_dir(&unnamed)?;
+        let lock = open_lock(&unnamed).map_err(failed)?;
+        lock.lock().map_err(failed)?;
+        let dir = journals.join(&boot);
+        std::fs::rename(&unnamed, &dir).map_err(failed)?;
+        Ok(Self { dir, boot, _lock: lock })
+    }
+
+    /// Leaves, with nothing left behind.
+    pub fn leave(self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
 }
 
 /// One file of the journal.
@@ -72,24 +102,13 @@ impl Journal {
     /// The folder or the first file cannot be made.
     pub fn begin(data_dir: &Path, segment_bytes: u64) -> Result<Self, StoreError> {
         let failed = |source| StoreError::io("begin the journal", source);
-        let boot = uuid::Uuid::now_v7().simple().to_string();
-        let dir = data_dir.join("journal").join(&boot);
-        sqlite::create_dir(&dir)?;
-        let lock = open_lock(&dir).map_err(failed)?;
-        lock.lock().map_err(failed)?;
-        let first = Segment::create(&dir, 1).map_err(failed)?;
-        Ok(Self {
-            dir,
-            boot,
-            segment_bytes,
-            active: Mutex::new(Arc::new(first)),
-            sealed: Mutex::default(),
-            _lock: lock,
-        })
+        let place = Place::begin(data_dir)?;
+        let first = Segment::create(&place.dir, 1).map_err(failed)?;
+        Ok(Self { place, segment_bytes, active: Mutex::new(Arc::new(first)), sealed: Mutex::default() })
     }
 
     pub fn boot(&self) -> &str {
-        &self.boot
+        &self.place.boot
     }
 
     /// Appends `record`; once this returns, it outlives the process. The file stays for as long as the returned handle
@@ -112,7 +131,7 @@ impl Journal {
     fn segment(&self) -> io::Result<Arc<Segment>> {
         let mut active = lock(&self.active);
         if active.bytes.load(Ordering::Relaxed) >= self.segment_bytes {
-            let next = Arc::new(Segment::create(&self.dir, active.number.saturating_add(1))?);
+            let next = Arc::new(Segment::create(&self.place.dir, active.number.saturating_add(1))?);
             lock(&self.sealed).push(std::mem::replace(&mut *active, next));
         }
         Ok(Arc::clone(&active))
@@ -129,7 +148,7 @@ impl Journal {
     /// Removes the journal of a process that ends with everything covered.
     pub fn close(&self) {
         if lock(&self.sealed).iter().all(|segment| segment.is_covered()) && lock(&self.active).is_covered() {
-            let _ = std::fs::remove_dir_all(&self.dir);
+            let _ = std::fs::remove_dir_all(&self.place.dir);
         }
     }
 }
@@ -212,6 +231,7 @@ pub fn left_behind(data_dir: &Path) -> Result<Vec<Left>, StoreError> {
 fn folders(data_dir: &Path) -> Vec<(String, PathBuf)> {
     let entries = std::fs::read_dir(data_dir.join("journal")).into_iter().flatten().flatten();
     let mut folders: Vec<_> = entries
+        .filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."))
         .filter(|entry| entry.path().join(LOCK).exists())
         .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
         .collect();

@@ -7,11 +7,12 @@
 use super::holds::Holds;
 use super::journal::{Journal, Segment};
 use crate::clock;
-use crate::money::Micro;
+use crate::money::{Micro, Parts};
 use crate::store::StoreError;
 use crate::store::holds::HeldMirror;
 use crate::store::ledger::{Ending, Ledger, Post};
 use crate::telemetry::METRICS;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,6 +32,8 @@ const RETRY_MOST: Duration = Duration::from_secs(2);
 /// An ending on its way, and the journal files that stay until it has arrived.
 pub struct Settlement {
     pub ending: Ending,
+    /// What a guest claims no longer, once the ledger has it.
+    pub freed: Parts,
     pub journalled_in: [Arc<Segment>; 2],
 }
 
@@ -49,6 +52,7 @@ pub struct Work {
     pub holds: Arc<Holds>,
     pub journal: Arc<Journal>,
     pub mirror: HeldMirror,
+    pub data_dir: PathBuf,
 }
 
 /// What the settler tells of itself.
@@ -98,8 +102,8 @@ impl Settler {
             by_hand: None,
             state: Arc::clone(&state),
         };
-        let Work { ledger, holds, journal, mirror } = work;
-        (settler, Run { ledger, holds, journal, mirror, state, receiver })
+        let Work { ledger, holds, journal, mirror, data_dir } = work;
+        (settler, Run { ledger, holds, journal, mirror, data_dir, told_nothing: false, state, receiver })
     }
 
     /// One turn by hand: a commit of what waits, up to a batch, and the quiet duties. False where nothing waited.
@@ -112,10 +116,9 @@ impl Settler {
         let batch: Vec<_> = std::iter::from_fn(|| run.receiver.try_recv().ok()).take(BATCH).collect();
         run.enter(&batch)?;
         run.mirror();
-        run.lapse(now_ms);
         let worked = !batch.is_empty();
         drop(batch);
-        run.journal.reap();
+        run.housekeep(now_ms);
         Ok(worked)
     }
 
@@ -153,6 +156,9 @@ struct Run {
     holds: Arc<Holds>,
     journal: Arc<Journal>,
     mirror: HeldMirror,
+    data_dir: PathBuf,
+    /// A guest has taken back what it told as the one that admits.
+    told_nothing: bool,
     state: Arc<State>,
     receiver: Receiver<Settlement>,
 }
@@ -175,13 +181,20 @@ impl Run {
             self.mirror();
             if housekeeping.elapsed() >= HOUSEKEEPING_EVERY || ended {
                 housekeeping = Instant::now();
-                self.lapse(clock::now_ms());
-                self.journal.reap();
+                self.housekeep(clock::now_ms());
             }
             if ended {
                 return;
             }
         }
+    }
+
+    fn housekeep(&self, now_ms: i64) {
+        if !self.ledger.is_guest() {
+            self.lapse(now_ms);
+            self.clear_dead_guests();
+        }
+        self.journal.reap();
     }
 
     fn gather(&self, batch: &mut Vec<Settlement>) {
@@ -217,7 +230,7 @@ impl Run {
 
     /// Enters the batch, or nothing of it.
     fn enter(&self, batch: &[Settlement]) -> Result<(), StoreError> {
-        let endings: Vec<_> = batch.iter().map(|settlement| &settlement.ending).collect();
+        let endings: Vec<_> = batch.iter().map(|settlement| (&settlement.ending, settlement.freed)).collect();
         self.ledger.end_requests(&endings, self.journal.boot())?;
         let before = self.state.pending.fetch_sub(batch.len(), Ordering::Relaxed);
         let oldest = if before > batch.len() { clock::now_ms() } else { 0 };
@@ -225,14 +238,42 @@ impl Run {
         Ok(())
     }
 
+    /// Tells what is held, and answers who asked. The question is read first: whoever had claimed before asking is seen
+    /// by every hold that is not told by then.
     fn mirror(&mut self) {
-        let changed = self.holds.changed();
-        if changed.is_empty() {
-            return;
-        }
-        if let Err(error) = self.mirror.put(&changed) {
+        if let Err(error) = self.tell() {
             METRICS.ledger_error("mirror");
             log::warn!("{error}");
+        }
+    }
+
+    fn tell(&mut self) -> Result<(), StoreError> {
+        if self.ledger.is_guest() {
+            if !std::mem::replace(&mut self.told_nothing, true) {
+                self.mirror.forget(self.journal.boot())?;
+            }
+            return Ok(());
+        }
+        let (answered, asked) = self.mirror.questions()?;
+        let changed = self.holds.changed();
+        if !changed.is_empty() {
+            self.mirror.put(&changed).inspect_err(|_| self.holds.mark_changed(&changed))?;
+        }
+        if asked > answered {
+            self.mirror.answer(asked)?;
+        }
+        Ok(())
+    }
+
+    /// Enters what guests left that died: their journals, then the end of their claims.
+    fn clear_dead_guests(&self) {
+        let outcome = self.ledger.claimants().and_then(|claimants| match claimants.is_empty() {
+            true => Ok(()),
+            false => super::enter_left_behind(&self.ledger, &self.data_dir, &claimants),
+        });
+        if let Err(error) = outcome {
+            METRICS.ledger_error("dead_guests");
+            log::warn!("clear the claims of ended processes: {error}");
         }
     }
 

@@ -1,10 +1,12 @@
 //! Money's rules on a real ledger in a folder of the test's own.
 //!
-//! Read next: `tests/corrections.rs` (refunds, adjustments), `tests/audit.rs` (what `verify` finds), `tests/copies.rs`.
+//! Read next: `tests/corrections.rs` (refunds, adjustments), `tests/audit.rs` (what `verify` finds), `tests/copies.rs`,
+//! `tests/several.rs` (several processes).
 
 mod audit;
 mod copies;
 mod corrections;
+mod several;
 
 use super::journal::Record;
 use super::*;

@@ -310,7 +310,7 @@ impl Audit<'_> {
             if live.contains(&claim.boot) {
                 accounts.insert(account);
             } else if !live.is_empty() {
-                let held = claim.held_paid.plus(claim.held_trial);
+                let held = claim.held.total();
                 self.find("holds", 0, format!("{held} of {account} are held by boot {}, which is gone", claim.boot));
             }
         }
@@ -335,14 +335,14 @@ impl Audit<'_> {
     fn uncovered(&self, mirror: &HeldMirror, live: &[String], account: &str) -> Result<Option<String>, StoreError> {
         let (mut claimed, mut posted) = (0_i128, None);
         for claim in mirror.of(account)?.iter().filter(|claim| live.contains(&claim.boot)) {
-            if claim.held_paid < Micro::ZERO || claim.held_trial < Micro::ZERO {
+            if claim.held.paid < Micro::ZERO || claim.held.trial < Micro::ZERO {
                 return Ok(Some(format!("boot {} holds less than nothing of account {account}", claim.boot)));
             }
             let Some(row) = self.ledger.account(account, &claim.boot)? else {
                 return Ok(Some(format!("account {account} is held of and is not in the ledger")));
             };
             let sum = |parts: [Micro; 2]| parts.iter().map(|part| i128::from(part.get())).sum::<i128>();
-            claimed += sum([claim.held_paid, claim.held_trial]) + sum([claim.settled_paid, claim.settled_trial])
+            claimed += sum([claim.held.paid, claim.held.trial]) + sum([claim.settled.paid, claim.settled.trial])
                 - sum([row.applied_paid, row.applied_trial]);
             posted = Some(sum([row.paid, row.trial]));
         }

@@ -1,10 +1,13 @@
 //! What running processes hold, per account, for other processes to see: the command line, and a successor.
 //!
-//! A mirror, a few milliseconds old, that dies with its processes; admission never reads it. Must not be synced.
+//! A mirror, a few milliseconds old, that dies with its processes; admission in memory never reads it. Whoever must know
+//! it fresh asks, and waits for the answer: what is told then holds all that was held when it was asked. Must not be
+//! synced.
 
 use super::StoreError;
 use super::ledger::Claim;
 use super::sqlite;
+use crate::money::Parts;
 use rusqlite::{Connection, params};
 use std::path::Path;
 
@@ -27,6 +30,8 @@ const MIGRATIONS: &[&str] = &[
     settled_trial INTEGER NOT NULL,
     PRIMARY KEY (account, boot)
   ) STRICT, WITHOUT ROWID;",
+    "CREATE TABLE question (asked INTEGER NOT NULL, answered INTEGER NOT NULL) STRICT;
+  INSERT INTO question VALUES (0, 0);",
 ];
 
 /// The mirror's database.
@@ -60,12 +65,55 @@ impl HeldMirror {
                        settled_paid = excluded.settled_paid, settled_trial = excluded.settled_trial",
                 )
                 .and_then(|mut statement| {
-                    let Claim { boot, held_paid, held_trial, settled_paid, settled_trial } = claim;
-                    statement.execute(params![boot, account, held_paid, held_trial, settled_paid, settled_trial])
+                    let Claim { boot, held, settled } = claim;
+                    statement.execute(params![boot, account, held.paid, held.trial, settled.paid, settled.trial])
                 })
                 .map_err(sql)?;
         }
         transaction.commit().map_err(sql)
+    }
+
+    /// Asks to be told afresh. Returns the question's number.
+    ///
+    /// # Errors
+    /// The mirror cannot be written.
+    pub fn ask(&self) -> Result<i64, StoreError> {
+        self.0
+            .query_row("UPDATE question SET asked = asked + 1 RETURNING asked", [], |row| row.get(0))
+            .map_err(|source| StoreError::sqlite("ask what is held", source))
+    }
+
+    /// The last question that is answered, and the last that was asked.
+    ///
+    /// # Errors
+    /// The mirror cannot be read.
+    pub fn questions(&self) -> Result<(i64, i64), StoreError> {
+        self.0
+            .prepare_cached("SELECT answered, asked FROM question")
+            .and_then(|mut statement| statement.query_row([], |row| Ok((row.get(0)?, row.get(1)?))))
+            .map_err(|source| StoreError::sqlite("look whether it is asked what is held", source))
+    }
+
+    /// All that was held when question `number` was asked has been put.
+    ///
+    /// # Errors
+    /// The mirror cannot be written.
+    pub fn answer(&self, number: i64) -> Result<(), StoreError> {
+        self.0
+            .execute("UPDATE question SET answered = max(answered, ?1)", [number])
+            .map(drop)
+            .map_err(|source| StoreError::sqlite("answer what is held", source))
+    }
+
+    /// Takes back what `boot` told: it tells no longer.
+    ///
+    /// # Errors
+    /// The mirror cannot be written.
+    pub fn forget(&self, boot: &str) -> Result<(), StoreError> {
+        self.0
+            .execute("DELETE FROM held WHERE boot = ?1", [boot])
+            .map(drop)
+            .map_err(|source| StoreError::sqlite("forget what a process holds", source))
     }
 
     /// What each process holds of `account` and has settled.
@@ -90,14 +138,9 @@ impl HeldMirror {
         let mut statement = self.0.prepare_cached(&format!("SELECT {columns} FROM held {filter}")).map_err(sql)?;
         let rows = statement
             .query_map(values, |row| {
-                let claim = Claim {
-                    boot: row.get(1)?,
-                    held_paid: row.get(2)?,
-                    held_trial: row.get(3)?,
-                    settled_paid: row.get(4)?,
-                    settled_trial: row.get(5)?,
-                };
-                Ok((row.get(0)?, claim))
+                let held = Parts { paid: row.get(2)?, trial: row.get(3)? };
+                let settled = Parts { paid: row.get(4)?, trial: row.get(5)? };
+                Ok((row.get(0)?, Claim { boot: row.get(1)?, held, settled }))
             })
             .map_err(sql)?;
         rows.collect::<Result<_, _>>().map_err(sql)

@@ -3,33 +3,40 @@
 //! Every change of a balance is an entry in the same transaction. Written by the gateway's settler and, for grants,
 //! by whichever process is asked to (`ledger/correct.rs`). Must not decide what a response costs.
 
+mod claim;
 mod correct;
 
 use super::StoreError;
 use super::sqlite::{self, Readers};
 use crate::catalog::Price;
-use crate::money::Micro;
+use crate::money::{Micro, Parts};
 use crate::protocol::Protocol;
 use crate::usage::Usage;
-pub use correct::{AdjustDetail, Change, Claim, Posted, Refund, RefundDetail};
+pub use claim::Claim;
+pub use correct::{AdjustDetail, Change, Posted, Refund, RefundDetail, bear};
 use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-const MIGRATIONS: &[&str] = &[include_str!("ledger/001.sql"), include_str!("ledger/002.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("ledger/001.sql"), include_str!("ledger/002.sql"), include_str!("ledger/003.sql")];
 const READERS: usize = 8;
 
 /// The ledger's database.
 pub struct Ledger {
     writer: Mutex<Connection>,
     readers: Readers,
+    /// This process has handed over. Changes under the writer's lock.
+    guest: AtomicBool,
 }
 
-/// An account's row, and how much of what `boot` has settled is already in it: one consistent snapshot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// An account's row, how much of what `boot` has settled is already in it, and what others have set aside: one consistent
+/// snapshot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Account {
     pub paid: Micro,
     pub trial: Micro,
@@ -38,6 +45,9 @@ pub struct Account {
     pub credited: Micro,
     pub applied_paid: Micro,
     pub applied_trial: Micro,
+    /// Set aside by boots other than `boot`.
+    pub claimed_paid: Micro,
+    pub claimed_trial: Micro,
 }
 
 /// An account's row as the audit sees it.
@@ -204,7 +214,7 @@ impl Ledger {
         sqlite::migrate(&mut writer, MIGRATIONS, "bring the ledger up to date")?;
         writer.set_prepared_statement_cache_capacity(64);
         let readers = Readers::open(&path, READERS, "open the ledger for reading")?;
-        Ok(Self { writer: Mutex::new(writer), readers })
+        Ok(Self { writer: Mutex::new(writer), readers, guest: AtomicBool::new(false) })
     }
 
     fn writer(&self) -> MutexGuard<'_, Connection> {
@@ -261,19 +271,13 @@ impl Ledger {
         self.read("read an account's balance", |connection| {
             connection
                 .prepare_cached(
-                    "SELECT a.paid, a.trial, a.trial_ends_at, a.credited, ifnull(p.paid, 0), ifnull(p.trial, 0)
-                     FROM account a LEFT JOIN applied p ON p.boot = ?2 AND p.account = a.id WHERE a.id = ?1",
+                    "SELECT a.paid, a.trial, a.trial_ends_at, a.credited, ifnull(p.paid, 0), ifnull(p.trial, 0),
+                       ifnull(sum(c.paid), 0), ifnull(sum(c.trial), 0)
+                     FROM account a LEFT JOIN applied p ON p.boot = ?2 AND p.account = a.id
+                       LEFT JOIN claim c ON c.account = a.id AND c.boot <> ?2
+                     WHERE a.id = ?1 GROUP BY a.id",
                 )?
-                .query_row([account, boot], |row| {
-                    Ok(Account {
-                        paid: row.get(0)?,
-                        trial: row.get(1)?,
-                        trial_ends_at_ms: row.get(2)?,
-                        credited: row.get(3)?,
-                        applied_paid: row.get(4)?,
-                        applied_trial: row.get(5)?,
-                    })
-                })
+                .query_row([account, boot], account_row)
                 .optional()
         })
     }
@@ -292,17 +296,21 @@ impl Ledger {
     }
 
     /// Enters `endings` in one commit and counts them as applied for `boot`; a request that has ended before is left
-    /// as it was. Returns how many were new.
+    /// as it was. With each goes what it frees of the boot's claim, should that be a guest by now. Returns how many were
+    /// new.
     ///
     /// # Errors
     /// Nothing was entered.
-    pub fn end_requests(&self, endings: &[&Ending], boot: &str) -> Result<usize, StoreError> {
+    pub fn end_requests(&self, endings: &[(&Ending, Parts)], boot: &str) -> Result<usize, StoreError> {
         let mut writer = self.writer();
         let sql = |source| StoreError::sqlite("enter debits", source);
         let transaction = sqlite::write(&mut writer).map_err(sql)?;
         let mut new = 0;
-        for ending in endings {
+        for (ending, freed) in endings {
             new += usize::from(end_request(&transaction, ending).map_err(sql)?);
+            if self.is_guest() && *freed != Parts::ZERO {
+                claim::subtract_claim(&transaction, boot, &ending.account, *freed).map_err(sql)?;
+            }
             // A replay, which has no boot, changes balances that no running process has settled.
             if !boot.is_empty() && (ending.paid.is_positive() || ending.trial.is_positive()) {
                 transaction
@@ -318,16 +326,33 @@ impl Ledger {
         Ok(new)
     }
 
-    /// Forgets what boots other than `live` had applied: their processes are gone.
+    /// Boots that have applied or claimed and are not forgotten.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn boots(&self) -> Result<Vec<String>, StoreError> {
+        self.read("look for processes", |connection| {
+            connection
+                .prepare("SELECT boot FROM claim UNION SELECT boot FROM applied")?
+                .query_map([], |row| row.get(0))?
+                .collect()
+        })
+    }
+
+    /// Forgets what the boots in `dead` had applied and claimed: their processes are gone, and their journals entered.
     ///
     /// # Errors
     /// The ledger cannot be written.
-    pub fn forget_boots(&self, live: &[String]) -> Result<(), StoreError> {
-        let live = serde_json::to_string(live).unwrap_or_default();
-        self.writer()
-            .execute("DELETE FROM applied WHERE boot NOT IN (SELECT value FROM json_each(?1))", [live])
-            .map_err(|source| StoreError::sqlite("forget ended processes", source))?;
-        Ok(())
+    pub fn forget_boots(&self, dead: &[String]) -> Result<(), StoreError> {
+        let dead = serde_json::to_string(dead).unwrap_or_default();
+        let mut writer = self.writer();
+        let sql = |source| StoreError::sqlite("forget ended processes", source);
+        let transaction = sqlite::write(&mut writer).map_err(sql)?;
+        for table in ["applied", "claim"] {
+            let sql_text = format!("DELETE FROM {table} WHERE boot IN (SELECT value FROM json_each(?1))");
+            transaction.execute(&sql_text, [&dead]).map_err(sql)?;
+        }
+        transaction.commit().map_err(sql)
     }
 
     /// Accounts whose trial is over and not yet lapsed.
@@ -448,6 +473,19 @@ impl Ledger {
     ) -> Result<T, StoreError> {
         self.readers.with(read).map_err(|source| StoreError::sqlite(operation, source))
     }
+}
+
+fn account_row(row: &Row<'_>) -> rusqlite::Result<Account> {
+    Ok(Account {
+        paid: row.get(0)?,
+        trial: row.get(1)?,
+        trial_ends_at_ms: row.get(2)?,
+        credited: row.get(3)?,
+        applied_paid: row.get(4)?,
+        applied_trial: row.get(5)?,
+        claimed_paid: row.get(6)?,
+        claimed_trial: row.get(7)?,
+    })
 }
 
 const COLUMNS: &str = "seq, kind, ref, account, at, d_paid, d_trial, bal_paid, bal_trial, writeoff, detail, prev, hash";

@@ -34,9 +34,9 @@ pub struct Log {
     /// The head, and then the client left of its own will.
     aborted: HashSet<String>,
     /// The head, and no end: the gateway died.
-    cut: HashSet<String>,
+    pub cut: HashSet<String>,
     /// Answers that were neither; there should be none.
-    odd: Vec<String>,
+    pub odd: Vec<String>,
 }
 
 impl Log {

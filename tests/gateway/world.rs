@@ -190,14 +190,28 @@ impl World {
         self.dir.path().join("data")
     }
 
+    fn spawn_gateway(&self, arguments: &[&str]) -> Child {
+        let log = std::fs::File::options().create(true).append(true).open(self.log_path()).unwrap();
+        let mut command = Command::new(BINARY);
+        command.args(arguments).arg("-c").arg(&self.config).stdout(Stdio::null()).stderr(log);
+        command.spawn().expect("start the gateway")
+    }
+
+    /// Has a new process take over from the one that runs. Returns the old one, which finishes its work.
+    pub fn upgrade(&mut self) -> Child {
+        let successor = self.spawn_gateway(&["run", "--upgrade"]);
+        wait_for("the successor to wait", SOON, || self.log().contains("waiting for the running gateway").then_some(()));
+        self.signal("QUIT");
+        let old = self.gateway.replace(successor).expect("a running gateway");
+        wait_for("the successor to listen", SOON, || (self.log().matches("listening on").count() > 1).then_some(()));
+        old
+    }
+
     /// Starts the gateway and waits until it is ready; how long that took.
     pub fn start_gateway(&mut self) -> Duration {
         assert!(self.gateway.is_none(), "one gateway at a time");
         let began = Instant::now();
-        let log = std::fs::File::options().create(true).append(true).open(self.log_path()).unwrap();
-        let mut command = Command::new(BINARY);
-        command.args(["run", "-c"]).arg(&self.config).stdout(Stdio::null()).stderr(log);
-        self.gateway = Some(command.spawn().expect("start the gateway"));
+        self.gateway = Some(self.spawn_gateway(&["run"]));
         wait_for("the gateway to be ready", SOON, || {
             let died = self.gateway.as_mut().unwrap().try_wait().unwrap();
             assert!(died.is_none(), "the gateway ended at its start: {died:?}\n{}", self.log());

@@ -162,7 +162,7 @@ fn a_ledger_of_the_first_version_keeps_its_entries_and_takes_corrections() {
     // Back to the form that the first version left, entries and all.
     old.execute_batch(
         "CREATE TABLE kept AS SELECT * FROM entry; DROP TABLE entry; CREATE TABLE a AS SELECT * FROM account;
-         PRAGMA foreign_keys = OFF; DROP TABLE account; DROP TABLE applied; DROP TABLE price_version;",
+         PRAGMA foreign_keys = OFF; DROP TABLE account; DROP TABLE applied; DROP TABLE price_version; DROP TABLE claim;",
     )
     .unwrap();
     old.execute_batch(include_str!("../../store/ledger/001.sql")).unwrap();

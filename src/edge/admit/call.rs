@@ -271,7 +271,8 @@ impl Order<'_> {
             model: Arc::clone(self.model),
             surface: self.surface,
         };
-        let reserved = gateway.billing.reserve(opening, &quote, self.strict, clock::now_ms());
+        let reserve = || gateway.billing.reserve(opening, &quote, self.strict, clock::now_ms());
+        let reserved = if gateway.billing.is_guest() { tokio::task::block_in_place(reserve) } else { reserve() };
         let (hold, limit) = reserved.map_err(|refused| refusal(&refused))?;
         let hold = Some(hold);
         if limit == quote.output_limit {

@@ -4,8 +4,9 @@
 //! two would be lost. Every check stands in the transaction that posts. Must not change an entry: a mistake is corrected
 //! by another one.
 
+use super::claim::{self, Claim};
 use super::{COLUMNS, Entry, Ledger, append, balances, entry};
-use crate::money::{MICRO_MAX, Micro};
+use crate::money::{MICRO_MAX, Micro, Parts};
 use crate::store::StoreError;
 use crate::store::sqlite;
 use rusqlite::{OptionalExtension, Transaction, params};
@@ -35,6 +36,12 @@ pub struct Change<'a> {
     pub at_ms: i64,
 }
 
+impl Change<'_> {
+    fn kind(&self) -> &'static str {
+        if self.reason.is_some() { "adjust" } else { "grant" }
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 pub struct Refund<'a> {
     pub reference: &'a str,
@@ -42,16 +49,6 @@ pub struct Refund<'a> {
     /// `None`: what has not been refunded yet.
     pub amount: Option<Micro>,
     pub at_ms: i64,
-}
-
-/// What a running process holds of an account, and what it has settled since it began.
-#[derive(Debug, Clone)]
-pub struct Claim {
-    pub boot: String,
-    pub held_paid: Micro,
-    pub held_trial: Micro,
-    pub settled_paid: Micro,
-    pub settled_trial: Micro,
 }
 
 /// The detail of a refund's entry.
@@ -103,20 +100,33 @@ impl Ledger {
         })
     }
 
+    /// The reference has been counted for a post of its kind.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn knows(&self, change: &Change<'_>) -> Result<bool, StoreError> {
+        self.read("look for a reference", |connection| {
+            connection
+                .prepare_cached("SELECT 1 FROM entry WHERE kind = ?1 AND ref = ?2")?
+                .exists([change.kind(), change.reference])
+        })
+    }
+
     /// Grants, or adjusts. What is taken never touches what running processes hold nor goes below zero: the paid credit
-    /// bears it first, then a trial that runs. `claims` is asked inside the transaction, so that what it says and the
-    /// balance are of one moment.
+    /// bears it first, then a trial that runs. `told` is asked inside the transaction, so that what it says and the
+    /// balance are of one moment. What `boot` has claimed of the account is given up with it.
     ///
     /// # Errors
     /// The rules forbid it, or the ledger cannot be written.
     pub fn change(
         &self,
         change: &Change<'_>,
-        claims: impl FnOnce() -> Result<Vec<Claim>, StoreError>,
+        boot: &str,
+        told: impl FnOnce() -> Result<Vec<Claim>, StoreError>,
     ) -> Result<Posted, StoreError> {
         let sql = |source| StoreError::sqlite("change a balance", source);
         let Change { reference, account, amount, reason, at_ms } = *change;
-        let kind = if reason.is_some() { "adjust" } else { "grant" };
+        let kind = change.kind();
         let detail = reason.map(|reason| encode(&AdjustDetail { reason: reason.into() })).transpose()?;
         let detail = detail.unwrap_or_default();
         self.correct(sql, |transaction| {
@@ -126,17 +136,13 @@ impl Ledger {
             }
             let mut parts = (amount, Micro::ZERO);
             if amount < Micro::ZERO {
-                let free = free(transaction, account, &claims()?, at_ms).map_err(sql)?;
-                let asked = Micro::ZERO.minus(amount);
-                let paid = asked.min(free.0);
-                let trial = asked.minus(paid);
-                if trial > free.1 {
-                    let free = free.0.plus(free.1);
-                    return Err(StoreError::Refused(format!(
-                        "take {asked} from account {account}: {free} are neither spent nor held by a running request"
-                    )));
-                }
+                let free = free(transaction, account, boot, &told()?, at_ms).map_err(sql)?;
+                let Parts { paid, trial } = bear(change, free)?;
                 parts = (Micro::ZERO.minus(paid), Micro::ZERO.minus(trial));
+                transaction
+                    .prepare_cached("DELETE FROM claim WHERE boot = ?1 AND account = ?2")
+                    .and_then(|mut statement| statement.execute([boot, account]))
+                    .map_err(sql)?;
             }
             let posted = post(transaction, Entry::new(kind, reference, account, at_ms, parts, detail), sql)?;
             if amount.is_positive() {
@@ -239,20 +245,32 @@ fn trial_ends(transaction: &Transaction<'_>, account: &str) -> rusqlite::Result<
 fn free(
     transaction: &Transaction<'_>,
     account: &str,
-    claims: &[Claim],
+    boot: &str,
+    told: &[Claim],
     at_ms: i64,
-) -> rusqlite::Result<(Micro, Micro)> {
-    let (mut paid, mut trial) = balances(transaction, account).optional()?.unwrap_or_default();
-    for claim in claims {
-        let applied: Option<(Micro, Micro)> = transaction
-            .prepare_cached("SELECT paid, trial FROM applied WHERE boot = ?1 AND account = ?2")?
-            .query_row([&claim.boot, account], |row| Ok((row.get(0)?, row.get(1)?)))
-            .optional()?;
-        let applied = applied.unwrap_or_default();
-        // What the mirror has not yet heard of being settled may be applied already: nothing is on its way then.
-        paid = paid.minus(claim.held_paid).minus(claim.settled_paid.minus(applied.0).or_zero());
-        trial = trial.minus(claim.held_trial).minus(claim.settled_trial.minus(applied.1).or_zero());
+) -> rusqlite::Result<Parts> {
+    let (paid, trial) = balances(transaction, account).optional()?.unwrap_or_default();
+    let mut free = Parts { paid, trial }.minus(claim::claimed_by_others(transaction, account, boot)?);
+    for claim in told {
+        free = free.minus(claim.held).minus(claim::outstanding(transaction, account, claim)?);
     }
     let runs = trial_ends(transaction, account)?.is_some_and(|ends| at_ms < ends);
-    Ok((paid.or_zero(), if runs { trial.or_zero() } else { Micro::ZERO }))
+    Ok(Parts { trial: if runs { free.trial } else { Micro::ZERO }, ..free }.or_zero())
+}
+
+/// What of a taking falls on which bucket, of what is free in them.
+///
+/// # Errors
+/// They do not bear it.
+pub fn bear(change: &Change<'_>, free: Parts) -> Result<Parts, StoreError> {
+    let asked = Micro::ZERO.minus(change.amount);
+    let paid = asked.min(free.paid);
+    let trial = asked.minus(paid);
+    if trial > free.trial {
+        let (account, free) = (change.account, free.total());
+        return Err(StoreError::Refused(format!(
+            "take {asked} from account {account}: {free} are neither spent nor held by a running request"
+        )));
+    }
+    Ok(Parts { paid, trial })
 }

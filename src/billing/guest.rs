@@ -1,0 +1,146 @@
+//! Taking credit beside the process that admits: a command, or a gateway that has handed over and finishes its work.
+//!
+//! The one that admits decides in memory, so a guest cannot look: it claims first, in the ledger, where every later
+//! admission sees it; then has the one that admits tell what it held until then; then looks whether the account bears
+//! both. Of two that race one or both are refused, never is credit taken twice. Must not be on the path of requests
+//! where nothing has been handed over.
+
+use super::holds::{Refused, Standing};
+use super::journal::{self, Place};
+use super::pricing::Quote;
+use super::{Billing, Hold, Opening, Serving, decide, owner};
+use crate::money::Parts;
+use crate::store::StoreError;
+use crate::store::holds::HeldMirror;
+use crate::store::ledger::{self, Account, Change, Claim, Posted};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long the process that admits may take to tell what it holds: it does so every 20 ms.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(2);
+/// A guest that claimed what was held meanwhile looks again, now knowing it.
+const TRIES: u32 = 3;
+
+impl Billing {
+    /// Hands admission over to another process: what this one holds becomes claims, and whoever waits for the right to
+    /// serve gets it. What runs is finished and settled as before; new requests are admitted as a guest's.
+    ///
+    /// # Errors
+    /// The ledger cannot be written; this process goes on as it was.
+    pub fn hand_over(&self) -> Result<(), StoreError> {
+        let Some(serving) = &self.0.serving else { return Ok(()) };
+        serving.holds.hand_over(&self.0.ledger)?;
+        drop(serving.owner.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
+        Ok(())
+    }
+
+    /// Admission may have to ask another process, and takes its time: not to be done on a thread that serves.
+    pub fn is_guest(&self) -> bool {
+        self.0.ledger.is_guest()
+    }
+
+    /// As [`Billing::reserve`], beside the process that admits. May wait for it.
+    pub(super) fn reserve_as_guest(
+        &self,
+        serving: &Serving,
+        opening: Opening,
+        quote: &Quote,
+        exact: bool,
+        now_ms: i64,
+    ) -> Result<(Hold, u64), Refused> {
+        let unavailable = |error: StoreError| Refused::Unavailable(error.to_string());
+        let (boot, account) = (self.boot(), &opening.account);
+        for _ in 0..TRIES {
+            let mut limit = 0;
+            let judge = |row: Account| -> Result<Parts, Refused> {
+                let open = serving.holds.open_requests(account);
+                let standing = Standing::of(row, Parts::default(), Parts::default(), open, now_ms);
+                let (amount, output_limit) = decide(&standing, quote, exact, serving.most_open_per_account, now_ms)?;
+                limit = output_limit;
+                Ok(standing.available.take(amount))
+            };
+            let told = self.told_by_others(account).map_err(unavailable)?;
+            let parts = self.0.ledger.set_aside(boot, account, &told, judge)?;
+            let outcome = self.is_borne(account);
+            if !matches!(outcome, Ok(true)) {
+                self.give_claim_back(account, parts);
+            }
+            if outcome.map_err(unavailable)? {
+                serving.holds.add(account, parts);
+                return Hold::open(self, opening, parts, now_ms)
+                    .map(|hold| (hold, limit))
+                    .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")));
+            }
+        }
+        Err(Refused::Unavailable("its credit is being taken by others at this moment".into()))
+    }
+
+    /// Posts a change that takes, from a process that admits nothing.
+    pub(super) fn take_as_guest(&self, change: &Change<'_>) -> Result<Posted, StoreError> {
+        let account = change.account;
+        let told = || self.told_by_others(account);
+        if self.0.ledger.knows(change)? {
+            return self.0.ledger.change(change, "", told);
+        }
+        let place = Place::begin(&self.0.data_dir)?;
+        let judge = |row: Account| {
+            let standing = Standing::of(row, Parts::default(), Parts::default(), 0, change.at_ms);
+            ledger::bear(change, standing.available)
+        };
+        let claimed = self.0.ledger.set_aside(&place.boot, account, &told()?, judge);
+        let posted = claimed.and_then(|parts| {
+            ask(&self.0.data_dir)
+                .and_then(|()| self.0.ledger.change(change, &place.boot, told))
+                .inspect_err(|_| drop(self.0.ledger.release_claim(&place.boot, account, parts)))
+        });
+        self.0.ledger.forget_boots(std::slice::from_ref(&place.boot))?;
+        place.leave();
+        posted
+    }
+
+    /// Whether the account bears all claims beside what the process that admits held when it is asked now.
+    fn is_borne(&self, account: &str) -> Result<bool, StoreError> {
+        ask(&self.0.data_dir)?;
+        self.0.ledger.bears_claims(account, &self.told_by_others(account)?)
+    }
+
+    pub(super) fn give_claim_back(&self, account: &str, parts: Parts) {
+        if !self.is_guest() {
+            return;
+        }
+        if let Err(error) = self.0.ledger.release_claim(self.boot(), account, parts) {
+            log::error!("{error}; it stays set aside until this process ends");
+        }
+    }
+
+    /// What living processes other than this one tell that they hold of the account.
+    pub(super) fn told_by_others(&self, account: &str) -> Result<Vec<Claim>, StoreError> {
+        let live = journal::live_boots(&self.0.data_dir);
+        let told = HeldMirror::open(&self.0.data_dir)?.of(account)?;
+        Ok(told.into_iter().filter(|claim| claim.boot != self.boot() && live.contains(&claim.boot)).collect())
+    }
+}
+
+impl From<StoreError> for Refused {
+    fn from(error: StoreError) -> Self {
+        Self::Unavailable(error.to_string())
+    }
+}
+
+/// Has the process that admits tell what it holds. Where there is none, whoever comes next begins with the claims.
+fn ask(data_dir: &Path) -> Result<(), StoreError> {
+    if !owner::is_taken(data_dir) {
+        return Ok(());
+    }
+    let mirror = HeldMirror::open(data_dir)?;
+    let question = mirror.ask()?;
+    let began = Instant::now();
+    while mirror.questions()?.0 < question && owner::is_taken(data_dir) {
+        if began.elapsed() > ANSWER_WITHIN {
+            return Err(StoreError::Unusable("the gateway that serves does not tell what it holds".into()));
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}

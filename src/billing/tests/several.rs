@@ -1,0 +1,159 @@
+//! Several processes on one balance: a gateway that has handed over beside its successor, commands beside both.
+//!
+//! Each `Billing` here is what one process has; nothing but files is shared between them.
+
+use super::*;
+use std::sync::atomic::AtomicBool;
+
+/// A gateway with ten credits and three of them held, and its successor.
+fn handed_over(dir: &Path) -> (Billing, Vec<Hold>, Billing) {
+    let old = serving(dir);
+    account_with(&old, 10);
+    let (quote, _) = one_credit();
+    let held = (0..3).map(|index| old.reserve(opening(&format!("req_old_{index}")), &quote, true, NOW).unwrap().0);
+    let held = held.collect();
+    let successor = std::thread::scope(|scope| {
+        let successor = scope.spawn(|| Billing::succeed(dir, &Limits::default()).unwrap());
+        old.hand_over().unwrap();
+        successor.join().unwrap()
+    });
+    (old, held, successor)
+}
+
+fn admitted(billing: &Billing, name: &str, tries: usize) -> Vec<Hold> {
+    let (quote, _) = one_credit();
+    (0..tries)
+        .filter_map(|index| Some(billing.reserve(opening(&format!("req_{name}_{index}")), &quote, true, NOW).ok()?.0))
+        .collect()
+}
+
+fn settle_all(billing: &Billing, holds: Vec<Hold>) {
+    let (_, usage) = one_credit();
+    for hold in holds {
+        assert_eq!(billing.settle(hold, usage, Outcome::Completed, false, NOW).unwrap(), Micro::new(1_000_000));
+    }
+}
+
+#[test]
+fn a_second_gateway_does_not_start_on_a_folder_that_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let billing = serving(dir.path());
+    let error = Billing::serve(dir.path(), &Limits::default()).err().unwrap().to_string();
+    assert!(error.contains(&format!("process {}", std::process::id())) && error.contains("--upgrade"), "{error}");
+    drop(billing);
+    Billing::serve(dir.path(), &Limits::default()).unwrap();
+}
+
+#[test]
+fn a_successor_sees_what_its_predecessor_holds_and_gets_it_as_that_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let (old, mut held, new) = handed_over(dir.path());
+    assert_eq!(balance(&new), "10 held 3 available 7");
+    let mine = admitted(&new, "new", 20);
+    assert_eq!(mine.len(), 7, "what the predecessor holds is not free");
+    wait_for("the predecessor to know", || balance(&old) == "10 held 10 available 0");
+    assert!(admitted(&old, "late", 3).is_empty(), "nor is what the successor holds");
+    let (_, usage) = one_credit();
+    let half = Usage { output: 0, ..usage };
+    old.settle(held.remove(0), half, Outcome::Completed, false, NOW).unwrap();
+    wait_for("the first", || balance(&new) == "9.5 held 9 available 0.5");
+    old.release(held.remove(0), Outcome::VendorError, NOW);
+    wait_for("the second", || balance(&new) == "9.5 held 8 available 1.5");
+    let late = admitted(&old, "late", 3);
+    assert_eq!(late.len(), 1, "what is free the predecessor may have as well");
+    assert_eq!(balance(&new), "9.5 held 9 available 0.5");
+    settle_all(&old, late);
+    settle_all(&old, held);
+    settle_all(&new, mine);
+    old.finish();
+    wait_for("all", || balance(&new) == "0.5 held 0 available 0.5");
+    assert_sound(&new, 10);
+}
+
+#[test]
+fn what_a_predecessor_held_that_died_is_free_again_and_what_it_had_finished_is_debited() {
+    let dir = tempfile::tempdir().unwrap();
+    let (old, mut held, new) = handed_over(dir.path());
+    let (_, usage) = one_credit();
+    // Its journal has the end of one; the ledger has it or not.
+    old.settle(held.remove(0), usage, Outcome::Completed, false, NOW).unwrap();
+    held.into_iter().for_each(Hold::abandon);
+    drop(old);
+    wait_for("the dead one's affairs", || balance(&new) == "9 held 0 available 9");
+    let receipts = new.receipts(ACCOUNT, None, 10).unwrap();
+    let of = |outcome| receipts.iter().filter(|receipt| receipt.detail.outcome == outcome).count();
+    assert_eq!((of(Outcome::Completed), of(Outcome::Interrupted)), (1, 2));
+    assert_sound(&new, 1);
+}
+
+#[test]
+fn credit_for_ten_admits_exactly_ten_in_two_processes_that_race() {
+    for round in 0..if std::env::var_os("GATEWAY_LONG").is_some() { 100 } else { 5 } {
+        let dir = tempfile::tempdir().unwrap();
+        let (old, held, new) = handed_over(dir.path());
+        drop(held);
+        wait_for("ten to be free", || balance(&new) == "10 held 0 available 10");
+        let (mut mine, mut theirs) = std::thread::scope(|scope| {
+            let mine = scope.spawn(|| admitted(&new, "new", 32));
+            let theirs = scope.spawn(|| admitted(&old, "old", 32));
+            (mine.join().unwrap(), theirs.join().unwrap())
+        });
+        // Of two that race for the last credit both may be refused; afterwards it is there for either.
+        mine.extend(admitted(&new, "rest", 10));
+        assert_eq!(mine.len() + theirs.len(), 10, "round {round}: {} and {}", mine.len(), theirs.len());
+        settle_all(&old, theirs.split_off(0));
+        settle_all(&new, mine);
+        wait_for("all to be debited", || new.receipts(ACCOUNT, None, 100).unwrap().len() == 13);
+        assert_eq!(balance(&new), "0 held 0 available 0");
+        let unborne = new.receipts(ACCOUNT, None, 100).unwrap();
+        assert!(unborne.iter().all(|receipt| receipt.writeoff == Micro::ZERO));
+        assert_sound(&new, 10);
+    }
+}
+
+/// Requests that take what is free the moment it is, and commands that take as well: the holds were all good.
+#[test]
+fn a_command_never_takes_what_a_request_was_just_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let billing = serving(dir.path());
+    account_with(&billing, 3);
+    let (taken, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let rounds = 150;
+    std::thread::scope(|scope| {
+        let (dir, taken, billing, is_over) = (dir.path(), &taken, &billing, &is_over);
+        scope.spawn(move || {
+            for round in 0..rounds {
+                let holds = admitted(billing, &format!("{round}"), 4);
+                std::thread::sleep(Duration::from_millis(1));
+                settle_all(billing, holds);
+                billing.grant(ACCOUNT, Micro::new(3_000_000), &format!("round {round}"), NOW).unwrap();
+            }
+            is_over.store(true, Ordering::Release);
+        });
+        for thread in 0..2 {
+            scope.spawn(move || {
+                let operator = Billing::open(dir).unwrap();
+                for turn in 0.. {
+                    if is_over.load(Ordering::Acquire) {
+                        break;
+                    }
+                    let amount = Micro::new(-1_000_000);
+                    let reference = format!("{thread} {turn}");
+                    match operator.adjust(ACCOUNT, amount, &reference, "a test", NOW) {
+                        Ok(_) => taken.fetch_add(1, Ordering::Relaxed),
+                        Err(StoreError::Refused(_)) => 0,
+                        Err(other) => panic!("{other}"),
+                    };
+                }
+            });
+        }
+    });
+    assert!(taken.load(Ordering::Relaxed) > 0, "the commands were never quick enough");
+    wait_for("the ledger", || balance(&billing).contains("held 0"));
+    let receipts = billing.receipts(ACCOUNT, None, 10_000).unwrap();
+    assert!(receipts.len() > 100, "{} requests", receipts.len());
+    for receipt in &receipts {
+        assert_eq!((receipt.writeoff, receipt.credits), (Micro::ZERO, Micro::new(1_000_000)), "{}", receipt.request_id);
+    }
+    assert_sound(&billing, receipts.len() as u64);
+}
