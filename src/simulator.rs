@@ -60,6 +60,8 @@
 //! | `calls` | `interleaved` `zero` `noid` `noindex` `whole` `repeat` `double` `legacy` | chat: fragments of parallel calls alternate; all of them have index 0; they have no id; no index; a call in one chunk; id and name in every fragment; two fragments of a call in one chunk; `function_call` (also if the request has `functions`). messages: `whole` puts the input into the start of the block |
 //! | `shape` | `array` `nochoices` `error` | chat: content is an array of parts; no choices; either vendor: an error with status 200 |
 //! | `min_output` | tokens | chat: an output limit below this is the 400 of a reasoning model that could not finish |
+//! | `overrun` | flag | the output limit is ignored, as some compatible servers do |
+//! | `chatter` | flag | behind its last event the stream goes on with comments, without end |
 //! | `strict` | flag | the vendor also refuses what it bears for the sake of tests that pass bodies on: unknown fields that start with `x_` or stand in `stream_options`, `max_tokens` for a chat model that reasons, temperature 1 where sampling is fixed, an output limit above the model's beside `bytes` |
 //! | `lenient` | flag | the vendor checks no more than it needs to answer |
 //!
@@ -70,6 +72,13 @@
 //! block nobody knows), `refusal` (chat's words). Chat leaves out searches and unknown blocks, and shows redacted
 //! thinking in `reasoning_details` only. If `blocks` has a tool and the last turn is a tool result, the
 //! answer is `text` instead.
+//!
+//! # What is counted
+//!
+//! `/_sim/stats` has the counters, `/_sim/requests?last=N` the last requests in full, each with what its
+//! answer came to: `answer` has the true token counts (`usage`), the `events` that were written, the bytes
+//! of text, thinking and arguments in them (`shown_bytes`), and its `end`: `running`, `sent` as planned,
+//! or `gone`, because the client was.
 //!
 //! # What is refused
 //!

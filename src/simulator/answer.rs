@@ -54,7 +54,7 @@ impl Answer {
                 searches: u64::try_from(searches).unwrap_or(u64::MAX),
             },
         };
-        let produced = answer.apply_limit(turn.max_tokens);
+        let produced = answer.apply_limit(turn.max_tokens.filter(|_| !behaviour.overrun));
         let choices = u64::try_from(turn.choices).unwrap_or(1);
         let produced = produced.saturating_mul(choices);
         answer.usage.output = behaviour.output.unwrap_or(produced);

@@ -71,6 +71,8 @@ pub struct Behaviour {
     pub error_type: Option<String>,
     pub error_code: Option<String>,
     pub min_output: Option<u64>,
+    pub overrun: bool,
+    pub chatter: bool,
     pub strict: bool,
     pub lenient: bool,
 }
@@ -174,6 +176,8 @@ impl Behaviour {
             "error_type" => self.error_type = Some(value.to_owned()),
             "error_code" => self.error_code = Some(value.to_owned()),
             "min_output" => self.min_output = Some(number(key, value)?),
+            "overrun" => self.overrun = flag(key, value)?,
+            "chatter" => self.chatter = flag(key, value)?,
             "strict" => self.strict = flag(key, value)?,
             "lenient" => self.lenient = flag(key, value)?,
             _ => return Err(format!("unknown key '{key}'")),

@@ -84,6 +84,19 @@ impl Reply {
         self.steps.len()
     }
 
+    pub fn usage(&self) -> Usage {
+        self.answer.usage
+    }
+
+    /// The bytes of output that the event at `index` shows.
+    pub fn shown_bytes(&self, index: usize) -> usize {
+        match self.steps.get(index) {
+            Some((_, Step::Piece(_, range))) => range.len(),
+            Some((_, Step::Calls(entries))) => entries.iter().map(|(_, _, range)| range.len()).sum(),
+            _ => 0,
+        }
+    }
+
     /// The data of the event at `index`.
     pub fn event(&self, index: usize) -> Option<String> {
         let (choice, step) = self.steps.get(index)?;

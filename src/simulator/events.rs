@@ -36,6 +36,14 @@ impl Events {
         }
     }
 
+    /// The bytes of output that the event at `index` shows.
+    pub fn shown_bytes(&self, index: usize) -> usize {
+        match &self.reply {
+            Reply::Chat(reply) => reply.shown_bytes(index),
+            Reply::Messages(reply) => reply.shown_bytes(index),
+        }
+    }
+
     /// The vendor's error event.
     pub fn error(&self, line_end: &str) -> String {
         frame(self.named("error"), &self.error, line_end)

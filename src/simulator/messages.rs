@@ -11,6 +11,7 @@ use super::behaviour::{Behaviour, Calls, Refusal, UsageMode};
 use super::json::quote;
 use super::part::Part;
 use super::request::Turn;
+use super::usage::Usage;
 
 #[derive(Debug)]
 pub struct Reply {
@@ -87,6 +88,18 @@ impl Reply {
     /// Events in a stream.
     pub fn len(&self) -> usize {
         self.steps.len()
+    }
+
+    pub fn usage(&self) -> Usage {
+        self.answer.usage
+    }
+
+    /// The bytes of output that the event at `index` shows.
+    pub fn shown_bytes(&self, index: usize) -> usize {
+        match self.steps.get(index) {
+            Some(Step::Delta(_, range)) => range.len(),
+            _ => 0,
+        }
     }
 
     /// The name and the data of the event at `index`.

@@ -11,6 +11,7 @@ use super::events::Events;
 use super::http::{Connection, Gone, Request};
 use super::pages;
 use super::sink::{Framing, Sink};
+use super::stats::Tally;
 use super::vendor::{Body, Plan, Server};
 
 const HUGE_HEADER_BYTES: usize = 2 * 1024 * 1024;
@@ -20,6 +21,9 @@ const STREAM_HEAD: &str = "content-type: text/event-stream; charset=utf-8\r\ncac
 const CHUNKED: &str = "transfer-encoding: chunked\r\n";
 /// A sender this far behind its schedule starts a new one instead of catching up.
 const BEHIND_MAX: Duration = Duration::from_millis(20);
+
+/// Between two comments of a stream that does not end.
+const CHATTER: Duration = Duration::from_millis(50);
 
 /// What becomes of the connection after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,28 +41,37 @@ pub async fn play(connection: &mut Connection, server: &Server, request: Request
         let answered = pages::answer(connection, server, &request).await;
         return answered.map_or(After::Closed, |()| After::Next);
     }
-    server.stats.started(&request);
+    let record = server.stats.started(&request);
     let after = match server.plan(&request) {
         None => Ok(After::Close),
-        Some(plan) => send(connection, server, &request, &plan).await,
+        Some(plan) => {
+            record.answer.plan(plan.usage);
+            send(connection, server, &request, &plan, &record.answer).await
+        }
     };
     match after {
         Ok(After::Next) if !request.keeps_alive => {
-            server.stats.completed();
+            server.stats.completed(&record);
             After::Close
         }
         Ok(after) => {
-            server.stats.completed();
+            server.stats.completed(&record);
             after
         }
         Err(Gone) => {
-            server.stats.client_gone();
+            server.stats.client_gone(&record);
             After::Closed
         }
     }
 }
 
-async fn send(connection: &mut Connection, server: &Server, request: &Request, plan: &Plan) -> Result<After, Gone> {
+async fn send(
+    connection: &mut Connection,
+    server: &Server,
+    request: &Request,
+    plan: &Plan,
+    tally: &Tally,
+) -> Result<After, Gone> {
     let behaviour = &plan.behaviour;
     if !behaviour.delay.is_zero() {
         connection.pause_until(Instant::now() + behaviour.delay).await?;
@@ -87,7 +100,7 @@ async fn send(connection: &mut Connection, server: &Server, request: &Request, p
             head.push_str("content-type: application/json\r\n");
             send_whole(connection, behaviour, head, br#"{"id":"x","content":[]}"#).await
         }
-        Body::Stream(events) => send_stream(connection, behaviour, head, events).await,
+        Body::Stream(events) => send_stream(connection, behaviour, head, events, tally).await,
     }
 }
 
@@ -135,6 +148,7 @@ async fn send_stream(
     behaviour: &Behaviour,
     mut head: String,
     events: &Events,
+    tally: &Tally,
 ) -> Result<After, Gone> {
     let line_end = if behaviour.crlf { "\r\n" } else { "\n" };
     let claims_length = behaviour.garbage == Some(Garbage::Length);
@@ -182,7 +196,13 @@ async fn send_stream(
             sink.write(events.keep_alive(kind, line_end).as_bytes()).await?;
         }
         sink.write(events.event(index, line_end).as_bytes()).await?;
+        tally.wrote(events.shown_bytes(index));
         index += 1;
+    }
+    while behaviour.chatter {
+        sink.write(b": still here\n\n").await?;
+        sink.settle().await?;
+        sink.connection.pause_until(Instant::now() + CHATTER).await?;
     }
     if claims_length {
         sink.settle().await?;

@@ -4,15 +4,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::http::Request;
+use super::usage::Usage;
 
-const REQUESTS_KEPT: usize = 64;
+const REQUESTS_KEPT: usize = 256;
 const BODY_BYTES_KEPT: usize = 64 * 1024;
 const NAMES_MAX: usize = 256;
 
@@ -37,7 +38,7 @@ struct Tables {
 }
 
 #[derive(Debug)]
-struct Record {
+pub(super) struct Record {
     number: u64,
     method: String,
     target: String,
@@ -45,6 +46,45 @@ struct Record {
     body_length: usize,
     body_sha256: String,
     body: Option<Bytes>,
+    pub answer: Tally,
+}
+
+/// What an answer came to, while it is sent and after.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    usage: OnceLock<Usage>,
+    events: AtomicU64,
+    shown_bytes: AtomicU64,
+    end: OnceLock<&'static str>,
+}
+
+impl Tally {
+    /// What the answer uses if it is sent whole; none if it is no answer of a model.
+    pub fn plan(&self, usage: Option<Usage>) {
+        if let Some(usage) = usage {
+            // One request is answered once.
+            let _ = self.usage.set(usage);
+        }
+    }
+
+    /// One event more, which shows so many bytes of output.
+    pub fn wrote(&self, shown_bytes: usize) {
+        self.events.fetch_add(1, Relaxed);
+        self.shown_bytes.fetch_add(u64::try_from(shown_bytes).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    fn show(&self) -> Value {
+        let usage = self.usage.get().map(|usage| {
+            let Usage { input, cache_read, write_5m, write_1h, output, .. } = usage;
+            json!({"input": input, "cache_read": cache_read, "write_5m": write_5m, "write_1h": write_1h, "output": output})
+        });
+        json!({
+            "usage": usage,
+            "events": self.events.load(Relaxed),
+            "shown_bytes": self.shown_bytes.load(Relaxed),
+            "end": self.end.get().unwrap_or(&"running"),
+        })
+    }
 }
 
 impl Stats {
@@ -58,11 +98,11 @@ impl Stats {
     }
 
     /// A request has been read whole; its answer starts now.
-    pub(super) fn started(&self, request: &Request) {
+    pub(super) fn started(&self, request: &Request) -> Arc<Record> {
         let number = self.requests.fetch_add(1, Relaxed) + 1;
         self.in_flight.fetch_add(1, Relaxed);
         let kept = request.body.len() <= BODY_BYTES_KEPT;
-        let record = Record {
+        let record = Arc::new(Record {
             number,
             method: request.method.clone(),
             target: request.target.clone(),
@@ -71,13 +111,15 @@ impl Stats {
             body_sha256: hex(&Sha256::digest(&request.body)),
             // A copy: a slice would keep the whole read buffer alive.
             body: kept.then(|| Bytes::copy_from_slice(&request.body)),
-        };
+            answer: Tally::default(),
+        });
         let mut tables = self.tables();
         count(&mut tables.paths, &format!("{} {}", request.method, request.path()));
         if tables.last.len() == REQUESTS_KEPT {
             tables.last.pop_front();
         }
-        tables.last.push_back(Arc::new(record));
+        tables.last.push_back(Arc::clone(&record));
+        record
     }
 
     pub(super) fn count_model(&self, model: &str) {
@@ -89,13 +131,15 @@ impl Stats {
     }
 
     /// The answer is over; `completed` says that it was sent as planned, whatever the plan.
-    pub(super) fn completed(&self) {
+    pub(super) fn completed(&self, record: &Record) {
+        let _ = record.answer.end.set("sent");
         self.completed.fetch_add(1, Relaxed);
         self.in_flight.fetch_sub(1, Relaxed);
     }
 
     /// The answer is over because the client went away.
-    pub(super) fn client_gone(&self) {
+    pub(super) fn client_gone(&self, record: &Record) {
+        let _ = record.answer.end.set("gone");
         self.client_gone.fetch_add(1, Relaxed);
         self.in_flight.fetch_sub(1, Relaxed);
     }
@@ -149,6 +193,7 @@ impl Record {
             "headers": self.headers,
             "body_length": self.body_length,
             "body_sha256": self.body_sha256,
+            "answer": self.answer.show(),
         });
         if with_body {
             shown["body"] = match &self.body {

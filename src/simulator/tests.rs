@@ -196,3 +196,15 @@ async fn a_broken_endpoint_breaks_every_call() {
     assert_eq!(simulator.get("/_sim/stats").await["requests"], 1);
     assert!(parse_fault("status=20").is_err());
 }
+
+#[tokio::test]
+async fn an_overrun_passes_the_limit_and_what_was_shown_is_on_record() {
+    let simulator = Simulator::start(Options::default()).await;
+    for (marker, shown) in [("overrun=1 bytes=9000", 9_000), ("bytes=9000", 4_000)] {
+        let answer = simulator.messages(true, &format!("[[sim {marker} input=5 output=7]]")).await;
+        assert!(answer.ended, "{}", answer.text());
+        let record = simulator.get("/_sim/requests?last=1").await[0]["answer"].clone();
+        assert_eq!((&record["shown_bytes"], &record["end"]), (&shown.into(), &"sent".into()), "{record}");
+        assert_eq!((&record["usage"]["input"], &record["usage"]["output"]), (&5.into(), &7.into()), "{record}");
+    }
+}

@@ -14,6 +14,7 @@ use super::events::{Events, Reply};
 use super::http::Request;
 use super::request::Asked;
 use super::stats::hex;
+use super::usage::Usage;
 use super::{Fault, Keys, Options, Stats, chat, checks, messages, request};
 
 const MODELS: [&str; 3] = ["sim-small", "sim-medium", "sim-large"];
@@ -36,6 +37,8 @@ pub struct Plan {
     pub head: String,
     pub behaviour: Behaviour,
     pub body: Body,
+    /// Of a model's answer.
+    pub usage: Option<Usage>,
 }
 
 pub enum Body {
@@ -117,23 +120,23 @@ impl Call<'_> {
         if behaviour.shape == Some(Shape::Error) && !streams {
             return Ok(self.json(200, error.body(self.vendor, &self.request_id()), behaviour));
         }
-        let (whole, reply) = match self.vendor {
+        let (whole, usage, reply) = match self.vendor {
             Vendor::Chat => {
                 let created = Timestamp::now().as_second();
                 let reply = chat::Reply::new(turn, behaviour.clone(), serial, created);
-                ((!streams).then(|| reply.whole()), Reply::Chat(reply))
+                ((!streams).then(|| reply.whole()), reply.usage(), Reply::Chat(reply))
             }
             Vendor::Messages => {
                 let reply = messages::Reply::new(turn, behaviour.clone(), format!("01{serial}"));
-                ((!streams).then(|| reply.whole()), Reply::Messages(reply))
+                ((!streams).then(|| reply.whole()), reply.usage(), Reply::Messages(reply))
             }
         };
         if let Some(whole) = whole {
-            return Ok(self.json(200, whole, behaviour));
+            return Ok(Plan { usage: Some(usage), ..self.json(200, whole, behaviour) });
         }
         let error = error.event(self.vendor, &self.request_id());
         let body = Body::Stream(Box::new(Events { reply, error }));
-        Ok(Plan { status: 200, head: self.head(), behaviour, body })
+        Ok(Plan { status: 200, head: self.head(), behaviour, body, usage: Some(usage) })
     }
 
     /// The behaviour that the call asks for, once the vendor has nothing against the call.
@@ -187,7 +190,7 @@ impl Call<'_> {
 
     fn json(&self, status: u16, text: String, behaviour: Behaviour) -> Plan {
         let body = Body::Whole { content_type: "application/json", bytes: text.into_bytes() };
-        Plan { status, head: self.head(), behaviour, body }
+        Plan { status, head: self.head(), behaviour, body, usage: None }
     }
 
     fn check_key(&self) -> Result<(), Problem> {
