@@ -5,7 +5,7 @@
 
 use crate::money::Micro;
 use crate::protocol::Protocol;
-use crate::protocol::rules::Accepts;
+use crate::protocol::rules::{Accepts, ThinkingType};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -39,6 +39,16 @@ impl Model {
         match &self.accepts {
             Accepts::Messages(_) => "max_tokens",
             Accepts::Chat(model) => model.output_limit_field,
+        }
+    }
+
+    /// It may reason without showing all of it, so that what it shows tells little of what it generates.
+    pub fn hides_reasoning(&self) -> bool {
+        match &self.accepts {
+            Accepts::Messages(model) => {
+                model.thinks_by_default || model.thinking_types.iter().any(|kind| *kind != ThinkingType::Disabled)
+            }
+            Accepts::Chat(model) => model.reasoning,
         }
     }
 }

@@ -5,6 +5,7 @@
 use super::Billing;
 use super::holds::Resolved;
 use super::journal::{Record, Segment};
+use super::pricing;
 use super::settler::Settlement;
 use crate::catalog::Model;
 use crate::clock;
@@ -59,6 +60,11 @@ impl Hold {
     /// What is set aside.
     pub fn amount(&self) -> Micro {
         self.parts.total()
+    }
+
+    /// What of `usage` it pays for: all of it, or as much as fits.
+    pub fn bears(&self, usage: Usage) -> Usage {
+        pricing::within(usage, &self.opening.model.price, self.amount())
     }
 
     pub fn opening(&self) -> &Opening {

@@ -11,6 +11,8 @@
 
 mod body;
 mod replay;
+#[cfg(test)]
+mod tests;
 
 pub use body::{BodiesInFlight, read_body};
 
@@ -54,8 +56,12 @@ pub struct Late {
 pub struct Progress {
     /// The answer's last bytes have passed: only the framing's end is missing.
     pub completed: bool,
-    /// Anything that the model generated has passed.
-    pub generated: bool,
+    /// When they had.
+    completed_at: Option<Instant>,
+    /// What the vendor may still send is not waited for: this side ended the answer.
+    hung_up: bool,
+    /// The model may have reasoned out of sight, which an estimate would not count.
+    unseen: bool,
     /// The model has finished: only the usage and the terminal event are missing.
     pub finishing: bool,
     /// When the first byte went to the client.
@@ -68,6 +74,15 @@ pub struct Progress {
     attempt_began: Option<Instant>,
     client_left: Option<Instant>,
     blocked_until: Option<Instant>,
+    blame: Option<Blame>,
+}
+
+/// Whose doing it is that an answer is not whole: whoever was seen to leave or to fail first. The other may do the
+/// same an instant later, while the first is still being told; that changes nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Blame {
+    Client,
+    Vendor,
 }
 
 /// Why this side stopped reading the vendor.
@@ -96,9 +111,9 @@ impl Progress {
         self.client_left.is_some()
     }
 
-    /// The client is gone, or stopped reading and may thereby have brought about a vendor's failure.
+    /// The client left before the vendor failed, or stopped reading and may thereby have brought the failure about.
     pub fn client_is_the_cause(&self) -> bool {
-        self.client_left() || self.blocked_until.is_some_and(|until| Instant::now() < until)
+        self.blame == Some(Blame::Client)
     }
 }
 
@@ -117,6 +132,22 @@ impl Shared {
         state.progress.attempt = state.progress.attempt.saturating_add(1);
         state.progress.attempt_began = Some(Instant::now());
         state.progress.ended = None;
+        state.progress.blame = state.progress.client_left.map(|_| Blame::Client);
+    }
+
+    /// The client is gone.
+    fn client_left(&self) {
+        let progress = &mut self.lock().progress;
+        progress.client_left.get_or_insert_with(Instant::now);
+        progress.blame.get_or_insert(Blame::Client);
+    }
+
+    /// The vendor was seen to fail: it broke off, said so, or was silent for too long. Within a while after a write
+    /// that the client held up, that is taken for the client's doing.
+    pub fn vendor_failed(&self) {
+        let progress = &mut self.lock().progress;
+        let held_up = progress.blocked_until.is_some_and(|until| Instant::now() < until);
+        progress.blame.get_or_insert(if held_up { Blame::Client } else { Blame::Vendor });
     }
 
     pub fn set_keyed(&self, keyed: Option<Box<Running>>) {
@@ -147,7 +178,15 @@ impl Shared {
 
     /// Nothing more goes to the client: the answer was given whole, or ended by a failure that it was told.
     pub fn set_completed(&self) {
-        self.lock().progress.completed = true;
+        let progress = &mut self.lock().progress;
+        progress.completed = true;
+        progress.completed_at.get_or_insert_with(Instant::now);
+    }
+
+    /// The same, and the vendor is not waited for, which would go on.
+    pub fn hang_up(&self) {
+        self.set_completed();
+        self.lock().progress.hung_up = true;
     }
 
     /// The model has finished; its vendor has not.
@@ -155,8 +194,9 @@ impl Shared {
         self.lock().progress.finishing = true;
     }
 
-    pub fn set_generated(&self) {
-        self.lock().progress.generated = true;
+    /// Whether the model may have reasoned out of sight so far.
+    pub fn set_unseen(&self, unseen: bool) {
+        self.lock().progress.unseen = unseen;
     }
 }
 
@@ -168,7 +208,7 @@ pub struct Deadlines {
     pub first_byte: Duration,
     pub idle: Duration,
     pub client_write: Duration,
-    /// After the client left: to learn a stream's usage, and where nothing visible has come yet.
+    /// After the client left: to learn a stream's usage, and where the model may have reasoned out of sight.
     pub drain: Duration,
     pub drain_hidden: Duration,
     /// A stream is drained; a whole answer is awaited to the request's own deadline.

@@ -7,13 +7,14 @@
 use super::context::{Call, Context};
 use super::intake::Late;
 use super::{meter, own, upstream};
-use crate::billing::Billing;
+use crate::billing::{Billing, Hold};
 use crate::catalog::Model;
 use crate::clock;
 use crate::protocol::Protocol;
 use crate::protocol::answer::{self, AnswerStream, Whole};
 use crate::protocol::failure::{self, Failure, Kind};
 use crate::protocol::form::answer::Recall;
+use crate::protocol::rules::Accepts;
 use crate::protocol::same::StreamPass;
 use crate::protocol::translate::{self, StreamTranslation};
 use crate::store::ledger::Outcome;
@@ -94,6 +95,10 @@ impl Reply {
         self.streams
     }
 
+    fn is_open_stream(&self) -> bool {
+        matches!(self.mode, Mode::Stream(..))
+    }
+
     /// What a vendor's error means that came without a body, or whose body broke off.
     pub fn bare_error(&self, model: &Model) -> Option<Failure> {
         let Mode::Error { status, retry_after, .. } = &self.mode else { return None };
@@ -136,6 +141,9 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     } else {
         Mode::Error { status, retry_after: text("retry-after"), body: Vec::new() }
     };
+    if !header.status.is_success() {
+        call.shared.vendor_failed();
+    }
     if status != 400 {
         // Only that can mean that the reasoning was refused.
         call.again = None;
@@ -236,12 +244,7 @@ pub fn body(billing: &Billing, ctx: &mut Context, body: &mut Option<Bytes>, end:
     let piece = body.take().unwrap_or_default();
     let mut status = None;
     let outcome = match &mut call.reply.mode {
-        Mode::Stream(..) => match stream(billing, call, &piece, end) {
-            Err(failure) if call.shared.progress().has_begun() => {
-                Ok(Some(end_by_failure(billing, call, &failure, surface, &request_id)))
-            }
-            outcome => outcome,
-        },
+        Mode::Stream(..) => stream(billing, call, &piece, end),
         Mode::Fold { .. } => fold(billing, call, &piece, end),
         Mode::Whole(kept) => {
             let limit = size(call.settings.limits.response_buffer_bytes);
@@ -268,10 +271,18 @@ pub fn body(billing: &Billing, ctx: &mut Context, body: &mut Option<Bytes>, end:
         }
         Mode::Waiting | Mode::Over => Ok(None),
     };
+    // An answer larger than is held is ended by this side.
+    if outcome.as_ref().is_err_and(|failure| failure.kind != Kind::UpstreamEventTooLarge) {
+        call.shared.vendor_failed();
+    }
     match outcome {
         Ok(bytes) => {
             *body = bytes;
             ctx.status = status.unwrap_or(ctx.status);
+            Ok(())
+        }
+        Err(failure) if call.reply.is_open_stream() && call.shared.progress().has_begun() => {
+            *body = Some(end_by_failure(billing, call, &failure, surface, &request_id));
             Ok(())
         }
         Err(failure) => {
@@ -308,7 +319,11 @@ fn stream(billing: &Billing, call: &mut Call, piece: &[u8], end: bool) -> Result
         outcome = pass.finish(&mut out);
     }
     if pass.generated_bytes() > 0 {
-        call.shared.set_generated();
+        call.shared.set_unseen(match &call.model.accepts {
+            // A chat vendor that shows its reasoning shows all of it, a messages vendor a summary or nothing.
+            Accepts::Chat(_) => call.model.hides_reasoning() && !pass.shows_thinking(),
+            Accepts::Messages(_) => pass.shows_thinking(),
+        });
     }
     if pass.is_finishing() {
         call.shared.set_finishing();
@@ -317,18 +332,39 @@ fn stream(billing: &Billing, call: &mut Call, piece: &[u8], end: bool) -> Result
         call.reply.unsent = out;
         return Err(fault.failure(call.model.vendor.protocol, &call.model.upstream_model, &call.model.id));
     }
+    let mut counted = Counted {
+        usage: pass.usage(),
+        learned: pass.input_learned(),
+        generated_bytes: pass.generated_bytes(),
+        refused_free: pass.refused_free(),
+        cut: None,
+    };
+    if !pass.completed() && !pass.has_stopped() {
+        counted.cut = past_hold(&call.model, call.hold.as_ref(), call.body_bytes, &counted);
+    }
+    if let Some(usage) = &counted.cut {
+        pass.end_at_limit(usage, &mut out);
+    }
     if pass.completed() {
-        let counted = Counted {
-            usage: pass.usage(),
-            learned: pass.input_learned(),
-            generated_bytes: pass.generated_bytes(),
-            refused_free: pass.refused_free(),
-        };
+        let is_cut = counted.cut.is_some();
         settle(billing, call, counted)?;
-        call.shared.set_completed();
+        if is_cut { call.shared.hang_up() } else { call.shared.set_completed() }
     }
     keep_for_key(call, &out);
     Ok((!out.is_empty()).then(|| out.into()))
+}
+
+/// What is billed of an answer that has gone on past its hold: its vendor was told the output limit and ignores it. The
+/// vendors that defined the protocols keep it. No answer that keeps it comes here, for the hold is its worst case:
+/// what it costs for certain must be more than that.
+fn past_hold(model: &Model, hold: Option<&Hold>, body_bytes: u64, so_far: &Counted) -> Option<Usage> {
+    let hold = hold.filter(|_| !model.vendor.official)?;
+    let Counted { usage, learned, generated_bytes, .. } = *so_far;
+    let certain = Usage::at_least(learned, generated_bytes);
+    if hold.bears(certain) == certain {
+        return None;
+    }
+    Some(hold.bears(usage.unwrap_or_else(|| Usage::estimated(learned, body_bytes, generated_bytes))))
 }
 
 /// Ends an answer whose model has finished although its vendor has broken off, or goes on saying nothing. `None`: it is
@@ -367,16 +403,29 @@ fn fold(billing: &Billing, call: &mut Call, piece: &[u8], end: bool) -> Result<O
     if outcome.is_ok() && end && !stream.completed() {
         outcome = stream.finish(&mut out);
     }
-    if stream.generated_bytes() > 0 {
-        call.shared.set_generated();
-    }
     outcome.map_err(|fault| fault.failure(call.model.vendor.protocol, &call.model.upstream_model, &call.model.id))?;
+    let mut counted = Counted {
+        usage: stream.usage(),
+        learned: stream.input_learned(),
+        generated_bytes: stream.generated_bytes(),
+        refused_free: stream.refused_free(),
+        cut: None,
+    };
+    if !stream.completed() && !stream.is_finishing() {
+        counted.cut = past_hold(&call.model, call.hold.as_ref(), call.body_bytes, &counted);
+    }
+    if let Some(usage) = &counted.cut {
+        stream.end_at_limit(usage, &mut out);
+    }
     if !stream.completed() || out.is_empty() {
         return Ok(None);
     }
-    let (generated_bytes, refused_free) = (stream.generated_bytes(), stream.refused_free());
-    let (usage, learned) = (stream.usage(), stream.input_learned());
-    tell_whole(billing, call, Whole { body: out.into(), usage, learned, generated_bytes, refused_free })
+    let is_cut = counted.cut.is_some();
+    let told = tell_whole(billing, call, out.into(), counted)?;
+    if is_cut {
+        call.shared.hang_up();
+    }
+    Ok(told)
 }
 
 fn whole(billing: &Billing, call: &mut Call, surface: Protocol) -> Result<Option<Bytes>, Failure> {
@@ -385,15 +434,15 @@ fn whole(billing: &Billing, call: &mut Call, surface: Protocol) -> Result<Option
     let recall = call.reply.recall.clone();
     let whole = answer::whole(vendor, surface, &call.model.id, recall, call.reply.streams, kept.into())
         .map_err(|fault| fault.failure(vendor, &call.model.upstream_model, &call.model.id))?;
-    tell_whole(billing, call, whole)
+    let Whole { body, usage, learned, generated_bytes, refused_free } = whole;
+    tell_whole(billing, call, body, Counted { usage, learned, generated_bytes, refused_free, cut: None })
 }
 
 /// Gives a whole answer out, debited.
-fn tell_whole(billing: &Billing, call: &mut Call, whole: Whole) -> Result<Option<Bytes>, Failure> {
+fn tell_whole(billing: &Billing, call: &mut Call, body: Bytes, counted: Counted) -> Result<Option<Bytes>, Failure> {
     call.reply.mode = Mode::Over;
-    let mut late = Late { content_length: Some(whole.body.len()), ..Late::default() };
-    let Whole { body, usage, learned, generated_bytes, refused_free } = whole;
-    if let Some(credits) = settle(billing, call, Counted { usage, learned, generated_bytes, refused_free })? {
+    let mut late = Late { content_length: Some(body.len()), ..Late::default() };
+    if let Some(credits) = settle(billing, call, counted)? {
         let value = HeaderValue::from_str(&credits.to_string());
         late.headers.extend(value.ok().map(|value| ("x-gateway-credits", value)));
         if let Some(mut keyed) = call.shared.take_keyed() {
@@ -415,6 +464,8 @@ struct Counted {
     learned: Option<Usage>,
     generated_bytes: u64,
     refused_free: bool,
+    /// It was ended at its hold, and this is billed.
+    cut: Option<Usage>,
 }
 
 /// Keeps what is about to leave for the request's idempotency key; with the last of it, what is kept is committed.
@@ -430,15 +481,16 @@ fn keep_for_key(call: &mut Call, bytes: &[u8]) {
 
 /// The debit, before the last byte leaves.
 fn settle(billing: &Billing, call: &mut Call, answer: Counted) -> Result<Option<crate::money::Micro>, Failure> {
-    let Counted { usage, learned, generated_bytes, refused_free } = answer;
+    let Counted { usage, learned, generated_bytes, refused_free, cut } = answer;
     let Some(hold) = call.hold.take() else { return Ok(None) };
     let outcome = match (refused_free, call.shared.progress().client_left()) {
         (true, _) => Outcome::RefusedFree,
         (false, true) => Outcome::ClientLeft,
+        (false, false) if cut.is_some() => Outcome::GatewayEnded,
         (false, false) => Outcome::Completed,
     };
-    let estimated = usage.is_none() && !refused_free;
-    let usage = usage.unwrap_or_else(|| Usage::estimated(learned, call.body_bytes, generated_bytes));
+    let estimated = cut.is_some() || usage.is_none() && !refused_free;
+    let usage = cut.or(usage).unwrap_or_else(|| Usage::estimated(learned, call.body_bytes, generated_bytes));
     billing.settle(hold, usage, outcome, estimated, clock::now_ms()).map(Some).map_err(|error| {
         log::error!("journal a debit: {error}; the answer is withheld");
         Failure::of(Kind::LedgerUnavailable)

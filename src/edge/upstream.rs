@@ -144,6 +144,9 @@ pub fn retry_broken(call: &mut Call, error: &mut Error, reused: bool) -> bool {
     if std::mem::take(&mut call.upstream.again) {
         return true;
     }
+    if *error.esource() == ErrorSource::Upstream {
+        call.shared.vendor_failed();
+    }
     // The model has finished: what is missing is made here, and nobody is asked twice.
     if call.shared.progress().finishing {
         return false;

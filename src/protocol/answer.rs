@@ -121,6 +121,22 @@ impl AnswerStream {
         }
     }
 
+    /// The model gave its reason to stop: only the usage and the terminal event may be missing.
+    pub fn has_stopped(&self) -> bool {
+        match self {
+            AnswerStream::Same(stream) => stream.has_stopped(),
+            AnswerStream::Translated(stream) => stream.is_finishing(),
+        }
+    }
+
+    /// Ends the answer here, at the output limit. `usage` is what the caller is told of it.
+    pub fn end_at_limit(&mut self, usage: &Usage, out: &mut Vec<u8>) {
+        match self {
+            AnswerStream::Same(stream) => stream.end_at_limit(usage, out),
+            AnswerStream::Translated(stream) => stream.end_at_limit(usage, out),
+        }
+    }
+
     /// What the answer used, if the vendor told in full.
     pub fn usage(&self) -> Option<Usage> {
         match self {
@@ -134,6 +150,14 @@ impl AnswerStream {
         match self {
             AnswerStream::Same(stream) => stream.input_learned(),
             AnswerStream::Translated(stream) => stream.input_learned(),
+        }
+    }
+
+    /// Any thinking was seen, be it by its signature alone.
+    pub fn shows_thinking(&self) -> bool {
+        match self {
+            AnswerStream::Same(stream) => stream.shows_thinking(),
+            AnswerStream::Translated(stream) => stream.shows_thinking(),
         }
     }
 

@@ -13,6 +13,7 @@ use super::sse::{Decoder, Event, TooLarge};
 use crate::usage::Usage;
 
 mod chat;
+mod ending;
 mod messages;
 
 mod whole;
@@ -47,6 +48,7 @@ struct Watch {
     started: bool,
     completed: bool,
     generated_bytes: u64,
+    shows_thinking: bool,
     chat: chat::Seen,
     messages: messages::Seen,
 }
@@ -64,6 +66,7 @@ impl StreamPass {
                 started: false,
                 completed: false,
                 generated_bytes: 0,
+                shows_thinking: false,
                 chat: chat::Seen::default(),
                 messages: messages::Seen::default(),
             },
@@ -106,6 +109,25 @@ impl StreamPass {
         Err(Fault::Cut)
     }
 
+    /// The model gave its reason to stop: only the usage and the terminal event may be missing.
+    pub fn has_stopped(&self) -> bool {
+        match self.watch.protocol {
+            Protocol::Chat => self.watch.chat.is_finished(),
+            Protocol::Messages => self.watch.messages.has_stopped(),
+        }
+    }
+
+    /// Ends the answer here, at the output limit. `usage` is what the caller is told of it.
+    pub fn end_at_limit(&mut self, usage: &Usage, out: &mut Vec<u8>) {
+        let Watch { protocol, model_json, hide_usage, chat, messages, .. } = &self.watch;
+        match protocol {
+            Protocol::Chat => ending::chat(chat, model_json, (!hide_usage).then_some(usage), out),
+            Protocol::Messages => ending::messages(messages, usage, out),
+        }
+        self.watch.completed = true;
+        self.is_over = true;
+    }
+
     /// The answer is whole, and its last byte was given out.
     pub fn completed(&self) -> bool {
         self.watch.completed
@@ -136,6 +158,11 @@ impl StreamPass {
     /// Bytes of text, reasoning, refusal and tool arguments passed on, as UTF-8: for estimates.
     pub fn generated_bytes(&self) -> u64 {
         self.watch.generated_bytes
+    }
+
+    /// Any thinking was seen, be it by its signature alone.
+    pub fn shows_thinking(&self) -> bool {
+        self.watch.shows_thinking
     }
 
     /// A messages vendor refused before any output, which it documents as free.
@@ -190,7 +217,8 @@ impl Watch {
             return Err(vendor_error(event));
         }
         self.generated_bytes = self.generated_bytes.saturating_add(chunk.generated_bytes);
-        self.chat.chunk(&chunk);
+        self.shows_thinking |= chunk.has_reasoning;
+        self.chat.chunk(&chunk, text(event));
         if self.hide_usage && chunk.is_usage_only() {
             return Ok(());
         }
@@ -215,6 +243,12 @@ impl Watch {
             return Err(Fault::Cut);
         }
         self.generated_bytes = self.generated_bytes.saturating_add(seen.generated_bytes);
+        self.shows_thinking |= seen.has_thinking;
+        if is("content_block_start") {
+            self.messages.block_begins(seen.index);
+        } else if is("content_block_stop") {
+            self.messages.block_ends();
+        }
         self.messages.event(&seen, is("message_start"), is("message_delta"));
         let edit = seen.model.filter(|_| is("message_start"));
         let edits = [edit.map(|span| Splice::new(span, &self.model_json)), None];

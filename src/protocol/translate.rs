@@ -216,6 +216,7 @@ struct Tally {
     is_finishing: bool,
     is_refusal: bool,
     has_other_output: bool,
+    shows_thinking: bool,
 }
 
 impl Sink for Tally {
@@ -223,7 +224,10 @@ impl Sink for Tally {
         match &event {
             Event::Start(_) => self.started = true,
             Event::Delta { text, .. } => self.count(text),
-            Event::Open { piece, .. } => self.has_other_output |= !matches!(piece, Piece::Text | Piece::Thinking),
+            Event::Open { piece, .. } => {
+                self.has_other_output |= !matches!(piece, Piece::Text | Piece::Thinking);
+                self.shows_thinking |= matches!(piece, Piece::Thinking | Piece::Hidden { .. });
+            }
             Event::Signature { .. } => self.has_other_output = true,
             Event::Stop(stop) => {
                 self.is_finishing = true;
@@ -265,6 +269,7 @@ impl Tally {
             is_finishing: false,
             is_refusal: false,
             has_other_output: false,
+            shows_thinking: false,
         }
     }
 
@@ -387,6 +392,15 @@ impl StreamTranslation {
         Ok(())
     }
 
+    /// Ends the answer here, at the output limit. `usage` is what the caller is told of it.
+    pub fn end_at_limit(&mut self, usage: &Usage, out: &mut Vec<u8>) {
+        for event in [Event::Stop(Stop::MaxTokens), Event::Usage { usage: *usage, is_final: true }, Event::End] {
+            self.tally.event(event);
+        }
+        self.tally.take(out);
+        self.is_over = true;
+    }
+
     /// The answer is whole, and its last byte was given out.
     pub fn completed(&self) -> bool {
         self.tally.completed
@@ -415,6 +429,11 @@ impl StreamTranslation {
     /// Bytes of text, reasoning, refusal and tool arguments, as UTF-8: for estimates.
     pub fn generated_bytes(&self) -> u64 {
         self.tally.generated_bytes
+    }
+
+    /// Any thinking was seen, be it by its signature alone.
+    pub fn shows_thinking(&self) -> bool {
+        self.tally.shows_thinking
     }
 
     /// A messages vendor refused before any output, which it documents as free.

@@ -108,6 +108,7 @@ pub async fn prepare(
     let deadlines = deadlines(settings, ctx.arrived, stream && keyed.is_none(), keep_alive);
     let shared = intake::install(session, sent.body, share, deadlines);
     shared.set_keyed(keyed);
+    shared.set_unseen(model.hides_reasoning());
     Ok(Prepared::Call(Box::new(Call {
         settings: Arc::clone(settings),
         model,

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct BodiesInFlight(AtomicU64);
 
 /// A part of [`BodiesInFlight`], given back when dropped.
+#[derive(Default)]
 pub struct BodyShare {
     of: Arc<BodiesInFlight>,
     bytes: u64,

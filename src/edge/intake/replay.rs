@@ -90,12 +90,14 @@ impl Replay {
         let progress = self.shared.lock().progress;
         let head_seen = self.head_seen(&progress);
         let total = (self.deadlines.total, Ended::Total);
-        if progress.completed {
-            return (self.last_progress + TAIL, Ended::Tail);
+        if let Some(completed) = progress.completed_at {
+            // Not from the vendor's last byte: one that never ends its body must not keep the client from the end.
+            let tail = if progress.hung_up { Duration::ZERO } else { TAIL };
+            return (completed.max(self.last_written) + tail, Ended::Tail);
         }
         if let Some(left) = progress.client_left {
-            let drain = if progress.generated { self.deadlines.drain } else { self.deadlines.drain_hidden };
-            let drained = left + if head_seen { drain } else { self.deadlines.drain };
+            let drain = if progress.unseen { self.deadlines.drain_hidden } else { self.deadlines.drain };
+            let drained = left + drain;
             return if self.deadlines.stream && drained < total.0 { (drained, Ended::Drained) } else { total };
         }
         let silent = match progress.attempt_began {
@@ -154,6 +156,9 @@ impl Replay {
             return None;
         }
         self.shared.lock().progress.ended = Some(ended);
+        if matches!(ended, Ended::FirstByte | Ended::Idle) {
+            self.shared.vendor_failed();
+        }
         if ended == Ended::Tail {
             let _ = self.inner_mut().finish_body().await;
         }
@@ -161,7 +166,7 @@ impl Replay {
     }
 
     fn client_left(&mut self) {
-        self.shared.lock().progress.client_left.get_or_insert_with(Instant::now);
+        self.shared.client_left();
         self.inner_mut().set_keepalive(None);
     }
 
@@ -229,6 +234,7 @@ impl Replay {
     /// can read, for a body that just ends passes for a whole answer. `None` where nothing has gone out or is about to,
     /// it was no stream, or the model has finished: then the end is made in its own words.
     fn broken_off(&mut self, goes_out: bool) -> Option<HttpTask> {
+        self.shared.vendor_failed();
         let mut state = self.shared.lock();
         let progress = state.progress;
         if !progress.has_begun() && !goes_out || progress.finishing && !progress.completed {

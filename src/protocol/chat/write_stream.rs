@@ -18,6 +18,8 @@ mod kept;
 mod message;
 mod usage;
 
+pub use usage::write as write_usage;
+
 /// What may be sent at any time to keep the client waiting: a plain comment. As the stream has no `id:` lines, no
 /// client takes it for an event.
 pub const KEEP_ALIVE: &[u8] = b": ping\n\n";

@@ -12,6 +12,7 @@
 use crate::protocol::form::answer::{Event, Piece as Kind, Recall, Sink};
 use crate::protocol::rules::carrier;
 use crate::protocol::text::{Gathered, Json, Text};
+use crate::usage::Usage;
 use arguments::Arguments;
 use ending::Heard;
 use std::collections::VecDeque;
@@ -361,14 +362,8 @@ impl Stream {
         json.key("delta").open_object();
         self.heard.write_stop(&mut json);
         json.key("container").null().close_object();
-        let usage = self.heard.usage();
-        json.key("usage").open_object();
-        json.key("input_tokens").number(usage.input);
-        json.key("cache_creation_input_tokens").number(usage.cache_write_5m.saturating_add(usage.cache_write_1h));
-        json.key("cache_read_input_tokens").number(usage.cache_read);
-        json.key("output_tokens").number(usage.output);
-        json.key("output_tokens_details").open_object().key("thinking_tokens").number(usage.reasoning).close_object();
-        json.close_object();
+        json.key("usage");
+        write_usage(&self.heard.usage(), &mut json);
         self.end_frame(json);
         let json = self.frame("message_stop");
         self.end_frame(json);
@@ -444,6 +439,16 @@ impl Piece {
     fn is_call(&self) -> bool {
         matches!(self.said, Said::Call(_))
     }
+}
+
+/// The usage object of the stream's end, with every member that clients read.
+pub fn write_usage(usage: &Usage, json: &mut Json) {
+    json.open_object().key("input_tokens").number(usage.input);
+    json.key("cache_creation_input_tokens").number(usage.cache_write_5m.saturating_add(usage.cache_write_1h));
+    json.key("cache_read_input_tokens").number(usage.cache_read);
+    json.key("output_tokens").number(usage.output);
+    json.key("output_tokens_details").open_object().key("thinking_tokens").number(usage.reasoning).close_object();
+    json.close_object();
 }
 
 fn text_bytes(text: &Text<'_>) -> usize {

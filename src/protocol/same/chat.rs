@@ -9,15 +9,21 @@ use crate::protocol::counters;
 use crate::protocol::scan::{Broken, Kind, Scan, Span, Text};
 use crate::usage::{ChatCounters, Usage};
 
+/// The longest id of an answer that is remembered, in bytes.
+const ID_BYTES_MAX: usize = 256;
+
 /// One chunk, or a whole answer: they differ only in `delta` and `message`.
 #[derive(Default, Debug)]
 pub(super) struct Chunk {
+    pub id: Option<Span>,
+    created: u64,
     pub model: Option<Span>,
     pub usage: Option<ChatCounters>,
     /// The member `"usage":null` with the comma that goes with it.
     pub null_usage: Option<Span>,
     pub is_error: bool,
     pub generated_bytes: u64,
+    pub has_reasoning: bool,
     choices: Vec<Choice>,
 }
 
@@ -37,6 +43,9 @@ impl Chunk {
 /// What the chunks of a stream said so far.
 #[derive(Default, Debug)]
 pub(super) struct Seen {
+    /// As a JSON string, with its quotes.
+    id_json: String,
+    created: u64,
     usage: Option<Usage>,
     /// Bit sets by choice index. The surface allows 128 choices.
     begun: u128,
@@ -44,7 +53,14 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    pub fn chunk(&mut self, chunk: &Chunk) {
+    /// `text` is the chunk's.
+    pub fn chunk(&mut self, chunk: &Chunk, text: &str) {
+        if self.id_json.is_empty()
+            && let Some(id) = chunk.id.and_then(|id| text.get(id.start..id.end)).filter(|id| id.len() <= ID_BYTES_MAX)
+        {
+            id.clone_into(&mut self.id_json);
+            self.created = chunk.created;
+        }
         for choice in &chunk.choices {
             let bit = 1_u128 << choice.index.min(127);
             self.begun |= bit;
@@ -64,6 +80,20 @@ impl Seen {
         self.usage
     }
 
+    pub fn id_json(&self) -> &str {
+        if self.id_json.is_empty() { "\"\"" } else { &self.id_json }
+    }
+
+    pub fn created(&self) -> u64 {
+        self.created
+    }
+
+    /// The choices that were begun and have no finish reason.
+    pub fn unfinished(&self) -> impl Iterator<Item = u64> {
+        let unfinished = self.begun & !self.finished;
+        (0..128_u64).filter(move |index| (unfinished >> index) & 1 == 1)
+    }
+
     /// Every choice that was begun has its finish reason.
     pub fn is_finished(&self) -> bool {
         self.begun != 0 && self.begun == self.finished
@@ -81,6 +111,8 @@ pub(super) fn read(text: &str) -> Option<Chunk> {
     scan.object(|scan, key| {
         null_usage.next_member(&key);
         match key.name().as_ref() {
+            "id" => chunk.id = scan.text_or_skip()?.map(|id| id.span),
+            "created" => chunk.created = scan.count_or_skip()?.unwrap_or(0),
             "model" => chunk.model = scan.text_or_skip()?.map(|model| model.span),
             "usage" if scan.kind()? == Kind::Null => {
                 let value = scan.skip()?;
@@ -143,7 +175,7 @@ impl NullUsage {
 
 fn choice(scan: &mut Scan<'_>, chunk: &mut Chunk) -> Result<(), Broken> {
     let mut choice = Choice::default();
-    let mut generated_bytes = 0_u64;
+    let mut said = Said::default();
     let mut is_error = false;
     scan.object_or_skip(|scan, key| {
         match key.name().as_ref() {
@@ -154,19 +186,27 @@ fn choice(scan: &mut Scan<'_>, chunk: &mut Chunk) -> Result<(), Broken> {
                 // Not a reason to stop but a failure, said by vendors that gather others.
                 is_error |= reason.is_some_and(|reason| reason.raw == "error");
             }
-            "delta" | "message" => generated_bytes += delta(scan)?,
+            "delta" | "message" => said = delta(scan)?,
             _ => drop(scan.skip()?),
         }
         Ok::<(), Broken>(())
     })?;
     chunk.choices.push(choice);
     chunk.is_error |= is_error;
-    chunk.generated_bytes = chunk.generated_bytes.saturating_add(generated_bytes);
+    chunk.generated_bytes = chunk.generated_bytes.saturating_add(said.bytes).saturating_add(said.reasoning);
+    chunk.has_reasoning |= said.reasoning > 0;
     Ok(())
 }
 
-/// Bytes generated in a delta or message. Vendors that say their reasoning under two names say it twice.
-fn delta(scan: &mut Scan<'_>) -> Result<u64, Broken> {
+/// Bytes generated in a delta or message, beside reasoning and of it.
+#[derive(Default)]
+struct Said {
+    bytes: u64,
+    reasoning: u64,
+}
+
+/// Vendors that say their reasoning under two names say it twice.
+fn delta(scan: &mut Scan<'_>) -> Result<Said, Broken> {
     let (mut bytes, mut reasoning) = (0_u64, 0_u64);
     scan.object_or_skip(|scan, key| {
         match key.name().as_ref() {
@@ -190,7 +230,7 @@ fn delta(scan: &mut Scan<'_>) -> Result<u64, Broken> {
         }
         Ok::<(), Broken>(())
     })?;
-    Ok(bytes.saturating_add(reasoning))
+    Ok(Said { bytes, reasoning })
 }
 
 /// A string, or the parts that some vendors stream instead.

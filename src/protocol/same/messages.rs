@@ -31,8 +31,13 @@ pub(super) struct EventSeen<'a> {
     pub kind: Option<Cow<'a, str>>,
     pub model: Option<Span>,
     pub has_error: bool,
+    /// Of the block that the event is about.
+    pub index: u64,
     pub generated_bytes: u64,
     pub usage: Option<MessagesCounters>,
+    /// Some of it was thinking: shown, summarised, or by its signature alone.
+    pub has_thinking: bool,
+    has_stop_reason: bool,
     is_refusal: bool,
     /// Something was generated that is not text: a tool call, hidden thinking, a search.
     has_other_output: bool,
@@ -42,6 +47,9 @@ pub(super) struct EventSeen<'a> {
 #[derive(Default, Debug)]
 pub(super) struct Seen {
     pub usage: MessagesUsage,
+    /// The block that was begun and not ended: the protocol has one at a time.
+    open_block: Option<u64>,
+    has_stop_reason: bool,
     is_refusal: bool,
     has_other_output: bool,
 }
@@ -53,8 +61,26 @@ impl Seen {
             Some(counters) if is_delta => self.usage.settle(&counters),
             _ => {}
         }
+        self.has_stop_reason |= event.has_stop_reason;
         self.is_refusal |= event.is_refusal;
         self.has_other_output |= event.has_other_output;
+    }
+
+    pub fn block_begins(&mut self, index: u64) {
+        self.open_block = Some(index);
+    }
+
+    pub fn block_ends(&mut self) {
+        self.open_block = None;
+    }
+
+    pub fn open_block(&self) -> Option<u64> {
+        self.open_block
+    }
+
+    /// The model gave its reason to stop.
+    pub fn has_stopped(&self) -> bool {
+        self.has_stop_reason
     }
 
     pub fn refused_free(&self, generated_bytes: u64) -> bool {
@@ -77,6 +103,10 @@ pub(super) fn read(text: &str) -> Option<EventSeen<'_>> {
         "message" => scan.object_or_skip(|scan, key| seen.answer_member(&key.name(), scan)).map(drop),
         "delta" => scan.object_or_skip(|scan, key| seen.delta_member(&key.name(), scan)).map(drop),
         "content_block" => seen.block(scan),
+        "index" => {
+            seen.index = scan.count_or_skip()?.unwrap_or(0);
+            Ok(())
+        }
         "error" => {
             seen.has_error |= scan.kind()? == Kind::Object;
             scan.skip().map(drop)
@@ -132,7 +162,8 @@ impl EventSeen<'_> {
                 }
                 "type" => {
                     let kind = scan.text_or_skip()?;
-                    let is_plain = kind.is_some_and(|kind| matches!(kind.raw, "text" | "thinking"));
+                    let is_plain = kind.as_ref().is_some_and(|kind| matches!(kind.raw, "text" | "thinking"));
+                    self.has_thinking |= kind.is_some_and(|kind| matches!(kind.raw, "thinking" | "redacted_thinking"));
                     self.has_other_output |= !is_plain;
                 }
                 _ => drop(scan.skip()?),
@@ -144,6 +175,7 @@ impl EventSeen<'_> {
 
     fn stop_reason(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
         let reason = scan.text_or_skip()?;
+        self.has_stop_reason |= reason.is_some();
         self.is_refusal |= reason.is_some_and(|reason| reason.raw == "refusal");
         Ok(())
     }

@@ -1,0 +1,161 @@
+//! Whose doing it is that an answer is not whole, told by what this side sees first: on a real connection, for the
+//! order of two events an instant apart cannot be set up from outside.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use super::body::BodyShare;
+use super::replay::Replay;
+use super::{Deadlines, Ended, Shared};
+use bytes::Bytes;
+use pingora::http::ResponseHeader;
+use pingora::protocols::http::custom::server::Session as _;
+use pingora::protocols::http::{HttpTask, ServerSession};
+use pingora::protocols::l4::stream::Stream;
+use pingora::{Error, ErrorType};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// A client that has asked for a stream, and the session that answers it.
+struct Wire {
+    client: TcpStream,
+    replay: Replay,
+    shared: Arc<Shared>,
+}
+
+impl Wire {
+    async fn open(deadlines: Deadlines) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        client.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+        let (accepted, _) = listener.accept().await.unwrap();
+        let mut session = ServerSession::new_http1(Box::new(Stream::from(accepted)));
+        assert!(session.read_request().await.unwrap());
+        let shared = Arc::new(Shared::default());
+        shared.set_epitaph(b"data: failed\n\n".to_vec());
+        shared.begin_attempt();
+        let body = (Bytes::from_static(b"{}"), BodyShare::default());
+        let replay = Replay::new(Box::new(session), body, Arc::clone(&shared), deadlines);
+        Self { client, replay, shared }
+    }
+
+    /// A stream of which the client has the first event.
+    async fn begun() -> Self {
+        let mut wire = Self::open(deadlines()).await;
+        let mut head = ResponseHeader::build(200, None).unwrap();
+        head.insert_header("content-type", "text/event-stream").unwrap();
+        head.insert_header("transfer-encoding", "chunked").unwrap();
+        wire.replay.response_duplex_vec(vec![HttpTask::Header(Box::new(head), false), event()]).await.unwrap();
+        let mut got = Vec::new();
+        while !got.ends_with(b"data: a\n\n\r\n") {
+            assert!(wire.client.read_buf(&mut got).await.unwrap() > 0, "{}", String::from_utf8_lossy(&got));
+        }
+        wire
+    }
+
+    /// The client resets its connection, which this side has not looked at yet.
+    async fn reset(&mut self) {
+        // What is never read makes the close a reset.
+        self.replay.response_duplex_vec(vec![event()]).await.unwrap();
+        self.client.readable().await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let other = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        drop(std::mem::replace(&mut self.client, other));
+    }
+
+    async fn vendor_breaks_off(&mut self) {
+        let error = Error::explain(ErrorType::ConnectionClosed, "the vendor's connection");
+        let _ = self.replay.response_duplex_vec(vec![HttpTask::Failed(error)]).await;
+    }
+}
+
+fn event() -> HttpTask {
+    HttpTask::Body(Some(Bytes::from_static(b"data: a\n\n")), false)
+}
+
+fn deadlines() -> Deadlines {
+    Deadlines {
+        total: Instant::now() + SOON,
+        first_byte: SOON,
+        idle: SOON,
+        client_write: SOON,
+        drain: SOON,
+        drain_hidden: SOON,
+        stream: true,
+        keep_alive: None,
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_vanishes_while_it_is_told_of_the_vendors_failure_did_not_cause_it() {
+    let mut wire = Wire::begun().await;
+    wire.reset().await;
+    wire.vendor_breaks_off().await;
+    let progress = wire.shared.progress();
+    assert!(progress.client_left(), "the frame that tells of the failure could not be written");
+    assert!(!progress.client_is_the_cause());
+}
+
+#[tokio::test]
+async fn a_client_that_was_seen_to_leave_first_did() {
+    let mut wire = Wire::begun().await;
+    wire.reset().await;
+    while !wire.shared.progress().client_left() {
+        wire.replay.response_duplex_vec(vec![event()]).await.unwrap();
+    }
+    wire.vendor_breaks_off().await;
+    assert!(wire.shared.progress().client_is_the_cause());
+}
+
+#[tokio::test]
+async fn a_vendor_that_is_silent_for_too_long_before_the_client_leaves_has_failed() {
+    let quick = Deadlines { idle: Duration::from_millis(10), first_byte: Duration::from_millis(10), ..deadlines() };
+    let mut wire = Wire::open(quick).await;
+    assert!(wire.replay.read_body_or_idle(true).await.is_err());
+    assert_eq!(wire.shared.progress().ended, Some(Ended::FirstByte));
+    wire.shared.client_left();
+    assert!(!wire.shared.progress().client_is_the_cause());
+}
+
+#[test]
+fn a_failure_soon_after_a_write_that_the_client_held_up_is_the_clients_doing() {
+    for (ago_seconds, client) in [(0, true), (4, true), (6, false)] {
+        let shared = Shared::default();
+        let blocked_until = Instant::now() + Duration::from_secs(5) - Duration::from_secs(ago_seconds);
+        shared.lock().progress.blocked_until = Some(blocked_until);
+        shared.vendor_failed();
+        assert_eq!(shared.progress().client_is_the_cause(), client, "{ago_seconds} s after it");
+    }
+}
+
+#[test]
+fn another_attempt_is_judged_anew_but_a_client_that_left_stays_gone() {
+    let shared = Shared::default();
+    shared.vendor_failed();
+    shared.begin_attempt();
+    shared.client_left();
+    assert!(shared.progress().client_is_the_cause());
+    shared.begin_attempt();
+    shared.vendor_failed();
+    assert!(shared.progress().client_is_the_cause());
+}
+
+#[tokio::test]
+async fn a_vendor_that_goes_on_after_its_last_event_does_not_keep_the_client_from_the_end() {
+    let mut wire = Wire::begun().await;
+    wire.shared.set_completed();
+    let began = Instant::now();
+    loop {
+        // A body filter has taken the bytes out.
+        wire.replay.response_duplex_vec(vec![HttpTask::Body(None, false)]).await.unwrap();
+        let ended = tokio::time::timeout(Duration::from_millis(50), wire.replay.read_body_or_idle(true)).await;
+        if ended.is_ok() {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(5), "read on for ever");
+    }
+    assert_eq!(wire.shared.progress().ended, Some(Ended::Tail));
+}

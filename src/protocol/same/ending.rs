@@ -1,0 +1,70 @@
+//! The end that is made of a stream whose vendor went on past the output limit, in the protocol's own words.
+//!
+//! It must not decide that a stream ends, nor what it used.
+//!
+//! Read next: `same/chat.rs` and `same/messages.rs`, which remember what an end needs.
+
+use super::{chat, messages};
+use crate::protocol::chat::write_stream::write_usage as write_chat_usage;
+use crate::protocol::messages::write_stream::write_usage as write_messages_usage;
+use crate::protocol::text::Json;
+use crate::usage::Usage;
+
+/// A finish chunk for every choice that goes on, the usage unless it is hidden, and the terminal event.
+pub(super) fn chat(seen: &chat::Seen, model_json: &str, usage: Option<&Usage>, out: &mut Vec<u8>) {
+    let chunk = |choices: &dyn Fn(&mut Json), usage: Option<&Usage>, out: &mut Vec<u8>| {
+        out.extend_from_slice(b"data: ");
+        let mut json = Json::onto(std::mem::take(out));
+        json.open_object();
+        json.key("id").raw(seen.id_json()).key("object").str("chat.completion.chunk");
+        json.key("created").number(seen.created()).key("model").raw(model_json);
+        json.key("choices").open_array();
+        choices(&mut json);
+        json.close_array();
+        if let Some(usage) = usage {
+            json.key("usage");
+            write_chat_usage(usage, &mut json);
+        }
+        json.close_object();
+        *out = json.into_bytes();
+        out.extend_from_slice(b"\n\n");
+    };
+    for index in seen.unfinished() {
+        let finish = |json: &mut Json| {
+            json.open_object().key("index").number(index).key("delta").open_object().close_object();
+            json.key("logprobs").null().key("finish_reason").str("length").close_object();
+        };
+        chunk(&finish, None, out);
+    }
+    if usage.is_some() {
+        chunk(&|_| {}, usage, out);
+    }
+    out.extend_from_slice(b"data: [DONE]\n\n");
+}
+
+/// The end of the open block, the stop reason with the usage, and the terminal event.
+pub(super) fn messages(seen: &messages::Seen, usage: &Usage, out: &mut Vec<u8>) {
+    if let Some(index) = seen.open_block() {
+        frame("content_block_stop", out, |json| {
+            json.key("index").number(index);
+        });
+    }
+    frame("message_delta", out, |json| {
+        json.key("delta").open_object().key("stop_reason").str("max_tokens").key("stop_sequence").null();
+        json.close_object().key("usage");
+        write_messages_usage(usage, json);
+    });
+    frame("message_stop", out, |_| {});
+}
+
+fn frame(kind: &str, out: &mut Vec<u8>, members: impl FnOnce(&mut Json)) {
+    out.extend_from_slice(b"event: ");
+    out.extend_from_slice(kind.as_bytes());
+    out.extend_from_slice(b"\ndata: ");
+    let mut json = Json::onto(std::mem::take(out));
+    json.open_object().key("type").str(kind);
+    members(&mut json);
+    json.close_object();
+    *out = json.into_bytes();
+    out.extend_from_slice(b"\n\n");
+}
