@@ -24,6 +24,8 @@ mod clients;
 mod config_file;
 #[path = "gateway/crash.rs"]
 mod crash;
+#[path = "gateway/disconnect.rs"]
+mod disconnect;
 #[path = "gateway/failover.rs"]
 mod failover;
 #[path = "gateway/failure.rs"]
@@ -36,6 +38,8 @@ mod leaving;
 mod metrics;
 #[path = "gateway/money.rs"]
 mod money;
+#[path = "gateway/overrun.rs"]
+mod overrun;
 #[path = "gateway/own.rs"]
 mod own;
 #[path = "gateway/shutdown.rs"]

@@ -324,6 +324,11 @@ impl Connection {
         self.answer()
     }
 
+    /// Waits until something came that is not read.
+    pub fn wait_unread(&self) {
+        assert!(self.stream.peek(&mut [0]).unwrap() > 0, "the connection ended");
+    }
+
     /// Drops what came and was not read.
     pub fn forget(&mut self) {
         self.raw.clear();

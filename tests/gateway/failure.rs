@@ -231,7 +231,7 @@ fn a_stream_whose_terminal_event_came_is_whole_whatever_its_framing_does_next() 
     let world = World::new();
     let account = world.account();
     for surface in BOTH {
-        for marker in ["garbage=length", "cut=1000", "cut=1000 reset=1", "hang=1000"] {
+        for marker in ["garbage=length", "cut=1000", "cut=1000 reset=1", "hang=1000", "chatter=1"] {
             let marker = format!("{marker} events=4 input=100 output=10");
             let answer = world.ask(&surface.stream(&account.key, &marker));
             assert!(surface.is_complete(&answer), "{}", answer.text());

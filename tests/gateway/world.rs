@@ -86,6 +86,11 @@ impl Simulator {
         self.page(Request::get("/_sim/requests?last=1"))[0].clone()
     }
 
+    /// The last calls, oldest first, each with what its answer came to.
+    pub fn requests(&self) -> Value {
+        self.page(Request::get("/_sim/requests"))
+    }
+
     /// Nothing is being answered.
     pub fn wait_idle(&self) {
         wait_for("the vendor to be idle", SOON, || (self.stats()["in_flight"] == 0).then_some(()));
@@ -106,6 +111,7 @@ pub struct Plan {
     signup: Option<String>,
     alpha: Vec<String>,
     beta: Vec<String>,
+    edits: Vec<(&'static str, &'static str)>,
 }
 
 impl Plan {
@@ -124,6 +130,12 @@ impl Plan {
     pub fn endpoints(mut self, ports: &[u16]) -> Self {
         self.alpha = ports.iter().map(|port| format!("{{url: \"http://127.0.0.1:{port}\"}}")).collect();
         self.beta.clone_from(&self.alpha);
+        self
+    }
+
+    /// Any other change of the file's text.
+    pub fn edit(mut self, from: &'static str, to: &'static str) -> Self {
+        self.edits.push((from, to));
         self
     }
 
@@ -179,6 +191,9 @@ impl World {
         if let Some(signup) = &plan.signup {
             let shipped = text.lines().find(|line| line.starts_with("signup:")).unwrap().to_owned();
             text = replace(&text, &shipped, &format!("signup: {signup}"));
+        }
+        for (from, to) in &plan.edits {
+            text = replace(&text, from, to);
         }
         if !plan.limits.is_empty() {
             text.push_str(&format!("limits:\n{}", plan.limits));
