@@ -200,6 +200,14 @@ impl Accounts {
         Ok(self.db.accounts()?.into_iter().map(Account::from).collect())
     }
 
+    /// A page of accounts in the order in which they were made: at most `limit`, after the one with the id `after`.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn page(&self, after: Option<&str>, limit: u32) -> Result<Vec<Account>, StoreError> {
+        Ok(self.db.accounts_after(after.unwrap_or_default(), limit)?.into_iter().map(Account::from).collect())
+    }
+
     /// Says whether there is such an account. A suspended account's keys are refused from the next request on.
     ///
     /// # Errors
@@ -263,6 +271,15 @@ impl Accounts {
     /// The store failed.
     pub fn keys(&self, account: &str) -> Result<Vec<Key>, StoreError> {
         Ok(self.db.keys(account)?.into_iter().map(Key::from).collect())
+    }
+
+    /// Refuses a key until it is enabled again, or enables it. False where there is no such live key: a revocation is
+    /// for ever.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn set_key_enabled(&self, key_id: &str, enabled: bool) -> Result<bool, StoreError> {
+        self.db.set_key_active(key_id, enabled)
     }
 
     /// Revokes a key for ever; only one of `account`'s, where that is given. False where there is no such live key.

@@ -3,7 +3,8 @@
 //! Must not handle requests.
 
 use crate::account::{self, Accounts};
-use crate::billing::Billing;
+use crate::admin;
+use crate::billing::{self, Billing};
 use crate::clock;
 use crate::config::{self, Settings};
 use crate::edge::Gateway;
@@ -63,6 +64,13 @@ struct Life {
 /// # Errors
 /// It cannot start.
 pub fn run(config_file: &Path, settings: Settings, start: Start) -> anyhow::Result<()> {
+    if billing::UNBILLED {
+        log::warn!("this program bills nothing: it was built to be measured");
+        anyhow::ensure!(
+            settings.edge.iter().all(|address| address.ip().is_loopback()),
+            "listen on listen.edge: a program that bills nothing takes loopback addresses alone"
+        );
+    }
     let accounts = Accounts::open(&settings.data_dir)?;
     let billing = match start {
         Start::Fresh => Billing::serve(&settings.data_dir, &settings.limits)?,
@@ -164,10 +172,12 @@ fn start_sidecar(state: sidecar::Sidecar, life: Life) -> anyhow::Result<()> {
         anyhow::Ok((bind("listen.sidecar", settings.sidecar)?, bind("listen.admin", settings.admin)?))
     })?;
     let (sidecar_listener, admin_listener) = listeners;
+    let interface = admin::router(state.accounts.clone(), state.billing.clone());
+    let admin = own_state(life.clone()).merge(interface);
     std::thread::Builder::new().name("sidecar".into()).spawn(move || {
         runtime.block_on(async {
             let dashboard = sidecar::serve(sidecar_listener, state, life.clone().succeeded());
-            let admin = axum::serve(admin_listener, admin(life.clone())).with_graceful_shutdown(life.succeeded());
+            let admin = axum::serve(admin_listener, admin).with_graceful_shutdown(life.succeeded());
             let admin = async { admin.await };
             if let Err(error) = tokio::try_join!(dashboard, admin) {
                 log::error!("serve the sidecar: {error}");
@@ -189,8 +199,8 @@ fn bind(what: &'static str, address: SocketAddr) -> anyhow::Result<TcpListener> 
     listen().with_context(|| format!("listen on {what} {address}"))
 }
 
-/// `/metrics`, `/healthz` and `/readyz`.
-fn admin(life: Life) -> axum::Router {
+/// `/metrics`, `/healthz` and `/readyz`: what needs no key on the private listener.
+fn own_state(life: Life) -> axum::Router {
     let readiness = life.clone();
     let metrics = move || {
         let billing = life.billing.clone();

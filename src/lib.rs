@@ -14,6 +14,7 @@
 
 // In reading order.
 pub mod account;
+pub mod admin;
 pub mod app;
 pub mod billing;
 pub mod catalog;

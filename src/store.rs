@@ -27,6 +27,12 @@ pub enum StoreError {
     /// The rules forbid what was asked for; nothing was changed.
     #[error("{0}")]
     Refused(String),
+    /// What was to be changed is not there.
+    #[error("{0}")]
+    Unknown(String),
+    /// The reference was counted for something else; nothing was changed.
+    #[error("{0}")]
+    ReferenceUsed(String),
 }
 
 impl StoreError {

@@ -10,6 +10,8 @@
 
 #[path = "gateway/account.rs"]
 mod account;
+#[path = "gateway/admin.rs"]
+mod admin;
 #[path = "gateway/admission.rs"]
 mod admission;
 #[path = "gateway/bodies.rs"]

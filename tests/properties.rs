@@ -9,6 +9,8 @@
 
 #[path = "properties/answers.rs"]
 mod answers;
+#[path = "properties/billing_text.rs"]
+mod billing_text;
 #[path = "properties/failures.rs"]
 mod failures;
 #[path = "properties/features.rs"]

@@ -1,47 +1,31 @@
-//! What an operator may post: grants, refunds, adjustments. Beside a gateway that serves, or inside one.
+//! What an operator may post: grants, top-ups, refunds, adjustments. Beside a gateway that serves, or inside one.
 //!
 //! Must not look at prices: a refund gives back what was taken, whatever the price is today.
 
 use super::Billing;
 use crate::money::Micro;
 use crate::store::StoreError;
-use crate::store::ledger::{Change, Posted, Refund};
+use crate::store::ledger::{Change, ChangeKind, Posted, Refund};
+
+/// A reference is a name, as of an invoice or a ticket: this long at most.
+pub const REFERENCE_CHARS_MAX: usize = 200;
+/// A reason is a few lines.
+pub const REASON_CHARS_MAX: usize = 2_000;
 
 impl Billing {
-    /// Grants credit, once per reference: false where it had been granted.
+    /// Grants credit from the command line, once per reference: false where it had been granted.
     ///
     /// # Errors
-    /// The reference was used for something else, the account is not open, or the ledger cannot be written.
+    /// As [`Billing::change`].
     pub fn grant(&self, account: &str, amount: Micro, reference: &str, now_ms: i64) -> Result<bool, StoreError> {
-        let (reference, reason, at_ms) = (named(reference)?, None, now_ms);
-        if !amount.is_positive() {
-            return Err(StoreError::Refused(format!("grant {amount}: the amount must be above 0")));
-        }
-        let change = Change { reference, account, amount, reason, at_ms };
-        Ok(self.0.ledger.change(&change, "", || Ok(Vec::new()))?.is_new)
+        let kind = ChangeKind::Grant;
+        Ok(self.change(&Change { kind, reference, account, amount, actor: None, at_ms: now_ms })?.is_new)
     }
 
-    /// Gives back what a request was debited, or a part of it, once per reference; `None` is all that is left of it.
+    /// Corrects a balance from the command line, once per reference.
     ///
     /// # Errors
-    /// There is no such debit, or all refunds together would pass it, or the reference was used for something else, or
-    /// the ledger cannot be written.
-    pub fn refund(
-        &self,
-        request_id: &str,
-        amount: Option<Micro>,
-        reference: &str,
-        now_ms: i64,
-    ) -> Result<Posted, StoreError> {
-        let refund = Refund { reference: named(reference)?, request_id, amount, at_ms: now_ms };
-        self.0.ledger.refund(&refund)
-    }
-
-    /// Corrects a balance by hand, once per reference. What is taken is taken from what is free: never from a running
-    /// request's hold, in whatever process, never below zero.
-    ///
-    /// # Errors
-    /// The account cannot bear it, or the reference was used for something else, or the ledger cannot be written.
+    /// As [`Billing::change`].
     pub fn adjust(
         &self,
         account: &str,
@@ -50,25 +34,79 @@ impl Billing {
         reason: &str,
         now_ms: i64,
     ) -> Result<Posted, StoreError> {
-        if amount == Micro::ZERO || reason.trim().is_empty() {
-            let message = format!("adjust account {account} by {amount}: it needs an amount other than 0 and a reason");
-            return Err(StoreError::Refused(message));
+        let kind = ChangeKind::Adjust { reason };
+        self.change(&Change { kind, reference, account, amount, actor: None, at_ms: now_ms })
+    }
+
+    /// Gives back from the command line what a request was debited.
+    ///
+    /// # Errors
+    /// As [`Billing::give_back`].
+    pub fn refund(
+        &self,
+        request_id: &str,
+        amount: Option<Micro>,
+        reference: &str,
+        now_ms: i64,
+    ) -> Result<Posted, StoreError> {
+        self.give_back(&Refund { reference, request_id, amount, actor: None, at_ms: now_ms })
+    }
+
+    /// Gives back what a request was debited, or a part of it, once per reference.
+    ///
+    /// # Errors
+    /// There is no such debit, or all refunds together would pass it, or the reference was used for something else, or
+    /// the ledger cannot be written.
+    pub fn give_back(&self, refund: &Refund<'_>) -> Result<Posted, StoreError> {
+        named(refund.reference)?;
+        self.0.ledger.refund(refund)
+    }
+
+    /// Changes a balance by hand, once per reference. Grants and top-ups only give. What an adjustment takes is taken
+    /// from what is free: never from a running request's hold, in whatever process, never below zero.
+    ///
+    /// # Errors
+    /// The account cannot bear it or is not open, or the reference was used for something else, or the ledger cannot be
+    /// written.
+    pub fn change(&self, change: &Change<'_>) -> Result<Posted, StoreError> {
+        named(change.reference)?;
+        let Change { kind, account, amount, .. } = *change;
+        match kind {
+            ChangeKind::Adjust { reason } if amount == Micro::ZERO || !is_reason(reason) => {
+                return Err(StoreError::Refused(format!(
+                    "adjust account {account} by {amount}: it needs an amount other than 0, and a reason of at most {REASON_CHARS_MAX} characters"
+                )));
+            }
+            ChangeKind::Grant | ChangeKind::TopUp if !amount.is_positive() => {
+                let message = format!("post a {} of {amount}: the amount must be above 0", kind.name());
+                return Err(StoreError::Refused(message));
+            }
+            _ => {}
         }
-        let (reference, reason, at_ms) = (named(reference)?, Some(reason), now_ms);
-        let change = Change { reference, account, amount, reason, at_ms };
         if amount.is_positive() {
-            return self.0.ledger.change(&change, "", || Ok(Vec::new()));
+            // What is given needs no claim: nothing in this process has to stand still for it.
+            return self.0.ledger.change(change, "", || Ok(Vec::new()));
         }
-        let change_here = |told| self.0.ledger.change(&change, self.boot(), || Ok(vec![told]));
+        let change_here = |told| self.0.ledger.change(change, self.boot(), || Ok(vec![told]));
         let serving = self.0.serving.as_ref();
         let here = serving.and_then(|serving| serving.holds.frozen(&self.0.ledger, account, change_here));
-        here.unwrap_or_else(|| self.take_as_guest(&change))
+        here.unwrap_or_else(|| self.take_as_guest(change))
     }
 }
 
-fn named(reference: &str) -> Result<&str, StoreError> {
-    if reference.trim().is_empty() || reference.chars().any(char::is_control) {
-        return Err(StoreError::Refused("a reference must be a text without control characters".into()));
+/// A reference that can be told and looked for.
+pub fn is_reference(text: &str) -> bool {
+    !text.trim().is_empty() && text.chars().count() <= REFERENCE_CHARS_MAX && !text.chars().any(char::is_control)
+}
+
+pub fn is_reason(text: &str) -> bool {
+    !text.trim().is_empty() && text.chars().count() <= REASON_CHARS_MAX
+}
+
+fn named(reference: &str) -> Result<(), StoreError> {
+    if is_reference(reference) {
+        return Ok(());
     }
-    Ok(reference)
+    let message = format!("a reference is a text of 1 to {REFERENCE_CHARS_MAX} characters without control characters");
+    Err(StoreError::Refused(message))
 }

@@ -21,7 +21,7 @@ use crate::catalog::Price;
 use crate::money::Micro;
 use crate::store::StoreError;
 use crate::store::holds::HeldMirror;
-use crate::store::ledger::{self, AdjustDetail, Detail, Entry, Ledger, RefundDetail};
+use crate::store::ledger::{self, Detail, Entry, Ledger, PostedDetail};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -120,7 +120,7 @@ impl Audit<'_> {
         let sums = self.sums.entry(entry.account.clone()).or_default();
         sums.paid += i128::from(entry.d_paid.get());
         sums.trial += i128::from(entry.d_trial.get());
-        if matches!(entry.kind.as_str(), "grant" | "adjust") {
+        if matches!(entry.kind.as_str(), "grant" | "topup" | "adjust") {
             sums.credited += i128::from(entry.change().or_zero().get());
         }
         let Sums { paid, trial, .. } = *sums;
@@ -138,9 +138,12 @@ impl Audit<'_> {
             "refund" => self.refund(entry),
             "adjust" => {
                 self.verdict.adjustments += 1;
-                if serde_json::from_str::<AdjustDetail>(&entry.detail).is_err() {
+                if PostedDetail::read(&entry.detail).ok().and_then(|detail| detail.reason).is_none() {
                     self.find("detail", entry.seq, "an adjustment gives no reason".into());
                 }
+            }
+            "grant" | "topup" if PostedDetail::read(&entry.detail).is_err() => {
+                self.find("detail", entry.seq, "cannot be read".into());
             }
             "lapse" => drop(self.lapsed_at.insert(entry.account.clone(), (entry.seq, entry.at_ms))),
             _ => {}
@@ -163,7 +166,7 @@ impl Audit<'_> {
         let (paid, trial) = (entry.d_paid, entry.d_trial);
         let is_right = match entry.kind.as_str() {
             "trial" => paid == zero && trial >= zero,
-            "grant" => paid >= zero && trial == zero,
+            "grant" | "topup" => paid >= zero && trial == zero,
             "refund" => paid >= zero && trial >= zero,
             "lapse" => paid == zero && trial <= zero,
             "adjust" => paid >= zero && trial >= zero || paid <= zero && trial <= zero,
@@ -218,11 +221,11 @@ impl Audit<'_> {
 
     fn refund(&mut self, entry: &Entry) {
         self.verdict.refunds += 1;
-        match serde_json::from_str::<RefundDetail>(&entry.detail) {
-            Ok(detail) => {
-                self.refunds.push((entry.seq, entry.account.clone(), detail.request_id, entry.change()));
+        match PostedDetail::read(&entry.detail).ok().and_then(|detail| detail.request_id) {
+            Some(request_id) => {
+                self.refunds.push((entry.seq, entry.account.clone(), request_id, entry.change()));
             }
-            Err(_) => self.find("detail", entry.seq, "a refund does not say of what".into()),
+            None => self.find("detail", entry.seq, "a refund does not say of what".into()),
         }
     }
 

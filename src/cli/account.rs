@@ -4,10 +4,12 @@
 //! A key in the clear is printed once, by `key create`.
 
 use crate::account::{Account, Accounts, Key, NewAccount, Status, sign_up_with};
+use crate::admin::document;
 use crate::billing::{Balance, Billing};
 use crate::clock::rfc3339;
 use crate::config::Signup;
 use crate::money::Micro;
+use crate::store::ledger::{Change, ChangeKind};
 use anyhow::{Context as _, bail};
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -49,6 +51,16 @@ pub enum AccountCommand {
         #[arg(long = "ref")]
         reference: String,
     },
+    /// Add credits that were bought. As `grant`, but the books tell the two apart.
+    TopUp {
+        /// Its id or its e-mail.
+        account: String,
+        /// A decimal number of credits, as in 25.5.
+        credits: Micro,
+        /// The payment, as in an invoice's number. The same reference never counts twice.
+        #[arg(long = "ref")]
+        reference: String,
+    },
     /// Refuse an account's keys until it is resumed.
     Suspend {
         /// Its id or its e-mail.
@@ -78,6 +90,10 @@ pub enum KeyCommand {
         #[arg(long)]
         account: String,
     },
+    /// Refuse a key, from the next request on, until it is enabled.
+    Disable { key_id: String },
+    /// Let a disabled key work again.
+    Enable { key_id: String },
     /// Revoke a key for ever; it is refused from the next request on.
     Revoke { key_id: String },
 }
@@ -102,7 +118,10 @@ pub fn run_account(command: AccountCommand, context: &Context<'_>) -> anyhow::Re
         AccountCommand::List => list(context),
         AccountCommand::Show { account } => show(context, &find(context, &account)?),
         AccountCommand::Grant { account, credits, reference } => {
-            grant(context, &find(context, &account)?, credits, &reference)
+            give(context, ChangeKind::Grant, &find(context, &account)?, credits, &reference)
+        }
+        AccountCommand::TopUp { account, credits, reference } => {
+            give(context, ChangeKind::TopUp, &find(context, &account)?, credits, &reference)
         }
         AccountCommand::Suspend { account } => set_status(context, &account, Status::Suspended),
         AccountCommand::Resume { account } => set_status(context, &account, Status::Active),
@@ -124,6 +143,8 @@ pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()>
             let text = keys.iter().map(key_line).collect::<String>();
             print(context.json, &Value::Array(keys.iter().map(key_json).collect()), &text)
         }
+        KeyCommand::Disable { key_id } => set_enabled(context, &key_id, false),
+        KeyCommand::Enable { key_id } => set_enabled(context, &key_id, true),
         KeyCommand::Revoke { key_id } => {
             if !context.accounts.revoke_key(None, &key_id, context.now_ms)? {
                 bail!("revoke a key: no live key has the id {key_id:?} (`key list` shows ids)");
@@ -170,56 +191,39 @@ fn list(context: &Context<'_>) -> anyhow::Result<()> {
             format!("{} {at} {} {}{admin}\n", account.id, account.status.name(), account.email)
         })
         .collect::<String>();
-    let value = accounts.iter().map(account_json).collect();
+    let value = accounts.iter().map(document::account).collect();
     print(context.json, &Value::Array(value), &text)
 }
 
-fn account_json(account: &Account) -> Value {
-    json!({
-        "account_id": account.id,
-        "email": account.email,
-        "status": account.status.name(),
-        "admin": account.admin,
-        "created_at": rfc3339(account.created_at_ms),
-    })
-}
-
 fn show(context: &Context<'_>, account: &Account) -> anyhow::Result<()> {
-    let Balance { balance, held, available, trial } = context.billing.balance(&account.id, context.now_ms)?;
+    let has = context.billing.balance(&account.id, context.now_ms)?;
+    let Balance { balance, held, available, trial } = &has;
     let mut text = format!(
         "account   {}\ne-mail    {}\nstatus    {}\nbalance   {balance}\nheld      {held}\navailable {available}\n",
         account.id,
         account.email,
         account.status.name(),
     );
-    if let Some(trial) = &trial {
+    if let Some(trial) = trial {
         let what = if trial.active { "ends" } else { "ended" };
         text += &format!("trial     {} left, {what} {}\n", trial.credits_left, rfc3339(trial.ends_at_ms));
     }
-    let trial = trial.map(|trial| {
-        json!({
-            "ends_at": rfc3339(trial.ends_at_ms), "credits_left": trial.credits_left, "active": trial.active,
-        })
-    });
-    let mut value = account_json(account);
-    value["balance"] = json!(balance);
-    value["held"] = json!(held);
-    value["available"] = json!(available);
-    value["trial"] = json!(trial);
-    print(context.json, &value, &text)
+    print(context.json, &document::account_with(account, &has), &text)
 }
 
-fn grant(context: &Context<'_>, account: &Account, credits: Micro, reference: &str) -> anyhow::Result<()> {
-    if !credits.is_positive() {
-        bail!("grant credits: the amount must be above 0, not {credits}");
-    }
-    if reference.trim().is_empty() {
-        bail!("grant credits: --ref must say what they are for");
-    }
-    let counted = context.billing.grant(&account.id, credits, reference, context.now_ms)?;
+fn give(
+    context: &Context<'_>,
+    kind: ChangeKind<'_>,
+    account: &Account,
+    credits: Micro,
+    reference: &str,
+) -> anyhow::Result<()> {
+    let at_ms = context.now_ms;
+    let change = Change { kind, reference, account: &account.id, amount: credits, actor: None, at_ms };
+    let counted = context.billing.change(&change)?.is_new;
     let balance = context.billing.balance(&account.id, context.now_ms)?.balance;
     let text = if counted {
-        format!("granted {credits}; the balance of {} is {balance}\n", account.email)
+        format!("added {credits}; the balance of {} is {balance}\n", account.email)
     } else {
         format!("reference {reference:?} was counted already: nothing changed; the balance is {balance}\n")
     };
@@ -233,8 +237,15 @@ fn set_status(context: &Context<'_>, account: &str, status: Status) -> anyhow::R
     let account = find(context, account)?;
     context.accounts.set_status(&account.id, status)?;
     let text = format!("{} is {}\n", account.email, status.name());
-    let value = json!({"account_id": account.id, "email": account.email, "status": status.name()});
-    print(context.json, &value, &text)
+    print(context.json, &document::status(&account, status), &text)
+}
+
+fn set_enabled(context: &Context<'_>, key_id: &str, enabled: bool) -> anyhow::Result<()> {
+    if !context.accounts.set_key_enabled(key_id, enabled)? {
+        bail!("set a key's status: no live key has the id {key_id:?} (`key list` shows ids)");
+    }
+    let text = format!("{key_id} is {}\n", if enabled { "active" } else { "disabled" });
+    print(context.json, &document::key_status(key_id, enabled), &text)
 }
 
 fn key_line(key: &Key) -> String {

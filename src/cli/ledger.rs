@@ -3,11 +3,12 @@
 //! Works while the gateway runs, and before it first ran. Must not decide what the rules allow.
 
 use crate::account::Accounts;
+use crate::admin::document::{self, hex};
 use crate::billing::Billing;
 use crate::clock::{self, rfc3339};
 use crate::config::Settings;
 use crate::money::Micro;
-use crate::store::ledger::{AdjustDetail, Detail, Entry, Posted, RefundDetail, Selection};
+use crate::store::ledger::{Entry, Posted, Selection};
 use anyhow::Context as _;
 use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
@@ -97,7 +98,7 @@ pub fn run(command: LedgerCommand, settings: &Settings, json: bool) -> anyhow::R
     match command {
         LedgerCommand::Verify => code = verify(&billing, json, &mut out)?,
         LedgerCommand::Show { account, last } => {
-            let entries = billing.entries(&account_id(&account)?, last)?;
+            let entries = billing.entries(&account_id(&account)?, None, last)?;
             show(&entries, json, &mut out)?;
         }
         LedgerCommand::Export { format, account, from, to } => {
@@ -163,13 +164,14 @@ fn verify(billing: &Billing, json: bool, out: &mut impl Write) -> anyhow::Result
 
 fn show(entries: &[Entry], json: bool, out: &mut impl Write) -> anyhow::Result<()> {
     if json {
-        let rows = entries.iter().map(shown).collect::<anyhow::Result<Vec<_>>>()?;
+        let rows = entries.iter().map(document::entry).collect::<Result<Vec<_>, _>>()?;
         writeln!(out, "{}", Value::Array(rows))?;
         return Ok(());
     }
     for entry in entries {
-        let row = shown(entry)?;
-        let about = ["model", "outcome", "request_id", "reason"].map(|name| row[name].as_str().unwrap_or_default());
+        let row = document::entry(entry)?;
+        let about =
+            ["model", "outcome", "request_id", "reason", "actor"].map(|name| row[name].as_str().unwrap_or_default());
         let about = about.into_iter().filter(|text| !text.is_empty() && *text != entry.reference);
         // A reason may have line ends: an entry is one line all the same.
         let about = about.fold(String::new(), |all, text| all + " " + text).replace(char::is_control, " ");
@@ -185,36 +187,6 @@ fn show(entries: &[Entry], json: bool, out: &mut impl Write) -> anyhow::Result<(
         )?;
     }
     Ok(())
-}
-
-/// An entry in the words of a receipt, with what ties it to the chain.
-fn shown(entry: &Entry) -> anyhow::Result<Value> {
-    let mut row = json!({
-        "seq": entry.seq, "at": rfc3339(entry.at_ms), "kind": entry.kind, "ref": entry.reference, "change": entry.change(),
-        "balance_after": entry.bal_paid.plus(entry.bal_trial), "prev": hex(&entry.prev), "hash": hex(&entry.hash),
-    });
-    let unread = || format!("read the detail of entry {}", entry.seq);
-    match entry.kind.as_str() {
-        "debit" | "void" => {
-            let detail: Detail = serde_json::from_str(&entry.detail).with_context(unread)?;
-            row["request_id"] = json!(entry.reference);
-            row["model"] = json!(detail.model);
-            row["outcome"] = json!(detail.outcome);
-            row["usage"] = json!(detail.usage);
-            row["credits"] = json!(Micro::ZERO.minus(entry.change()));
-            row["writeoff"] = json!(entry.writeoff);
-        }
-        "refund" => {
-            let detail: RefundDetail = serde_json::from_str(&entry.detail).with_context(unread)?;
-            row["request_id"] = json!(detail.request_id);
-        }
-        "adjust" => {
-            let detail: AdjustDetail = serde_json::from_str(&entry.detail).with_context(unread)?;
-            row["reason"] = json!(detail.reason);
-        }
-        _ => {}
-    }
-    Ok(row)
 }
 
 /// An entry as it is exported: everything that its hash covers, and the hash.
@@ -280,10 +252,6 @@ fn csv(out: &mut impl Write, line: &Line) -> io::Result<()> {
         [&line.reference, &line.account, &line.detail].map(|text| format!("\"{}\"", text.replace('"', "\"\"")));
     write!(out, "{seq},{at},{at_ms},{kind},{reference},{account},{d_paid},{d_trial},{bal_paid},{bal_trial},")?;
     write!(out, "{writeoff},{detail},{prev},{hash}\r\n")
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(64), |text, byte| text + &format!("{byte:02x}"))
 }
 
 fn tell(posted: &Posted, reference: &str, json: bool, out: &mut impl Write) -> anyhow::Result<()> {

@@ -139,6 +139,16 @@ impl AppDb {
         })
     }
 
+    /// A page of accounts in the order of their ids, which is that of their making: those after `after`.
+    pub fn accounts_after(&self, after: &str, limit: u32) -> Result<Vec<AccountRow>, StoreError> {
+        self.read("list a page of accounts", |connection| {
+            connection
+                .prepare_cached(&format!("SELECT {ACCOUNT} FROM account WHERE id > ?1 ORDER BY id LIMIT ?2"))?
+                .query_map(params![after, limit], account_row)?
+                .collect()
+        })
+    }
+
     /// All accounts, the oldest first.
     pub fn accounts(&self) -> Result<Vec<AccountRow>, StoreError> {
         self.account_list("list accounts", "created_at_ms IS NOT NULL")
@@ -234,6 +244,15 @@ impl AppDb {
                 )?
                 .query_map(params![account, KEYS_LISTED], key_row)?
                 .collect()
+        })
+    }
+
+    /// Disables a key, or makes it active again. False where there is no such live key.
+    pub fn set_key_active(&self, key: &str, active: bool) -> Result<bool, StoreError> {
+        self.write("set a key's status", |transaction| {
+            let status = if active { "active" } else { "disabled" };
+            let sql = "UPDATE api_key SET status = ?2 WHERE id = ?1 AND status <> 'revoked'";
+            Ok(transaction.execute(sql, params![key, status])? == 1)
         })
     }
 

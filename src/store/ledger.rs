@@ -13,7 +13,7 @@ use crate::money::{Micro, Parts};
 use crate::protocol::Protocol;
 use crate::usage::Usage;
 pub use claim::Claim;
-pub use correct::{AdjustDetail, Change, Posted, Refund, RefundDetail, bear};
+pub use correct::{Change, ChangeKind, Posted, PostedDetail, Refund, bear};
 use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use serde::{Deserialize, Serialize};
@@ -145,7 +145,8 @@ pub struct Entry {
     pub bal_paid: Micro,
     pub bal_trial: Micro,
     pub writeoff: Micro,
-    /// JSON of [`Detail`] on debits and voids, of [`RefundDetail`] or [`AdjustDetail`] on those, else empty.
+    /// JSON of [`Detail`] on debits and voids, of [`PostedDetail`] on what an operator posted; empty where there is
+    /// nothing to say.
     pub detail: String,
     pub prev: Vec<u8>,
     pub hash: Vec<u8>,

@@ -1,7 +1,7 @@
 //! Refunds and adjustments: bounded, once by their reference, beside a gateway that serves.
 
 use super::*;
-use crate::store::ledger::Posted;
+use crate::store::ledger::{Change, ChangeKind, Posted};
 
 fn credits(text: &str) -> Micro {
     text.parse().unwrap()
@@ -9,7 +9,9 @@ fn credits(text: &str) -> Micro {
 
 fn refused(outcome: Result<Posted, StoreError>) -> String {
     match outcome {
-        Err(StoreError::Refused(message)) => message,
+        Err(StoreError::Refused(message) | StoreError::Unknown(message) | StoreError::ReferenceUsed(message)) => {
+            message
+        }
         other => panic!("not refused: {other:?}"),
     }
 }
@@ -124,7 +126,7 @@ fn an_adjustment_takes_nothing_that_is_held_and_never_goes_below_zero() {
     let verdict = operator.verify(NOW).unwrap();
     assert!(verdict.findings.is_empty(), "{:?}", verdict.findings);
     assert_eq!((verdict.debits, verdict.adjustments), (2, 2));
-    let reasons: Vec<_> = operator.entries(ACCOUNT, 10).unwrap().into_iter().map(|entry| entry.detail).collect();
+    let reasons: Vec<_> = operator.entries(ACCOUNT, None, 10).unwrap().into_iter().map(|entry| entry.detail).collect();
     assert!(reasons[0].contains("goodwill"), "{reasons:?}");
 }
 
@@ -146,34 +148,50 @@ fn a_grant_counts_once_and_its_reference_is_never_used_for_another() {
     assert_sound(&billing, 0);
 }
 
+/// Every older form of the ledger, as its program left it: the entries stay, and what came later can be posted.
 #[test]
-fn a_ledger_of_the_first_version_keeps_its_entries_and_takes_corrections() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("ledger.db");
-    let old = rusqlite::Connection::open(&path).unwrap();
-    old.execute_batch(include_str!("../../store/ledger/001.sql")).unwrap();
-    old.execute_batch("PRAGMA user_version = 1; INSERT INTO account VALUES ('acct_test', 0, 0, NULL, 0, 0)").unwrap();
-    drop(old);
-    let first = serving(dir.path());
-    assert!(first.grant(ACCOUNT, credits("10"), "first", NOW).unwrap());
-    first.finish();
-    drop(first);
-    let old = rusqlite::Connection::open(&path).unwrap();
-    // Back to the form that the first version left, entries and all.
-    old.execute_batch(
-        "CREATE TABLE kept AS SELECT * FROM entry; DROP TABLE entry; CREATE TABLE a AS SELECT * FROM account;
-         PRAGMA foreign_keys = OFF; DROP TABLE account; DROP TABLE applied; DROP TABLE price_version; DROP TABLE claim;",
-    )
-    .unwrap();
-    old.execute_batch(include_str!("../../store/ledger/001.sql")).unwrap();
-    old.execute_batch(
-        "INSERT INTO account SELECT * FROM a; INSERT INTO entry SELECT * FROM kept; DROP TABLE a; DROP TABLE kept;
-         PRAGMA user_version = 1;",
-    )
-    .unwrap();
-    drop(old);
-    let billing = serving(dir.path());
-    billing.adjust(ACCOUNT, credits("-1"), "a", "a mistake", NOW).unwrap();
-    assert_eq!(balance(&billing), "9 held 0 available 9");
-    assert_sound(&billing, 0);
+fn a_ledger_of_an_older_version_keeps_its_entries_and_takes_what_came_later() {
+    let versions = [include_str!("../../store/ledger/001.sql"), include_str!("../../store/ledger/002.sql")];
+    for version in 1..=versions.len() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ledger.db");
+        let schema = versions[..version].concat();
+        let old = rusqlite::Connection::open(&path).unwrap();
+        old.execute_batch(&schema).unwrap();
+        let account = "INSERT INTO account VALUES ('acct_test', 0, 0, NULL, 0, 0)";
+        old.execute_batch(&format!("PRAGMA user_version = {version}; {account}")).unwrap();
+        drop(old);
+        let first = serving(dir.path());
+        assert!(first.grant(ACCOUNT, credits("10"), "first", NOW).unwrap());
+        first.finish();
+        let hashes = |billing: &Billing| -> Vec<_> {
+            billing.entries(ACCOUNT, None, 9).unwrap().into_iter().map(|entry| entry.hash).collect()
+        };
+        let hash = hashes(&first);
+        drop(first);
+        let old = rusqlite::Connection::open(&path).unwrap();
+        // Back to the form that the older version left, entries and all.
+        old.execute_batch(
+            "CREATE TABLE kept AS SELECT * FROM entry; DROP TABLE entry; CREATE TABLE a AS SELECT * FROM account;
+             PRAGMA foreign_keys = OFF; DROP TABLE account; DROP TABLE applied; DROP TABLE price_version; DROP TABLE claim;",
+        )
+        .unwrap();
+        old.execute_batch(&schema).unwrap();
+        old.execute_batch(&format!(
+            "INSERT INTO account SELECT * FROM a; INSERT INTO entry SELECT * FROM kept; DROP TABLE a; DROP TABLE kept;
+             PRAGMA user_version = {version};"
+        ))
+        .unwrap();
+        let topup = "INSERT INTO entry SELECT 2, 'topup', 'x', account, at, 0, 0, 0, 0, 0, '', prev, hash FROM entry";
+        assert!(old.execute_batch(topup).is_err(), "version {version} knew top-ups");
+        drop(old);
+        let billing = serving(dir.path());
+        assert_eq!(hashes(&billing), hash);
+        billing.adjust(ACCOUNT, credits("-1"), "a", "a mistake", NOW).unwrap();
+        let (kind, amount) = (ChangeKind::TopUp, credits("2"));
+        let bought = Change { kind, reference: "t", account: ACCOUNT, amount, actor: Some("acct_root"), at_ms: NOW };
+        assert!(billing.change(&bought).unwrap().is_new);
+        assert_eq!(balance(&billing), "11 held 0 available 11");
+        assert_sound(&billing, 0);
+    }
 }

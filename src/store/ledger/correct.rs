@@ -1,4 +1,4 @@
-//! What an operator posts: grants, refunds of a debit, adjustments. Each counts once by its own reference.
+//! What an operator posts: grants, top-ups, refunds of a debit, adjustments. Each counts once by its own reference.
 //!
 //! The same reference again with the same content changes nothing; with other content it is refused, because one of the
 //! two would be lost. Every check stands in the transaction that posts. Must not change an entry: a mistake is corrected
@@ -24,21 +24,38 @@ pub struct Posted {
     pub balance: Micro,
 }
 
-/// A grant, or an adjustment with its reason.
+/// A change of a balance that no response caused.
 #[derive(Debug, Clone, Copy)]
 pub struct Change<'a> {
+    pub kind: ChangeKind<'a>,
     pub reference: &'a str,
     pub account: &'a str,
     /// Negative takes.
     pub amount: Micro,
-    /// `None`: a grant.
-    pub reason: Option<&'a str>,
+    /// The administrator's account that posts it; `None`: the command line.
+    pub actor: Option<&'a str>,
     pub at_ms: i64,
 }
 
-impl Change<'_> {
-    fn kind(&self) -> &'static str {
-        if self.reason.is_some() { "adjust" } else { "grant" }
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChangeKind<'a> {
+    /// Credit that was given.
+    Grant,
+    /// Credit that was bought.
+    TopUp,
+    Adjust {
+        reason: &'a str,
+    },
+}
+
+impl ChangeKind<'_> {
+    /// The kind of the entry.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Grant => "grant",
+            Self::TopUp => "topup",
+            Self::Adjust { .. } => "adjust",
+        }
     }
 }
 
@@ -48,19 +65,44 @@ pub struct Refund<'a> {
     pub request_id: &'a str,
     /// `None`: what has not been refunded yet.
     pub amount: Option<Micro>,
+    /// As in [`Change`].
+    pub actor: Option<&'a str>,
     pub at_ms: i64,
 }
 
-/// The detail of a refund's entry.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct RefundDetail {
-    pub request_id: String,
+/// The detail of an entry that an operator posted.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct PostedDetail {
+    /// On every refund: whose debit is given back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+    /// On every adjustment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The administrator's account that posted it, where it was not the command line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actor: Option<String>,
 }
 
-/// The detail of an adjustment's entry.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct AdjustDetail {
-    pub reason: String,
+impl PostedDetail {
+    /// # Errors
+    /// The text is no such detail.
+    pub fn read(text: &str) -> Result<Self, serde_json::Error> {
+        if text.is_empty() { Ok(Self::default()) } else { serde_json::from_str(text) }
+    }
+
+    fn write(&self) -> Result<String, StoreError> {
+        if self.request_id.is_none() && self.reason.is_none() && self.actor.is_none() {
+            return Ok(String::new());
+        }
+        serde_json::to_string(self).map_err(|error| StoreError::Unusable(format!("write an entry's detail: {error}")))
+    }
+
+    /// The same was asked for, by whomever.
+    fn is_same(&self, entry: &Entry) -> bool {
+        Self::read(&entry.detail)
+            .is_ok_and(|known| (known.request_id, known.reason) == (self.request_id.clone(), self.reason.clone()))
+    }
 }
 
 impl Ledger {
@@ -73,14 +115,15 @@ impl Ledger {
     pub fn refund(&self, refund: &Refund<'_>) -> Result<Posted, StoreError> {
         let sql = |source| StoreError::sqlite("refund a debit", source);
         self.correct(sql, |transaction| {
-            let Refund { reference, request_id, amount, at_ms } = *refund;
-            let detail = encode(&RefundDetail { request_id: request_id.into() })?;
+            let Refund { reference, request_id, amount, actor, at_ms } = *refund;
+            let detail =
+                PostedDetail { request_id: Some(request_id.into()), reason: None, actor: actor.map(Into::into) };
             if let Some(known) = find(transaction, "refund", reference).map_err(sql)? {
-                let is_same = known.detail == detail && amount.is_none_or(|amount| amount == known.change());
+                let is_same = detail.is_same(&known) && amount.is_none_or(|amount| amount == known.change());
                 return already(transaction, is_same, &known).map_err(sql)?;
             }
             let debit = find(transaction, "debit", request_id).map_err(sql)?.ok_or_else(|| {
-                StoreError::Refused(format!("refund request {request_id}: the ledger has no debit for it"))
+                StoreError::Unknown(format!("refund request {request_id}: the ledger has no debit for it"))
             })?;
             let refunded = refunded(transaction, &debit.account, request_id).map_err(sql)?;
             let taken = (Micro::ZERO.minus(debit.d_paid), Micro::ZERO.minus(debit.d_trial));
@@ -96,6 +139,7 @@ impl Ledger {
             let from_trial = amount.minus(from_paid);
             let runs = trial_ends(transaction, &debit.account).map_err(sql)?.is_some_and(|ends| at_ms < ends);
             let (d_paid, d_trial) = if runs { (from_paid, from_trial) } else { (amount, Micro::ZERO) };
+            let detail = detail.write()?;
             post(transaction, Entry::new("refund", reference, &debit.account, at_ms, (d_paid, d_trial), detail), sql)
         })
     }
@@ -108,12 +152,12 @@ impl Ledger {
         self.read("look for a reference", |connection| {
             connection
                 .prepare_cached("SELECT 1 FROM entry WHERE kind = ?1 AND ref = ?2")?
-                .exists([change.kind(), change.reference])
+                .exists([change.kind.name(), change.reference])
         })
     }
 
-    /// Grants, or adjusts. What is taken never touches what running processes hold nor goes below zero: the paid credit
-    /// bears it first, then a trial that runs. `told` is asked inside the transaction, so that what it says and the
+    /// Grants, tops up, or adjusts. What is taken never touches what running processes hold nor goes below zero: the paid
+    /// credit bears it first, then a trial that runs. `told` is asked inside the transaction, so that what it says and the
     /// balance are of one moment. What `boot` has claimed of the account is given up with it.
     ///
     /// # Errors
@@ -125,13 +169,16 @@ impl Ledger {
         told: impl FnOnce() -> Result<Vec<Claim>, StoreError>,
     ) -> Result<Posted, StoreError> {
         let sql = |source| StoreError::sqlite("change a balance", source);
-        let Change { reference, account, amount, reason, at_ms } = *change;
-        let kind = change.kind();
-        let detail = reason.map(|reason| encode(&AdjustDetail { reason: reason.into() })).transpose()?;
-        let detail = detail.unwrap_or_default();
+        let Change { kind, reference, account, amount, actor, at_ms } = *change;
+        let reason = match kind {
+            ChangeKind::Adjust { reason } => Some(reason.into()),
+            ChangeKind::Grant | ChangeKind::TopUp => None,
+        };
+        let detail = PostedDetail { request_id: None, reason, actor: actor.map(Into::into) };
+        let kind = kind.name();
         self.correct(sql, |transaction| {
             if let Some(known) = find(transaction, kind, reference).map_err(sql)? {
-                let is_same = known.account == account && known.change() == amount && known.detail == detail;
+                let is_same = known.account == account && known.change() == amount && detail.is_same(&known);
                 return already(transaction, is_same, &known).map_err(sql)?;
             }
             let mut parts = (amount, Micro::ZERO);
@@ -144,7 +191,8 @@ impl Ledger {
                     .and_then(|mut statement| statement.execute([boot, account]))
                     .map_err(sql)?;
             }
-            let posted = post(transaction, Entry::new(kind, reference, account, at_ms, parts, detail), sql)?;
+            let entry = Entry::new(kind, reference, account, at_ms, parts, detail.write()?);
+            let posted = post(transaction, entry, sql)?;
             if amount.is_positive() {
                 transaction
                     .prepare_cached("UPDATE account SET credited = credited + ?2 WHERE id = ?1")
@@ -168,10 +216,6 @@ impl Ledger {
     }
 }
 
-fn encode(detail: &impl Serialize) -> Result<String, StoreError> {
-    serde_json::to_string(detail).map_err(|error| StoreError::Unusable(format!("write an entry's detail: {error}")))
-}
-
 fn find(transaction: &Transaction<'_>, kind: &str, reference: &str) -> rusqlite::Result<Option<Entry>> {
     transaction
         .prepare_cached(&format!("SELECT {COLUMNS} FROM entry WHERE kind = ?1 AND ref = ?2"))?
@@ -187,7 +231,7 @@ fn already(
 ) -> rusqlite::Result<Result<Posted, StoreError>> {
     let (paid, trial) = balances(transaction, &known.account)?;
     if !is_same {
-        return Ok(Err(StoreError::Refused(format!(
+        return Ok(Err(StoreError::ReferenceUsed(format!(
             "reference {:?} was counted already for something else: entry {}, a {} of {} for account {} {}",
             known.reference,
             known.seq,
@@ -209,7 +253,7 @@ fn post(
 ) -> Result<Posted, StoreError> {
     let known = balances(transaction, &entry.account).optional().map_err(&sql)?;
     let (paid, trial) =
-        known.ok_or_else(|| StoreError::Refused(format!("account {} is not in the ledger", entry.account)))?;
+        known.ok_or_else(|| StoreError::Unknown(format!("account {} is not in the ledger", entry.account)))?;
     // Amounts are held within their bounds; here that would lose money unseen.
     if paid.get().saturating_add(entry.d_paid.get()) > MICRO_MAX {
         let (largest, change) = (Micro::new(MICRO_MAX), entry.change());

@@ -1,0 +1,217 @@
+//! What the money path costs: CPU time per request of a gateway that bills against one that does not, in one run.
+//! `scripts/bench-money` builds the two programs and runs this.
+//!
+//! `money BILLED UNBILLED [SECONDS [ROUNDS]]`: both gateways stand in front of one simulated vendor; whole answers and
+//! streams, by 16 connections, are driven through the one and the other in turns. What counts is the CPU time of the
+//! gateway's process, the settler's thread among it, until all that was settled is in the ledger. At the end the books
+//! are asked: as many debits as answers on the one side, none on the other. Must not time anything by the clock on the
+//! wall: the machine may be busy.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::disallowed_methods)]
+
+#[allow(dead_code)]
+#[path = "../tests/gateway/client.rs"]
+mod client;
+
+use client::{Connection, End, Request};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const SHIPPED: &str = include_str!("../conf/local.yaml");
+const CONNECTIONS: usize = 16;
+const BODY_BYTES: usize = 1_024;
+const MODEL: &str = "alpha-haiku-4-5-20251001";
+/// One tick of `/proc/PID/stat`: USER_HZ is 100 wherever Linux shows it to a program.
+const TICK_NS: u64 = 10_000_000;
+/// How long a process may take to do what takes an instant.
+const SOON: Duration = Duration::from_secs(60);
+
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A gateway with an account that can pay for everything.
+struct Gateway {
+    process: Process,
+    program: PathBuf,
+    dir: TempDir,
+    edge: u16,
+    admin: u16,
+    key: String,
+    answered: u64,
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let mut program = || PathBuf::from(arguments.next().expect("money BILLED UNBILLED [SECONDS [ROUNDS]]"));
+    let (billed, unbilled) = (program(), program());
+    let mut number = |default| arguments.next().map_or(default, |text| text.parse::<u64>().expect("a number"));
+    let (seconds, rounds) = (number(5), number(5));
+    let (vendor, _simulator) = simulator(&billed);
+    let mut gateways = [Gateway::start(billed, vendor), Gateway::start(unbilled, vendor)];
+    println!("CPU per request, {CONNECTIONS} connections, {BODY_BYTES} byte requests, {seconds} s a turn\n");
+    println!("| answers | round | requests | billed µs | unbilled µs | difference µs | ratio |");
+    println!("|---|---:|---:|---:|---:|---:|---:|");
+    for stream in [false, true] {
+        let what = if stream { "streamed" } else { "whole" };
+        for gateway in &mut gateways {
+            // Connections, caches and pages that a first request needs.
+            gateway.drive(stream, Duration::from_secs(1));
+        }
+        let mut costs = Vec::new();
+        for round in 1..=rounds {
+            // Whoever comes first comes second in the next round.
+            let order = if round % 2 == 0 { [1, 0] } else { [0, 1] };
+            let (mut cost, mut requests) = ([0; 2], 0);
+            for index in order {
+                let (count, ns) = gateways[index].drive(stream, Duration::from_secs(seconds));
+                cost[index] = ns / count;
+                requests += count;
+            }
+            println!("| {what} | {round} | {requests} | {} |", row(cost));
+            costs.push(cost);
+        }
+        let median = [0, 1].map(|index| {
+            let mut all: Vec<_> = costs.iter().map(|cost| cost[index]).collect();
+            all.sort_unstable();
+            all[all.len() / 2]
+        });
+        println!("| {what} | **median** | | {} |", row(median));
+    }
+    let [billed, unbilled] = gateways;
+    let (debits, answered) = (billed.finish(), billed.answered);
+    assert_eq!(debits, answered, "the billed gateway did not debit each answer once");
+    assert_eq!(unbilled.finish(), 0, "the other gateway billed");
+    println!("\n{answered} answers billed, {debits} debits; {} answers unbilled, 0 debits", unbilled.answered);
+}
+
+/// `billed | unbilled | difference | ratio` of two costs in ns.
+fn row([billed, unbilled]: [u64; 2]) -> String {
+    let micros = |ns: i64| format!("{}{}.{}", if ns < 0 { "-" } else { "" }, ns.abs() / 1_000, ns.abs() % 1_000 / 100);
+    let (on, off) = (i64::try_from(billed).unwrap(), i64::try_from(unbilled).unwrap());
+    let percent = billed * 100 / unbilled.max(1);
+    format!("{} | {} | {} | {}.{:02}", micros(on), micros(off), micros(on - off), percent / 100, percent % 100)
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn simulator(program: &PathBuf) -> (u16, Process) {
+    let port = free_port();
+    let mut command = Command::new(program);
+    command.args(["simulate", "--listen", &format!("127.0.0.1:{port}")]).stdout(Stdio::piped());
+    let mut process = Process(command.spawn().expect("start the simulated vendor"));
+    let mut line = String::new();
+    BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("listening"), "the simulated vendor said {line:?}");
+    (port, process)
+}
+
+impl Gateway {
+    fn start(program: PathBuf, vendor: u16) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (edge, sidecar, admin) = (free_port(), free_port(), free_port());
+        let mut config = SHIPPED.replace("data_dir: \"data\"", &format!("data_dir: {:?}", dir.path().join("data")));
+        for (shipped, port) in [("8080", edge), ("8081", sidecar), ("9090", admin), ("9100", vendor)] {
+            config = config.replace(&format!("127.0.0.1:{shipped}"), &format!("127.0.0.1:{port}"));
+        }
+        std::fs::write(dir.path().join("gateway.yaml"), config).unwrap();
+        let mut command = Command::new(&program);
+        command.arg("run").arg("-c").arg(dir.path().join("gateway.yaml"));
+        let process = Process(command.env("RUST_LOG", "error").spawn().expect("start a gateway"));
+        let mut gateway = Self { process, program, dir, edge, admin, key: String::new(), answered: 0 };
+        gateway.wait("to be ready", |gateway| {
+            client::try_ask(gateway.admin, &Request::get("/readyz")).is_some_and(|answer| answer.status == 200)
+        });
+        gateway.command(&["account", "create", "--email", "bench@example.test", "--no-trial"]);
+        gateway.command(&["account", "grant", "bench@example.test", "9000000000", "--ref", "bench"]);
+        let made = gateway.command(&["key", "create", "--account", "bench@example.test", "--name", "bench"]);
+        gateway.key = made["key"].as_str().unwrap().to_owned();
+        gateway
+    }
+
+    fn command(&self, args: &[&str]) -> Value {
+        let config = self.dir.path().join("gateway.yaml");
+        let output = Command::new(&self.program).args(args).arg("--json").arg("-c").arg(config).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn wait(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let began = Instant::now();
+        while !is_so(self) {
+            assert!(began.elapsed() < SOON, "a gateway takes too long {what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// CPU time of the process so far, all threads, in ticks.
+    fn ticks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.0.id())).unwrap();
+        // After the name, which ends with the last bracket: state, ten more, then user and system time.
+        let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    }
+
+    fn request(&self, stream: bool) -> Vec<u8> {
+        let body = |filler: usize| {
+            let text = format!("[[sim input=200 output=50 events=10]] {}", "x".repeat(filler));
+            json!({
+                "model": MODEL, "max_tokens": 1_000, "stream": stream, "messages": [{"role": "user", "content": text}],
+            })
+            .to_string()
+        };
+        let body = body(BODY_BYTES - body(0).len());
+        assert_eq!(body.len(), BODY_BYTES);
+        Request::post("/v1/messages", body).bearer(&self.key).bytes()
+    }
+
+    /// Drives the gateway with all connections for `time`: answers, and the CPU time in ns that they took.
+    fn drive(&mut self, stream: bool, time: Duration) -> (u64, u64) {
+        let (request, answers) = (self.request(stream), AtomicU64::new(0));
+        let before = self.ticks();
+        let until = Instant::now() + time;
+        std::thread::scope(|scope| {
+            for _ in 0..CONNECTIONS {
+                scope.spawn(|| {
+                    let mut connection = Connection::open(self.edge);
+                    while Instant::now() < until {
+                        assert!(connection.send(&request), "a gateway closed a connection");
+                        let answer = connection.answer();
+                        assert_eq!((answer.status, answer.end()), (200, Some(End::Whole)), "{}", answer.text());
+                        assert!(!stream || answer.has("event: message_stop"), "{}", answer.text());
+                        answers.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        // What the settler still has to do is part of the cost.
+        self.wait("to settle", |gateway| {
+            let metrics = client::ask(gateway.admin, &Request::get("/metrics")).text();
+            metrics.lines().any(|line| line == "gateway_journal_pending 0")
+        });
+        let ticks = self.ticks() - before;
+        let count = answers.into_inner();
+        self.answered += count;
+        assert!(count > 0 && ticks > 0, "nothing was measured: {count} answers, {ticks} ticks");
+        (count, ticks * TICK_NS)
+    }
+
+    /// The debits in the books, which must be right.
+    fn finish(&self) -> u64 {
+        let verdict = self.command(&["ledger", "verify"]);
+        assert_eq!(verdict["findings"], json!([]), "{verdict}");
+        verdict["debits"].as_u64().unwrap()
+    }
+}

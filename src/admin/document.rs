@@ -1,0 +1,87 @@
+//! Accounts, keys and entries as JSON documents: the same over HTTP and on the command line.
+//!
+//! Must not look anything up.
+
+use crate::account::{Account, KeyStatus, Status};
+use crate::billing::Balance;
+use crate::clock::rfc3339;
+use crate::money::Micro;
+use crate::store::StoreError;
+use crate::store::ledger::{Detail, Entry, Posted, PostedDetail};
+use serde_json::{Value, json};
+
+pub fn account(account: &Account) -> Value {
+    json!({
+        "account_id": account.id,
+        "email": account.email,
+        "status": account.status.name(),
+        "admin": account.admin,
+        "created_at": rfc3339(account.created_at_ms),
+    })
+}
+
+/// The same, with what the account has.
+pub fn account_with(of: &Account, balance: &Balance) -> Value {
+    let mut value = account(of);
+    value["balance"] = json!(balance.balance);
+    value["held"] = json!(balance.held);
+    value["available"] = json!(balance.available);
+    value["trial"] = json!(balance.trial.as_ref().map(|trial| {
+        json!({
+            "ends_at": rfc3339(trial.ends_at_ms), "credits_left": trial.credits_left, "active": trial.active,
+        })
+    }));
+    value
+}
+
+/// An account whose status was set.
+pub fn status(account: &Account, status: Status) -> Value {
+    json!({"account_id": account.id, "email": account.email, "status": status.name()})
+}
+
+/// A key that was disabled or enabled.
+pub fn key_status(id: &str, enabled: bool) -> Value {
+    let status = if enabled { KeyStatus::Active } else { KeyStatus::Disabled };
+    json!({"key_id": id, "status": status.name()})
+}
+
+/// What became of a posting over HTTP.
+pub fn posted(kind: &str, reference: &str, posted: &Posted) -> Value {
+    json!({
+        "account": posted.account, "kind": kind, "ref": reference, "credits": posted.change, "balance": posted.balance,
+        "new": posted.is_new,
+    })
+}
+
+/// An entry in the words of a receipt, with what ties it to the chain.
+///
+/// # Errors
+/// Its detail cannot be read.
+pub fn entry(entry: &Entry) -> Result<Value, StoreError> {
+    let mut row = json!({
+        "seq": entry.seq, "at": rfc3339(entry.at_ms), "kind": entry.kind, "ref": entry.reference, "change": entry.change(),
+        "balance_after": entry.bal_paid.plus(entry.bal_trial), "prev": hex(&entry.prev), "hash": hex(&entry.hash),
+    });
+    let unread = |error| StoreError::Unusable(format!("read the detail of entry {}: {error}", entry.seq));
+    if entry.is_ending() {
+        let detail: Detail = serde_json::from_str(&entry.detail).map_err(unread)?;
+        row["request_id"] = json!(entry.reference);
+        row["model"] = json!(detail.model);
+        row["outcome"] = json!(detail.outcome);
+        row["usage"] = json!(detail.usage);
+        row["credits"] = json!(Micro::ZERO.minus(entry.change()));
+        row["writeoff"] = json!(entry.writeoff);
+        return Ok(row);
+    }
+    let PostedDetail { request_id, reason, actor } = PostedDetail::read(&entry.detail).map_err(unread)?;
+    for (name, value) in [("request_id", request_id), ("reason", reason), ("actor", actor)] {
+        if let Some(value) = value {
+            row[name] = json!(value);
+        }
+    }
+    Ok(row)
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(64), |text, byte| text + &format!("{byte:02x}"))
+}

@@ -1,0 +1,55 @@
+//! Who is let in: the bearer of a live key of an active account with the administrator's role.
+//!
+//! Must not tell why a key is no good, nor keep one.
+
+use super::App;
+use super::problem::Problem;
+use crate::account::{Refusal, parse_key};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use std::sync::Arc;
+
+/// The account of the administrator who asks.
+#[derive(Clone)]
+pub struct Actor(pub Arc<str>);
+
+/// Judged before the path, the method and the body: who is not let in learns nothing.
+pub async fn administrators_only(
+    State(app): State<Arc<App>>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    let actor = actor(&app, request.headers())?;
+    request.extensions_mut().insert(actor);
+    Ok(next.run(request).await)
+}
+
+fn actor(app: &App, headers: &HeaderMap) -> Result<Actor, Problem> {
+    let key = key(headers).ok_or(Problem::NoKey)?;
+    let principal = app.accounts.authenticate(key).map_err(|refusal| match refusal {
+        Refusal::BadKey => Problem::NoKey,
+        Refusal::KeyDisabled => Problem::Forbidden("this key is disabled"),
+        Refusal::AccountSuspended => Problem::Forbidden("this key's account is suspended"),
+        Refusal::Unavailable(error) => error.into(),
+    })?;
+    match app.accounts.find(&principal.account_id)? {
+        Some(account) if account.admin => Ok(Actor(principal.account_id)),
+        _ => Err(Problem::Forbidden("this key's account is not an administrator's")),
+    }
+}
+
+/// The gateway key of the request, where it has exactly one.
+fn key(headers: &HeaderMap) -> Option<&str> {
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.to_str().ok()?.trim().split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
+    });
+    let plain = headers.get("x-api-key").and_then(|value| value.to_str().ok()).map(str::trim);
+    let is_ours = |key: &&str| parse_key(key);
+    match (bearer.filter(is_ours), plain.filter(is_ours)) {
+        (Some(one), Some(other)) if one != other => None,
+        (one, other) => one.or(other),
+    }
+}
