@@ -21,6 +21,7 @@ mod verify;
 
 use crate::catalog::{Model, Price};
 use crate::config::Limits;
+use crate::failpoint::{self, Point};
 use crate::money::{Micro, Parts};
 use crate::store::StoreError;
 use crate::store::holds::HeldMirror;
@@ -161,7 +162,7 @@ impl Billing {
         let ledger = Arc::new(Ledger::open(data_dir)?);
         let owner = owner::take(data_dir, patience)?;
         enter_left_behind(&ledger, data_dir, &ledger.boots()?)?;
-        let journal = Arc::new(Journal::begin(data_dir, limits.journal_segment_bytes)?);
+        let journal = Arc::new(Journal::begin(data_dir, limits.journal_segment_bytes, limits.journal_reserve_bytes)?);
         let mut mirror = HeldMirror::open(data_dir)?;
         mirror.forget_boots(&journal::live_boots(data_dir))?;
         let holds = Arc::new(Holds::new(journal.boot()));
@@ -218,6 +219,9 @@ impl Billing {
         {
             return Err(Refused::Unavailable("the ledger lags behind".into()));
         }
+        if serving.journal.is_short() {
+            return Err(Refused::Unavailable("the journal's disk is full".into()));
+        }
         if serving.open.load(Ordering::Relaxed) >= serving.most_open {
             return Err(Refused::Busy);
         }
@@ -225,6 +229,7 @@ impl Billing {
         let Some((parts, limit)) = serving.holds.reserve(&self.0.ledger, &opening.account, now_ms, decide)? else {
             return self.reserve_as_guest(serving, opening, quote, exact, now_ms);
         };
+        failpoint::pass(Point::AfterReserve);
         let hold = Hold::open(self, opening, parts, now_ms)
             .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")))?;
         Ok((hold, limit))
@@ -257,7 +262,7 @@ impl Billing {
     /// Ends a request that costs nothing, and says why.
     pub fn release(&self, mut hold: Hold, outcome: Outcome, now_ms: i64) {
         if let Err(error) = hold.end(Usage::default(), Micro::ZERO, outcome, false, now_ms) {
-            log::error!("journal a release: {error}; a replay will find the request interrupted");
+            log::error!("journal a release: {error}; the request is entered as interrupted");
         }
     }
 
@@ -407,9 +412,11 @@ impl Billing {
         METRICS.journal_oldest_seconds.set(if oldest == 0 { 0 } else { now_ms.saturating_sub(oldest) / 1_000 });
     }
 
-    /// The ledger takes what is settled.
+    /// The ledger takes what is settled, and the journal what begins.
     pub fn is_healthy(&self) -> bool {
-        self.0.serving.as_ref().is_some_and(|serving| !serving.settler.state.failing.load(Ordering::Relaxed))
+        self.0.serving.as_ref().is_some_and(|serving| {
+            !serving.settler.state.failing.load(Ordering::Relaxed) && !serving.journal.is_short()
+        })
     }
 
     /// Brings everything settled into the ledger and ends the settler.
@@ -459,6 +466,7 @@ fn enter_left_behind(ledger: &Ledger, data_dir: &Path, known: &[String]) -> Resu
 /// Brings the journals of dead processes into the ledger.
 fn replay_left_behind(ledger: &Ledger, data_dir: &Path) -> Result<(), StoreError> {
     for left in journal::left_behind(data_dir)? {
+        left.give_up_reserve();
         let (endings, unreadable) = left.endings()?;
         let interrupted = endings.iter().filter(|ending| ending.detail.outcome == Outcome::Interrupted).count();
         let new = enter(ledger, &endings)?;

@@ -9,7 +9,7 @@ mod ledger;
 use crate::account::Accounts;
 use crate::billing::Billing;
 use crate::config::{self, Settings};
-use crate::{app, clock, simulator, telemetry};
+use crate::{app, clock, failpoint, simulator, telemetry};
 use account::{AccountCommand, KeyCommand};
 use clap::{Parser, Subcommand};
 use ledger::LedgerCommand;
@@ -38,6 +38,9 @@ enum Command {
         /// Take over from the gateway that runs, when that gets SIGQUIT: no connection is refused, no stream cut.
         #[arg(long)]
         upgrade: bool,
+        /// Kill this process at a named point, for tests.
+        #[arg(long, env = "GW_FAIL", hide = true, value_name = "NAME[:N]")]
+        fail: Option<failpoint::Plan>,
     },
     /// Simulate the vendors, both protocols on one port.
     Simulate {
@@ -84,7 +87,8 @@ pub fn main() -> ExitCode {
 fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { config: file, json, command } = arguments;
     match command {
-        Command::Run { upgrade } => {
+        Command::Run { upgrade, fail } => {
+            fail.iter().for_each(failpoint::arm);
             let start = if upgrade { app::Start::Upgrade } else { app::Start::Fresh };
             app::run(&file, config::load(&file)?, start)?;
         }

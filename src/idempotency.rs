@@ -14,8 +14,8 @@ use crate::store::idempotency::{Ask, Found, IdempotencyDb, Kept, Room};
 use arc_swap::ArcSwap;
 use sha2::{Digest, Sha256};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 const KEY_BYTES_MAX: usize = 255;
@@ -23,6 +23,8 @@ const KEY_BYTES_MAX: usize = 255;
 /// given out before, so nothing depends on it.
 const TICK: Duration = Duration::from_secs(1);
 const TICKS_TO_CLEAN: u32 = 30;
+/// Ends that a full file could not take and that are tried again. Only a request that began before it was full adds one.
+const UNWRITTEN_MAX: usize = 65_536;
 
 /// The service; cheap to clone.
 #[derive(Clone)]
@@ -33,6 +35,14 @@ struct Inner {
     boot: String,
     /// Written since the last tick.
     touched: AtomicBool,
+    unwritten: Mutex<Vec<Unwritten>>,
+}
+
+/// The end of a request under a key that the file could not take.
+struct Unwritten {
+    request_id: String,
+    /// For how long the key is spent; `None`: it is free.
+    spent_ms: Option<i64>,
 }
 
 /// What a request under a key finds.
@@ -98,7 +108,8 @@ impl Idempotency {
 
     fn open(data_dir: &Path, billing: &Billing) -> Result<Self, StoreError> {
         let db = IdempotencyDb::open(data_dir)?;
-        Ok(Self(Arc::new(Inner { db, boot: billing.boot().to_owned(), touched: AtomicBool::new(true) })))
+        let (boot, touched) = (billing.boot().to_owned(), AtomicBool::new(true));
+        Ok(Self(Arc::new(Inner { db, boot, touched, unwritten: Mutex::default() })))
     }
 
     /// Of each request that a dead process was answering: done without an answer where it was debited, else as if it
@@ -155,11 +166,11 @@ impl Idempotency {
         loop {
             std::thread::sleep(TICK);
             tick = tick.wrapping_add(1);
-            let mut outcome = Ok(());
+            let mut outcome = self.write_unwritten();
             if tick.is_multiple_of(TICKS_TO_CLEAN) {
                 let limits = &settings.load().limits;
                 let room = Room { entries: limits.idempotency_entries, bytes: limits.idempotency_store_bytes };
-                outcome = self.0.db.clean(clock::now_ms(), room);
+                outcome = outcome.and(self.0.db.clean(clock::now_ms(), room));
                 self.0.touched.store(true, Ordering::Relaxed);
             }
             if self.0.touched.swap(false, Ordering::Relaxed) {
@@ -169,6 +180,42 @@ impl Idempotency {
                 log::warn!("{error}");
             }
         }
+    }
+
+    /// Tries what the file could not take once more.
+    fn write_unwritten(&self) -> Result<(), StoreError> {
+        let waiting = std::mem::take(&mut *self.0.unwritten.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut waiting = waiting.into_iter();
+        while let Some(end) = waiting.next() {
+            let outcome = match end.spent_ms {
+                Some(keep_ms) => self.done(&end.request_id, None, keep_ms),
+                None => self.free(&end.request_id),
+            };
+            if outcome.is_err() {
+                self.0
+                    .unwritten
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .extend([end].into_iter().chain(waiting));
+                return outcome;
+            }
+        }
+        Ok(())
+    }
+
+    fn try_again(&self, error: &StoreError, end: Unwritten) {
+        let mut unwritten = self.0.unwritten.lock().unwrap_or_else(PoisonError::into_inner);
+        if unwritten.len() < UNWRITTEN_MAX {
+            log::error!("{error}; request {} is taken for running until that works", end.request_id);
+            unwritten.push(end);
+        } else {
+            log::error!("{error}; request {} is taken for running until the next start", end.request_id);
+        }
+    }
+
+    fn free(&self, request_id: &str) -> Result<(), StoreError> {
+        self.0.touched.store(true, Ordering::Relaxed);
+        self.0.db.free(request_id)
     }
 
     fn done(&self, request_id: &str, kept: Option<&Kept>, keep_ms: i64) -> Result<(), StoreError> {
@@ -222,7 +269,8 @@ impl Running {
             outcome = self.of.done(&self.request_id, None, self.keep_ms);
         }
         if let Err(error) = outcome {
-            log::error!("{error}; request {} is taken for running until the next start", self.request_id);
+            let spent_ms = Some(self.keep_ms);
+            self.of.try_again(&error, Unwritten { request_id: std::mem::take(&mut self.request_id), spent_ms });
         }
     }
 }
@@ -232,9 +280,8 @@ impl Drop for Running {
         if self.ended {
             return;
         }
-        self.of.0.touched.store(true, Ordering::Relaxed);
-        if let Err(error) = self.of.0.db.free(&self.request_id) {
-            log::error!("{error}; request {} is taken for running until the next start", self.request_id);
+        if let Err(error) = self.of.free(&self.request_id) {
+            self.of.try_again(&error, Unwritten { request_id: std::mem::take(&mut self.request_id), spent_ms: None });
         }
     }
 }

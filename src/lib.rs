@@ -22,6 +22,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod edge;
+pub mod failpoint;
 pub mod idempotency;
 pub mod money;
 pub mod protocol;

@@ -28,12 +28,16 @@ mod config_file;
 mod crash;
 #[path = "gateway/disconnect.rs"]
 mod disconnect;
+#[path = "gateway/disk.rs"]
+mod disk;
 #[path = "gateway/failover.rs"]
 mod failover;
 #[path = "gateway/failure.rs"]
 mod failure;
 #[path = "gateway/idempotency.rs"]
 mod idempotency;
+#[path = "gateway/kills.rs"]
+mod kills;
 #[path = "gateway/leaving.rs"]
 mod leaving;
 #[path = "gateway/metrics.rs"]

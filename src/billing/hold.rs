@@ -9,6 +9,7 @@ use super::pricing;
 use super::settler::Settlement;
 use crate::catalog::Model;
 use crate::clock;
+use crate::failpoint::{self, Point};
 use crate::money::{Micro, Parts};
 use crate::protocol::Protocol;
 use crate::store::ledger::{Detail, Ending, Outcome};
@@ -54,6 +55,7 @@ impl Hold {
         let opened_in =
             serving.journal.write(&Record::Open(unfinished)).inspect_err(|_| METRICS.ledger_error("journal_write"))?;
         hold.opened_in = Some(opened_in);
+        failpoint::pass(Point::AfterJournalOpen);
         Ok(hold)
     }
 
@@ -107,7 +109,9 @@ impl Hold {
             return Ok(Micro::ZERO);
         };
         let record = Record::End(self.ending(taken, writeoff, usage, outcome, estimated, now_ms));
+        failpoint::pass(Point::BeforeJournalEnd);
         let written = serving.journal.write(&record);
+        failpoint::pass(Point::AfterJournalEnd);
         let (Record::End(ending) | Record::Open(ending)) = record;
         match written {
             Ok(ended_in) => {
@@ -118,7 +122,11 @@ impl Hold {
             Err(error) => {
                 METRICS.ledger_error("journal_write");
                 serving.holds.unsettle(account, taken);
-                opened_in.keep();
+                // The ledger learns of it without the journal, in which a replay would find the same: open, and no end.
+                let (nothing, interrupted) = (Parts::default(), Outcome::Interrupted);
+                let ending = self.ending(nothing, Micro::ZERO, Usage::default(), interrupted, false, now_ms);
+                let freed = if billing.is_guest() { self.parts } else { Parts::ZERO };
+                serving.settler.give(Settlement { ending, freed, journalled_in: [Arc::clone(&opened_in), opened_in] });
                 Err(error)
             }
         }
@@ -165,7 +173,7 @@ impl Drop for Hold {
             log::warn!("request {} was cut off inside the gateway", self.opening.request_id);
         }
         if let Err(error) = self.end(Usage::default(), Micro::ZERO, Outcome::Interrupted, false, clock::now_ms()) {
-            log::error!("journal an interrupted request: {error}; a replay will find it");
+            log::error!("journal an interrupted request: {error}; the ledger enters it all the same");
         }
     }
 }

@@ -144,14 +144,7 @@ impl Holds {
 
     /// Resolves a hold of `held` with a cost, which may pass the hold by what is available at this moment, and no further.
     /// A guest cannot know what is available: there the hold is all.
-    pub fn resolve(
-        &self,
-        ledger: &Ledger,
-        account: &Arc<str>,
-        held: Parts,
-        cost: Micro,
-        now_ms: i64,
-    ) -> Resolved {
+    pub fn resolve(&self, ledger: &Ledger, account: &Arc<str>, held: Parts, cost: Micro, now_ms: i64) -> Resolved {
         let mut shard = self.shard(account);
         let open = shard.entry(Arc::clone(account)).or_default();
         let is_guest = ledger.is_guest();

@@ -4,11 +4,18 @@
 //! read at night with a pager. A request's `open` is written before the vendor is called, its `end` before the client
 //! gets the last byte; so whoever has a whole answer has been debited, and whoever was cut off has not.
 //! A process owns a folder under `journal/`, named after its boot and locked while it lives; the next process replays
-//! what a dead one left. Must not know prices or balances.
+//! what a dead one left.
+//!
+//! On a full disk whatever runs may still end: a reserve, set aside while there was room, takes ends and nothing else.
+//! Nothing begins until it is whole again. Must not know prices or balances.
 
+use crate::failpoint::{self, Point};
 use crate::store::StoreError;
 use crate::store::ledger::Ending;
 use crate::store::sqlite;
+use crate::telemetry::METRICS;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -19,6 +26,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 const LOCK: &str = "lock";
+const RESERVE: &str = "reserve";
+/// Room for what begins after a disk was full, in bytes: without so much it is full still.
+const ROOM: u64 = 65_536;
 
 /// One line of the journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,8 +44,10 @@ pub enum Record {
 pub struct Journal {
     place: Place,
     segment_bytes: u64,
-    active: Mutex<Arc<Segment>>,
-    sealed: Mutex<Vec<Arc<Segment>>>,
+    reserve_bytes: u64,
+    files: Mutex<Files>,
+    /// A write failed, or the reserve is not whole.
+    short: AtomicBool,
 }
 
 /// A process's own folder, and the sign that it lives.
@@ -71,11 +83,21 @@ impl Place {
     }
 }
 
+/// A running process's files. One record is written at a time: so a torn one can be taken back.
+struct Files {
+    active: Arc<Segment>,
+    number: u64,
+    /// Full ones, until the ledger covers them.
+    sealed: Vec<Arc<Segment>>,
+    /// Takes ends where the active one takes nothing more.
+    reserve: Arc<Segment>,
+}
+
 /// One file of the journal.
 pub struct Segment {
-    number: u64,
     path: PathBuf,
     file: File,
+    /// Its length.
     bytes: AtomicU64,
     /// Holds something that only a replay will bring to the ledger.
     kept: AtomicBool,
@@ -96,15 +118,27 @@ pub struct Left {
 }
 
 impl Journal {
-    /// Begins a journal in `data_dir` for this process.
+    /// Begins a journal in `data_dir` for this process. Where the reserve finds no room, nothing is admitted yet.
     ///
     /// # Errors
-    /// The folder or the first file cannot be made.
-    pub fn begin(data_dir: &Path, segment_bytes: u64) -> Result<Self, StoreError> {
+    /// The folder or a file cannot be made.
+    pub fn begin(data_dir: &Path, segment_bytes: u64, reserve_bytes: u64) -> Result<Self, StoreError> {
         let failed = |source| StoreError::io("begin the journal", source);
         let place = Place::begin(data_dir)?;
-        let first = Segment::create(&place.dir, 1).map_err(failed)?;
-        Ok(Self { place, segment_bytes, active: Mutex::new(Arc::new(first)), sealed: Mutex::default() })
+        let active = Segment::numbered(&place.dir, 1).map_err(failed)?;
+        let reserve = Segment::create(place.dir.join(RESERVE)).map_err(failed)?;
+        let set_aside = reserve.set_aside(reserve_bytes).inspect_err(|error| {
+            METRICS.ledger_error("journal_reserve");
+            log::error!("set the journal's reserve of {reserve_bytes} bytes aside: {error}; no request is admitted");
+        });
+        let files = Files { active: Arc::new(active), number: 1, sealed: Vec::new(), reserve: Arc::new(reserve) };
+        Ok(Self {
+            place,
+            segment_bytes,
+            reserve_bytes,
+            files: Mutex::new(files),
+            short: AtomicBool::new(set_aside.is_err()),
+        })
     }
 
     pub fn boot(&self) -> &str {
@@ -118,43 +152,88 @@ impl Journal {
     /// The record is not (wholly) in the file.
     pub fn write(&self, record: &Record) -> io::Result<Arc<Segment>> {
         let line = encode(record)?;
-        let segment = self.segment()?;
-        segment.bytes.fetch_add(line.len() as u64, Ordering::Relaxed);
-        // One call: O_APPEND makes it whole among other threads' lines.
-        let written = (&segment.file).write(&line);
-        match written {
-            Ok(count) if count == line.len() => Ok(segment),
-            outcome => outcome.and(Err(io::ErrorKind::WriteZero.into())),
+        let mut files = self.files();
+        files.roll(&self.place.dir, self.segment_bytes);
+        if matches!(record, Record::End(_)) && failpoint::is_due(Point::TornJournalEnd) {
+            let _ = (&files.active.file).write(line.get(..line.len() / 2).unwrap_or_default());
+            failpoint::die();
+        }
+        let Err(error) = files.active.append(&line) else { return Ok(Arc::clone(&files.active)) };
+        if !self.short.swap(true, Ordering::AcqRel) {
+            log::error!("write the journal: {error}; what runs may end in its reserve, and nothing is admitted");
+        }
+        match record {
+            Record::Open(_) => Err(error),
+            Record::End(_) => files.reserve.append(&line).map(|()| Arc::clone(&files.reserve)),
         }
     }
 
-    fn segment(&self) -> io::Result<Arc<Segment>> {
-        let mut active = lock(&self.active);
-        if active.bytes.load(Ordering::Relaxed) >= self.segment_bytes {
-            let next = Arc::new(Segment::create(&self.place.dir, active.number.saturating_add(1))?);
-            lock(&self.sealed).push(std::mem::replace(&mut *active, next));
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A write failed, or the reserve is not whole: nothing may begin.
+    pub fn is_short(&self) -> bool {
+        self.short.load(Ordering::Acquire)
+    }
+
+    /// After a write that failed: makes the reserve whole again, once the ledger covers what it took and there is room.
+    pub fn recover(&self) {
+        if !self.is_short() {
+            return;
         }
-        Ok(Arc::clone(&active))
+        let files = self.files();
+        if !files.reserve.is_covered() {
+            return;
+        }
+        let recovered = files.reserve.empty().and_then(|()| files.reserve.set_aside(self.reserve_bytes));
+        match recovered.and_then(|()| files.active.set_aside(ROOM)) {
+            Ok(()) => {
+                self.short.store(false, Ordering::Release);
+                log::info!("the journal has room again, and its reserve is whole");
+            }
+            Err(error) => log::debug!("restore the journal's reserve: {error}"),
+        }
     }
 
     /// Removes full files that the ledger covers whole.
     pub fn reap(&self) {
-        lock(&self.sealed).retain(|segment| {
-            let covered = segment.is_covered();
-            !(covered && std::fs::remove_file(&segment.path).is_ok())
-        });
+        // Removed without the lock, for which requests wait.
+        let covered: Vec<_> = self.files().sealed.extract_if(.., |segment| segment.is_covered()).collect();
+        for segment in covered {
+            failpoint::pass(Point::BeforeReap);
+            if std::fs::remove_file(&segment.path).is_err() {
+                self.files().sealed.push(segment);
+            }
+        }
     }
 
     /// Removes the journal of a process that ends with everything covered.
     pub fn close(&self) {
-        if lock(&self.sealed).iter().all(|segment| segment.is_covered()) && lock(&self.active).is_covered() {
+        let files = self.files();
+        if files.sealed.iter().chain([&files.active, &files.reserve]).all(Segment::is_covered) {
+            failpoint::pass(Point::BeforeReap);
             let _ = std::fs::remove_dir_all(&self.place.dir);
         }
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+impl Files {
+    /// Begins the next file where the active one is full. One that cannot be made is made later: a file too long does
+    /// no harm.
+    fn roll(&mut self, dir: &Path, segment_bytes: u64) {
+        if self.active.bytes.load(Ordering::Relaxed) < segment_bytes {
+            return;
+        }
+        let number = self.number.saturating_add(1);
+        match Segment::numbered(dir, number) {
+            Ok(next) => {
+                self.number = number;
+                self.sealed.push(std::mem::replace(&mut self.active, Arc::new(next)));
+            }
+            Err(error) => log::debug!("begin file {number} of the journal: {error}"),
+        }
+    }
 }
 
 fn open_lock(dir: &Path) -> io::Result<File> {
@@ -162,10 +241,50 @@ fn open_lock(dir: &Path) -> io::Result<File> {
 }
 
 impl Segment {
-    fn create(dir: &Path, number: u64) -> io::Result<Self> {
-        let path = dir.join(format!("{number:06}.log"));
+    fn numbered(dir: &Path, number: u64) -> io::Result<Self> {
+        Self::create(dir.join(format!("{number:06}.log")))
+    }
+
+    fn create(path: PathBuf) -> io::Result<Self> {
         let file = OpenOptions::new().create_new(true).append(true).mode(0o600).open(&path)?;
-        Ok(Self { number, path, file, bytes: AtomicU64::new(0), kept: AtomicBool::new(false) })
+        Ok(Self { path, file, bytes: AtomicU64::new(0), kept: AtomicBool::new(false) })
+    }
+
+    /// Appends `line`, or nothing of it. One caller at a time.
+    fn append(&self, line: &[u8]) -> io::Result<()> {
+        let before = self.bytes.load(Ordering::Relaxed);
+        // One call: a process that dies has written the record, or not.
+        let (count, outcome) = match (&self.file).write(line) {
+            Ok(count) if count == line.len() => (count, Ok(())),
+            // A full disk takes what the last page has room for.
+            Ok(count) => (count, Err(io::ErrorKind::StorageFull.into())),
+            Err(error) => (0, Err(error)),
+        };
+        // What cannot be taken back is closed by the next record's line end.
+        let is_torn = outcome.is_err() && count > 0 && self.file.set_len(before).is_err();
+        if outcome.is_ok() || is_torn {
+            self.bytes.store(before.saturating_add(count as u64), Ordering::Relaxed);
+        }
+        outcome
+    }
+
+    /// Sets `bytes` aside behind the file's end: that much can be appended however full the disk becomes.
+    fn set_aside(&self, bytes: u64) -> io::Result<()> {
+        let end = self.bytes.load(Ordering::Relaxed);
+        match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, end, bytes) {
+            Err(Errno::OPNOTSUPP) => {
+                log::warn!("this file system sets no room aside: the journal has no reserve should it become full");
+                Ok(())
+            }
+            outcome => Ok(outcome?),
+        }
+    }
+
+    /// Takes everything out of it.
+    fn empty(&self) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.bytes.store(0, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Nobody holds a record of this file that the ledger lacks.
@@ -259,6 +378,16 @@ impl Left {
         read_endings(&self.dir)
     }
 
+    /// Removes a reserve that was not needed: what is left may have to be entered on a disk that is full.
+    pub fn give_up_reserve(&self) {
+        let reserve = self.dir.join(RESERVE);
+        if std::fs::metadata(&reserve).is_ok_and(|reserve| reserve.len() == 0)
+            && let Err(error) = std::fs::remove_file(&reserve)
+        {
+            log::debug!("remove the reserve of the journal of boot {}: {error}", self.boot);
+        }
+    }
+
     /// Removes it: the ledger covers it whole. Where lines could not be read it is set aside instead.
     ///
     /// # Errors
@@ -320,7 +449,8 @@ pub fn copy(from: &Path, to: &Path) -> Result<usize, StoreError> {
     Ok(copied)
 }
 
-/// A folder's files in the order of their writing; none where the folder was just removed.
+/// A folder's files in the order of their writing; none where the folder was just removed. The reserve, where it was
+/// needed, comes last: it has ends alone.
 fn log_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -329,6 +459,10 @@ fn log_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
     files.sort();
+    let reserve = dir.join(RESERVE);
+    if std::fs::metadata(&reserve).is_ok_and(|reserve| reserve.len() > 0) {
+        files.push(reserve);
+    }
     Ok(files)
 }
 

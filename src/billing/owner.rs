@@ -39,7 +39,10 @@ pub fn take(data_dir: &Path, patience: Duration) -> Result<Owner, StoreError> {
             Err(TryLockError::WouldBlock) => std::thread::sleep(LOOK),
         }
     }
-    file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
+    file.set_len(0)
+        .and_then(|()| file.rewind())
+        .and_then(|()| writeln!(file, "{}", std::process::id()))
+        .map_err(failed)?;
     Ok(Owner(file))
 }
 

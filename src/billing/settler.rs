@@ -1,12 +1,14 @@
 //! The thread that carries endings from the journal's side into the ledger, many to a commit.
 //!
-//! Also its quiet duties: mirroring the holds, lapsing trials, removing journal files that the ledger covers.
+//! Also its quiet duties: mirroring the holds, lapsing trials, removing journal files that the ledger covers, restoring
+//! the journal's reserve.
 //! An ending that it has been given is in the journal already, so nothing here can lose one: a failing ledger is tried
 //! again until it works, and admission stops meanwhile. Must not decide amounts.
 
 use super::holds::Holds;
 use super::journal::{Journal, Segment};
 use crate::clock;
+use crate::failpoint::{self, Point};
 use crate::money::{Micro, Parts};
 use crate::store::StoreError;
 use crate::store::holds::HeldMirror;
@@ -178,6 +180,8 @@ impl Run {
                 Err(RecvTimeoutError::Disconnected) => true,
             };
             self.commit(&batch);
+            // Now what it held of the journal may go.
+            drop(batch);
             self.mirror();
             if housekeeping.elapsed() >= HOUSEKEEPING_EVERY || ended {
                 housekeeping = Instant::now();
@@ -195,6 +199,7 @@ impl Run {
             self.clear_dead_guests();
         }
         self.journal.reap();
+        self.journal.recover();
     }
 
     fn gather(&self, batch: &mut Vec<Settlement>) {
@@ -212,6 +217,7 @@ impl Run {
         if batch.is_empty() {
             return;
         }
+        failpoint::after(Point::LastByteSent);
         let mut pause = RETRY_LEAST;
         while let Err(error) = self.enter(batch) {
             self.state.failing.store(true, Ordering::Relaxed);

@@ -205,7 +205,7 @@ fn a_cost_beyond_hold_and_balance_is_written_off() {
 
 /// Writes what a process that dies would leave, and returns its folder.
 fn die_with(dir: &Path, records: &[Record]) -> std::path::PathBuf {
-    let journal = Journal::begin(dir, 1 << 20).unwrap();
+    let journal = Journal::begin(dir, 1 << 20, 1 << 16).unwrap();
     for record in records {
         journal.write(record).unwrap();
     }
@@ -273,7 +273,7 @@ fn what_a_dead_process_journalled_is_debited_once_and_what_it_did_not_is_void() 
 fn a_write_that_a_full_disk_tore_takes_no_other_record_with_it() {
     let dir = tempfile::tempdir().unwrap();
     account_with(&serving(dir.path()), 10);
-    let journal = Journal::begin(dir.path(), 1 << 20).unwrap();
+    let journal = Journal::begin(dir.path(), 1 << 20, 1 << 16).unwrap();
     let log = dir.path().join("journal").join(journal.boot()).join("000001.log");
     let torn = |text: &[u8]| {
         use std::io::Write;

@@ -409,6 +409,8 @@ limits! {
     idempotency_store_bytes = 4_294_967_296, 1_048_576..=1_099_511_627_776;
     /// One file of the journal, before the next is begun.
     journal_segment_bytes = 67_108_864, 65_536..=1_073_741_824;
+    /// Set aside on the journal's disk: where that is full, running requests still end in it.
+    journal_reserve_bytes = 8_388_608, 65_536..=1_073_741_824;
     /// Settled responses that may wait for the ledger; past it no request is admitted.
     journal_pending = 65_536, 1_024..=1_048_576;
 }

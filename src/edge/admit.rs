@@ -14,6 +14,7 @@ use super::context::{Call, Context, InFlight, Stage};
 use super::{Gateway, own, reject};
 use crate::account::{Principal, Refusal};
 use crate::config::Settings;
+use crate::failpoint::{self, Point};
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
 use http::{Method, header};
@@ -131,6 +132,7 @@ async fn judge(
             Ok(Admitted::Answered("own"))
         }
         Route::Vendor { surface, path, free } => {
+            failpoint::pass(Point::AfterAuth);
             let asked = call::Asked { surface, path, free, in_flight };
             match call::prepare(gateway, settings, session, ctx, principal, asked).await? {
                 call::Prepared::Call(call) => Ok(Admitted::Call(call)),

@@ -10,6 +10,7 @@ use super::{meter, own, upstream};
 use crate::billing::{Billing, Hold};
 use crate::catalog::Model;
 use crate::clock;
+use crate::failpoint::{self, Point};
 use crate::protocol::Protocol;
 use crate::protocol::answer::{self, AnswerStream, Whole};
 use crate::protocol::failure::{self, Failure, Kind};
@@ -128,6 +129,7 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     if header.status.is_informational() {
         return Ok(());
     }
+    failpoint::pass(Point::VendorAnswered);
     let status = header.status.as_u16();
     upstream::count_attempt(call, status);
     if matches!(status, 429 | 500..=599) && call.may_retry() {
@@ -311,6 +313,9 @@ fn stream(billing: &Billing, call: &mut Call, piece: &[u8], end: bool) -> Result
     let Mode::Stream(pass, _) = &mut call.reply.mode else { return Ok(None) };
     if pass.completed() {
         return Ok(None);
+    }
+    if call.shared.progress().has_begun() {
+        failpoint::pass(Point::MidStream);
     }
     // An event may be told in more words than it came in.
     let mut out = Vec::with_capacity(piece.len().saturating_mul(2).saturating_add(256));

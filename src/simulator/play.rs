@@ -199,10 +199,12 @@ async fn send_stream(
         tally.wrote(events.shown_bytes(index));
         index += 1;
     }
-    while behaviour.chatter {
-        sink.write(b": still here\n\n").await?;
-        sink.settle().await?;
-        sink.connection.pause_until(Instant::now() + CHATTER).await?;
+    if behaviour.chatter {
+        loop {
+            sink.write(b": still here\n\n").await?;
+            sink.settle().await?;
+            sink.connection.pause_until(Instant::now() + CHATTER).await?;
+        }
     }
     if claims_length {
         sink.settle().await?;

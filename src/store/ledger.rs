@@ -9,6 +9,7 @@ mod correct;
 use super::StoreError;
 use super::sqlite::{self, Readers};
 use crate::catalog::Price;
+use crate::failpoint::{self, Point};
 use crate::money::{Micro, Parts};
 use crate::protocol::Protocol;
 use crate::usage::Usage;
@@ -322,8 +323,10 @@ impl Ledger {
                     .and_then(|mut statement| statement.execute(params![boot, ending.account, ending.paid, ending.trial]))
                     .map_err(sql)?;
             }
+            failpoint::pass(Point::MidCommit);
         }
         transaction.commit().map_err(sql)?;
+        failpoint::pass(Point::AfterCommit);
         Ok(new)
     }
 
@@ -464,7 +467,10 @@ impl Ledger {
     /// # Errors
     /// The ledger cannot be written.
     pub fn checkpoint(&self) -> Result<(), StoreError> {
-        sqlite::checkpoint(&self.writer())
+        failpoint::pass(Point::BeforeCheckpoint);
+        sqlite::checkpoint(&self.writer())?;
+        failpoint::pass(Point::AfterCheckpoint);
+        Ok(())
     }
 
     fn read<T>(

@@ -168,7 +168,8 @@ fn a_disabled_key_and_a_suspended_account_are_refused_at_the_next_request_until_
     let (other_id, other) = world.key(&account.id, "other");
     let set = |path: &str| assert_eq!(world.post(&root, path, &json!({})).status, 200, "{path}");
     let status = |key: &str| BOTH.map(|surface| world.ask(&surface.whole(key, "input=1 output=1")).status);
-    let closed: [(&dyn Fn(), &dyn Fn(), u16); 3] = [
+    type Act<'a> = &'a dyn Fn();
+    let closed: [(Act<'_>, Act<'_>, u16); 3] = [
         (
             &|| set(&format!("/keys/{}/disable", account.key_id)),
             &|| set(&format!("/keys/{}/enable", account.key_id)),

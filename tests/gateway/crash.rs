@@ -2,11 +2,12 @@
 //!
 //! The clients keep a log of what they have seen the end of; after the last restart it is laid beside the ledger. The
 //! control takes the journal away between kill and restart: then answers must be missing, or this proves nothing.
+//! Twenty kills by default, ten minutes of them when long, or as many seconds as `GATEWAY_KILL_SECONDS` says.
 
 use crate::account::{Account, micro, taken};
 use crate::client::Connection;
 use crate::surface::{BOTH, Surface};
-use crate::world::{SOON, World, wait_for};
+use crate::world::{SOON, World};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +15,9 @@ use std::time::{Duration, Instant};
 
 pub const FUNDS: i64 = 1_000_000_000_000;
 const CLIENTS_OF_A_KIND: usize = 2;
+const KILLS_LEAST: u64 = 20;
+/// How long the kills go on at least, in seconds, when long.
+const LONG: u64 = 600;
 
 /// What a client does again and again.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -115,40 +119,50 @@ pub fn under_load(edge: u16, key: &str, habits: &[Habit], chaos: impl FnOnce()) 
     })
 }
 
-/// The account's endings by request id; none may be there twice.
-#[track_caller]
-fn by_id(world: &World, account: &Account) -> HashMap<String, Value> {
+/// The account's endings by request id, and how many of them are there twice.
+fn by_id(world: &World, account: &Account) -> (HashMap<String, Value>, usize) {
     let endings = world.endings(account);
     let count = endings.len();
     let id = |ending: &Value| ending["request_id"].as_str().unwrap().to_owned();
     let by_id: HashMap<_, _> = endings.into_iter().map(|ending| (id(&ending), ending)).collect();
-    assert_eq!(by_id.len(), count, "a request ended twice");
-    by_id
+    let doubled = count - by_id.len();
+    (by_id, doubled)
+}
+
+fn kill_seconds() -> Duration {
+    let asked = std::env::var("GATEWAY_KILL_SECONDS").ok().map(|seconds| seconds.parse().expect("a number of seconds"));
+    Duration::from_secs(asked.unwrap_or(if crate::is_long() { LONG } else { 0 }))
 }
 
 #[test]
 fn kills_under_load_neither_lose_nor_double_a_debit() {
     let mut world = World::new();
     let account = world.funded(FUNDS);
-    let kills = if crate::is_long() { 200 } else { 20 };
-    let mut slowest = Duration::ZERO;
+    let mut kills = 0;
+    let mut restarts = Vec::new();
     let began = Instant::now();
     let log = under_load(world.edge, &account.key, &[Habit::Whole, Habit::Stream, Habit::Abort], || {
-        for kill in 0..kills {
-            std::thread::sleep(Duration::from_millis(150 + kill * 7_919 % 500));
+        while kills < KILLS_LEAST || began.elapsed() < kill_seconds() {
+            std::thread::sleep(Duration::from_millis(150 + kills * 7_919 % 500));
             world.kill();
-            slowest = slowest.max(world.start_gateway());
+            restarts.push(world.start_gateway());
+            kills += 1;
         }
         std::thread::sleep(Duration::from_millis(300));
     });
     world.vendor.wait_idle();
-    wait_for("all holds to be gone", SOON, || (world.standing(&account).held == 0).then_some(()));
-    let balance = world.standing(&account).balance;
-    let endings = wait_for("all to be in the ledger", SOON, || {
-        let endings = by_id(&world, &account);
-        let all: Vec<_> = endings.values().cloned().collect();
-        (taken(&all) == FUNDS - balance).then_some(endings)
-    });
+    // What the last moment began may end yet; what is held after that, or missing, is told below.
+    let settled = |world: &World| {
+        let standing = world.standing(&account);
+        let endings = world.endings(&account);
+        (standing.held, FUNDS - standing.balance - taken(&endings))
+    };
+    let began_to_settle = Instant::now();
+    while settled(&world) != (0, 0) && began_to_settle.elapsed() < SOON {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let (held, drift) = settled(&world);
+    let (endings, doubled) = by_id(&world, &account);
     let of = |outcome: &str| -> HashSet<&String> {
         endings.iter().filter(|(_, ending)| ending["outcome"] == outcome).map(|(id, _)| id).collect()
     };
@@ -156,11 +170,18 @@ fn kills_under_load_neither_lose_nor_double_a_debit() {
     let unseen: Vec<_> =
         completed.iter().filter(|id| !log.whole.contains(**id) && !log.aborted.contains(**id)).collect();
     let cut_after_debit = unseen.iter().filter(|id| log.cut.contains(***id)).count();
+    restarts.sort();
+    let (usual, slowest) = (restarts[restarts.len() / 2], restarts[restarts.len() - 1]);
+    let lost = log.whole.iter().filter(|id| !completed.contains(*id)).count();
     println!(
-        "{kills} kills in {:?}, slowest restart {slowest:?}: {} whole answers, {} aborted, {} cut; ledger: {} completed, \
-         {} client_left, {} interrupted; journalled but not seen whole: {} ({cut_after_debit} of them begun)",
+        "{kills} kills in {:?}: {} completed, {lost} lost, {doubled} doubled, {drift} µc drift, {held} µc held, restart \
+         {usual:?}, the slowest {slowest:?}",
         began.elapsed(),
         log.whole.len(),
+    );
+    println!(
+        "clients: {} aborted, {} cut; ledger: {} completed, {} client_left, {} interrupted; journalled but not seen whole: \
+         {} ({cut_after_debit} of them begun)",
         log.aborted.len(),
         log.cut.len(),
         completed.len(),
@@ -169,8 +190,7 @@ fn kills_under_load_neither_lose_nor_double_a_debit() {
         unseen.len(),
     );
     assert!(log.odd.is_empty(), "{} odd answers: {:?}", log.odd.len(), &log.odd[..log.odd.len().min(3)]);
-    let undebited: Vec<_> = log.whole.iter().filter(|id| !completed.contains(*id)).collect();
-    assert!(undebited.is_empty(), "{} whole answers without a debit: {undebited:?}", undebited.len());
+    assert_eq!((lost, doubled, drift, held), (0, 0, 0, 0), "lost, doubled, drift, held");
     assert!(log.whole.len() > 1_000, "too few answers to tell");
     assert!(!interrupted.is_empty() && !log.cut.is_empty(), "no kill met a running request");
     // At a kill each client has one request under way at most.
@@ -184,7 +204,8 @@ fn kills_under_load_neither_lose_nor_double_a_debit() {
             _ => assert_eq!(credits, 0, "{ending}"),
         }
     }
-    assert!(slowest < Duration::from_secs(1), "a restart took {slowest:?}");
+    // The slowest tells of the machine's other load; the usual one would grow with what is to be replayed.
+    assert!(usual < Duration::from_secs(1), "a restart takes {usual:?}");
     world.close();
 }
 
@@ -202,7 +223,8 @@ fn without_the_journal_a_kill_does_lose_debits() {
             std::fs::remove_dir_all(boot.unwrap().path()).unwrap();
         }
         world.start_gateway();
-        let endings = by_id(&world, &account);
+        let (endings, doubled) = by_id(&world, &account);
+        assert_eq!(doubled, 0, "a request ended twice");
         lost = log.whole.iter().filter(|id| !endings.contains_key(*id)).count();
         if lost > 0 {
             println!("without the journal {lost} of {} answers were lost in round {round}", log.whole.len());

@@ -11,7 +11,13 @@ use std::time::Duration;
 const WAY_OUT: Duration = Duration::from_secs(40);
 
 /// Streams that run, each with its head and first event read.
-fn streams(world: &World, account: &Account, count: usize, marker: &str, limit: u64) -> Vec<(Surface, Connection, Answer)> {
+fn streams(
+    world: &World,
+    account: &Account,
+    count: usize,
+    marker: &str,
+    limit: u64,
+) -> Vec<(Surface, Connection, Answer)> {
     let surfaces = BOTH.into_iter().cycle().take(count);
     let begin = |surface: Surface| {
         let mut connection = world.connect();

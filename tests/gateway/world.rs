@@ -6,6 +6,7 @@ use crate::client::{self, Request};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -112,6 +113,7 @@ pub struct Plan {
     alpha: Vec<String>,
     beta: Vec<String>,
     edits: Vec<(&'static str, &'static str)>,
+    data: Option<PathBuf>,
 }
 
 impl Plan {
@@ -139,6 +141,12 @@ impl Plan {
         self
     }
 
+    /// Where the data lies.
+    pub fn data(mut self, dir: &Path) -> Self {
+        self.data = Some(dir.to_owned());
+        self
+    }
+
     pub fn start(self) -> World {
         World::start(&self)
     }
@@ -152,6 +160,7 @@ pub struct World {
     pub sidecar: u16,
     pub admin: u16,
     pub vendor: Simulator,
+    data: PathBuf,
     gateway: Option<Child>,
     is_closed: bool,
 }
@@ -167,7 +176,8 @@ impl World {
         let config = dir.path().join("gateway.yaml");
         let vendor = Simulator::start(None);
         let (edge, sidecar, admin) = (free_port(), free_port(), free_port());
-        let mut world = Self { dir, config, edge, sidecar, admin, vendor, gateway: None, is_closed: false };
+        let data = plan.data.clone().unwrap_or_else(|| dir.path().join("data"));
+        let mut world = Self { dir, config, edge, sidecar, admin, vendor, data, gateway: None, is_closed: false };
         std::fs::write(&world.config, world.config_text(plan)).unwrap();
         world.start_gateway();
         world
@@ -179,7 +189,7 @@ impl World {
             let endpoints = if given.is_empty() { &own } else { given };
             format!("endpoints: [{}]", endpoints.join(", "))
         };
-        let data = self.dir.path().join("data");
+        let data = &self.data;
         let (alpha, beta) = SHIPPED.split_once("  beta:").expect("the shipped file's vendor beta");
         let alpha = replace(alpha, SHIPPED_ENDPOINTS, &list(&plan.alpha));
         let beta = replace(beta, SHIPPED_ENDPOINTS, &list(&plan.beta));
@@ -202,20 +212,25 @@ impl World {
     }
 
     pub fn data_dir(&self) -> PathBuf {
-        self.dir.path().join("data")
+        self.data.clone()
     }
 
-    fn spawn_gateway(&self, arguments: &[&str]) -> Child {
+    fn spawn_gateway(&self, arguments: &[&str], point: Option<&str>) -> Child {
         let log = std::fs::File::options().create(true).append(true).open(self.log_path()).unwrap();
-        let mut command = Command::new(BINARY);
-        command.args(arguments).arg("-c").arg(&self.config).stdout(Stdio::null()).stderr(log);
+        // With the signal ignored, a write past a limit on the size of files fails as on a full disk.
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh", BINARY]).args(arguments).arg("-c").arg(&self.config);
+        command.stdout(Stdio::null()).stderr(log);
+        command.envs(point.map(|point| ("GW_FAIL", point)));
         command.spawn().expect("start the gateway")
     }
 
     /// Has a new process take over from the one that runs. Returns the old one, which finishes its work.
     pub fn upgrade(&mut self) -> Child {
-        let successor = self.spawn_gateway(&["run", "--upgrade"]);
-        wait_for("the successor to wait", SOON, || self.log().contains("waiting for the running gateway").then_some(()));
+        let successor = self.spawn_gateway(&["run", "--upgrade"], None);
+        wait_for("the successor to wait", SOON, || {
+            self.log().contains("waiting for the running gateway").then_some(())
+        });
         self.signal("QUIT");
         let old = self.gateway.replace(successor).expect("a running gateway");
         wait_for("the successor to listen", SOON, || (self.log().matches("listening on").count() > 1).then_some(()));
@@ -224,9 +239,13 @@ impl World {
 
     /// Starts the gateway and waits until it is ready; how long that took.
     pub fn start_gateway(&mut self) -> Duration {
-        assert!(self.gateway.is_none(), "one gateway at a time");
+        self.start_failing(None)
+    }
+
+    /// The same, but it will kill itself at a fail point.
+    pub fn start_failing(&mut self, point: Option<&str>) -> Duration {
         let began = Instant::now();
-        self.gateway = Some(self.spawn_gateway(&["run"]));
+        self.begin_gateway(point);
         wait_for("the gateway to be ready", SOON, || {
             let died = self.gateway.as_mut().unwrap().try_wait().unwrap();
             assert!(died.is_none(), "the gateway ended at its start: {died:?}\n{}", self.log());
@@ -235,7 +254,21 @@ impl World {
         began.elapsed()
     }
 
-    fn is_ready(&self) -> bool {
+    /// Starts the gateway, which may kill itself at a fail point, and does not wait.
+    pub fn begin_gateway(&mut self, point: Option<&str>) {
+        assert!(self.gateway.is_none(), "one gateway at a time");
+        self.gateway = Some(self.spawn_gateway(&["run"], point));
+    }
+
+    /// Waits until the gateway has been killed, by itself.
+    #[track_caller]
+    pub fn wait_killed(&mut self) {
+        let mut gateway = self.gateway.take().expect("a running gateway");
+        let status = wait_for("the gateway to be killed", SOON, || gateway.try_wait().unwrap());
+        assert_eq!(status.signal(), Some(9), "{status}");
+    }
+
+    pub fn is_ready(&self) -> bool {
         client::try_ask(self.admin, &Request::get("/readyz")).is_some_and(|answer| answer.status == 200)
     }
 
@@ -251,6 +284,14 @@ impl World {
     pub fn signal(&self, name: &str) {
         let pid = self.gateway.as_ref().expect("a running gateway").id().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+    }
+
+    /// Has the kernel refuse the gateway every write behind so many bytes of a file, or no more.
+    pub fn limit_file_size(&self, bytes: Option<u64>) {
+        let pid = self.gateway.as_ref().expect("a running gateway").id().to_string();
+        let soft = bytes.map_or_else(|| "unlimited".into(), |bytes| bytes.to_string());
+        let mut command = Command::new("prlimit");
+        assert!(command.args(["--pid", &pid, &format!("--fsize={soft}:unlimited")]).status().unwrap().success());
     }
 
     /// SIGKILL, and the process is gone.

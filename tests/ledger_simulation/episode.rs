@@ -196,6 +196,7 @@ impl Episode {
         let limits = Limits {
             // Some dozen records: files fill, are covered and removed.
             journal_segment_bytes: 8_192,
+            journal_reserve_bytes: 65_536,
             open_requests_per_account: MOST_OPEN as u64,
             ..Limits::default()
         };

@@ -81,8 +81,7 @@ pub async fn prepare(
         request_id: &ctx.request_id,
         account_id: Arc::clone(&principal.account_id),
     };
-    let (previews, dropped) = if crosses { (None, false) } else { previews(session, surface) };
-    let dropped = dropped.then(|| "dropped:anthropic-beta".to_owned());
+    let (previews, dropped) = if crosses { (None, None) } else { previews(session, surface) };
     order.bear(dropped.as_slice())?;
     let Fitted { hold, sent } = match asked.free {
         true => Fitted { hold: None, sent: order.sent(None, None)? },
@@ -378,10 +377,11 @@ fn deadlines(settings: &Settings, arrived: Instant, stream: bool, keep_alive: Op
 /// Preview flags that would widen the context beyond what the model's price and hold were made for.
 const UNPRICED_PREVIEWS: &[&str] = &["context-1m-"];
 
-/// The messages protocol's preview flags, unknown ones too, joined by commas; and whether an unpriced one was dropped.
-fn previews(session: &Session, surface: Protocol) -> (Option<String>, bool) {
+/// The messages protocol's preview flags, unknown ones too, joined by commas; and the warning that an unpriced one was
+/// dropped.
+fn previews(session: &Session, surface: Protocol) -> (Option<String>, Option<String>) {
     if surface != Protocol::Messages {
-        return (None, false);
+        return (None, None);
     }
     let mut dropped = false;
     let values = session.req_header().headers.get_all("anthropic-beta");
@@ -397,5 +397,5 @@ fn previews(session: &Session, surface: Protocol) -> (Option<String>, bool) {
             !unpriced
         })
         .collect();
-    ((!flags.is_empty()).then(|| flags.join(",")), dropped)
+    ((!flags.is_empty()).then(|| flags.join(",")), dropped.then(|| "dropped:anthropic-beta".to_owned()))
 }

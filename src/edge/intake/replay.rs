@@ -5,6 +5,7 @@
 
 use super::body::BodyShare;
 use super::{Deadlines, Ended, Progress, Shared};
+use crate::failpoint::{self, Point};
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::{HeaderMap, header};
@@ -280,6 +281,9 @@ impl Replay {
         self.last_written = now;
         if now.duration_since(began) > BLOCKED {
             self.shared.lock().progress.blocked_until = Some(now + BLOCKED_COUNTS_FOR);
+        }
+        if self.is_over() {
+            failpoint::pass(Point::LastByteSent);
         }
         match written {
             Ok(Ok(end)) => Ok(end),

@@ -5,7 +5,7 @@
 //! (`store/holds.rs`). Must not decide who may have what.
 
 use super::{Account, Ledger, account_row};
-use crate::money::{Micro, Parts};
+use crate::money::Parts;
 use crate::store::StoreError;
 use crate::store::sqlite;
 use rusqlite::{OptionalExtension, Transaction, params};
@@ -137,7 +137,9 @@ pub(super) fn outstanding(transaction: &Transaction<'_>, account: &str, claim: &
 /// All that boots other than `boot` claim of the account.
 pub(super) fn claimed_by_others(transaction: &Transaction<'_>, account: &str, boot: &str) -> rusqlite::Result<Parts> {
     transaction
-        .prepare_cached("SELECT ifnull(sum(paid), 0), ifnull(sum(trial), 0) FROM claim WHERE account = ?1 AND boot <> ?2")?
+        .prepare_cached(
+            "SELECT ifnull(sum(paid), 0), ifnull(sum(trial), 0) FROM claim WHERE account = ?1 AND boot <> ?2",
+        )?
         .query_row([account, boot], |row| Ok(Parts { paid: row.get(0)?, trial: row.get(1)? }))
 }
 
@@ -157,5 +159,10 @@ pub(super) fn subtract_claim(
     account: &str,
     parts: Parts,
 ) -> rusqlite::Result<()> {
-    add_claim(transaction, boot, account, Parts { paid: Micro::ZERO.minus(parts.paid), trial: Micro::ZERO.minus(parts.trial) })
+    transaction
+        .prepare_cached(
+            "UPDATE claim SET paid = max(0, paid - ?3), trial = max(0, trial - ?4) WHERE boot = ?1 AND account = ?2",
+        )?
+        .execute(params![boot, account, parts.paid, parts.trial])?;
+    Ok(())
 }
