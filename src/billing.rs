@@ -230,7 +230,7 @@ impl Billing {
             return self.reserve_as_guest(serving, opening, quote, exact, now_ms);
         };
         failpoint::pass(Point::AfterReserve);
-        let hold = Hold::open(self, opening, parts, now_ms)
+        let hold = Hold::open(self, opening, quote.service_tier, parts, now_ms)
             .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")))?;
         Ok((hold, limit))
     }
@@ -253,8 +253,8 @@ impl Billing {
             // What is free is billed as nothing, so that the receipt adds up.
             Outcome::RefusedFree => Usage::default(),
             // An estimate never exceeds the hold.
-            _ if estimated => pricing::within(usage, &price, hold.amount()),
-            _ => usage,
+            _ if estimated => hold.bears(usage),
+            _ => hold.at_tier(usage),
         };
         hold.end(usage, pricing::cost(&usage, &price), outcome, estimated, now_ms)
     }

@@ -1,13 +1,13 @@
 //! What may be asked for and what it costs: models, their routes to vendors, and their prices.
 //!
 //! Immutable once built from the config; a reload builds a new one and a running request keeps the one it was
-//! admitted under. Must not do I/O.
+//! admitted under. Must not do I/O. Next: `catalog/price.rs` (what a price list says).
 
-use crate::money::Micro;
+mod price;
+
 use crate::protocol::Protocol;
 use crate::protocol::rules::{Accepts, ThinkingType};
-use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
+pub use price::{Features, Price, Rates, Span, Tier};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -76,33 +76,6 @@ pub struct Endpoint {
     /// Path prefix before `/v1`, without a trailing slash.
     pub prefix: String,
     pub weight: u32,
-}
-
-/// Prices in µc per 1 000 000 tokens, by class. Immutable: its version is the hash of what it says.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Price {
-    pub version: String,
-    pub input: Micro,
-    pub cache_read: Micro,
-    pub cache_write_5m: Micro,
-    pub cache_write_1h: Micro,
-    pub output: Micro,
-}
-
-impl Price {
-    /// Prices in the order input, cache read, 5-minute and 1-hour cache write, output.
-    pub fn new([input, cache_read, cache_write_5m, cache_write_1h, output]: [Micro; 5]) -> Self {
-        let text = format!("{input}|{cache_read}|{cache_write_5m}|{cache_write_1h}|{output}");
-        let digest = Sha256::digest(text.as_bytes());
-        let version = digest.iter().take(8).fold(String::from("pv_"), |text, byte| text + &format!("{byte:02x}"));
-        Self { version, input, cache_read, cache_write_5m, cache_write_1h, output }
-    }
-
-    /// `version` is the hash of these prices.
-    pub fn is_version(&self, version: &str) -> bool {
-        let classes = [self.input, self.cache_read, self.cache_write_5m, self.cache_write_1h, self.output];
-        self.version == version && Self::new(classes).version == version
-    }
 }
 
 impl Catalog {

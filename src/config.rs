@@ -1,9 +1,10 @@
 //! From the file to settings: resolved, typed, and judged as a whole, with all faults reported together.
 //!
 //! The only place that reads the environment and the config file. Must not open sockets or stores.
-//! Next: `config/raw.rs` (the keys), `config/read.rs` (how faults find their lines).
+//! Next: `config/raw.rs` (the keys), `config/price.rs`, `config/read.rs` (how faults find their lines).
 
 mod capabilities;
+mod price;
 pub mod raw;
 mod read;
 
@@ -296,11 +297,15 @@ impl Judge {
             if model.max_output_tokens > 100_000_000 || model.context_tokens > 100_000_000 {
                 self.fault(key.clone(), "context_tokens and max_output_tokens must be at most 100000000");
             }
-            let price = self.price(&format!("{key}.price"), &model.price);
+            let price = self.price(&format!("{key}.price"), &model.price, model.context_tokens);
             if let Some(Some(vendor)) = vendors.get(&model.vendor) {
                 for name in capabilities::misplaced(vendor.protocol, &model.capabilities) {
                     let message = format!("says nothing about a model of a {} vendor", vendor.protocol);
                     self.fault(format!("{key}.capabilities.{name}"), message);
+                }
+                for name in price::misplaced(vendor.protocol, &model.price) {
+                    let message = format!("is never billed by a {} vendor", vendor.protocol);
+                    self.fault(format!("{key}.price.{name}"), message);
                 }
             }
             match vendors.get(&model.vendor) {
@@ -313,19 +318,6 @@ impl Judge {
             self.fault("models", "no model can be served: every vendor's api_key is empty");
         }
         Catalog::new(usable)
-    }
-
-    fn price(&mut self, key: &str, price: &raw::Price) -> Option<Price> {
-        let mut read = |name: &str, text: &raw::Decimal| self.amount(&format!("{key}.{name}"), text);
-        let (input, output) = (read("input", &price.input), read("output", &price.output));
-        let mut or = |name: &str, text: &Option<raw::Decimal>, default: Option<Micro>| match text {
-            Some(text) => read(name, text),
-            None => default,
-        };
-        let cache_read = or("cache_read", &price.cache_read, input);
-        let cache_write_5m = or("cache_write_5m", &price.cache_write_5m, input);
-        let cache_write_1h = or("cache_write_1h", &price.cache_write_1h, cache_write_5m);
-        Some(Price::new([input?, cache_read?, cache_write_5m?, cache_write_1h?, output?]))
     }
 }
 

@@ -156,18 +156,72 @@ impl<'de> Deserialize<'de> for Micro {
     }
 }
 
-/// The cost of a sum of `tokens × µc per 1 000 000 tokens`: rounded once, up to the next µc.
-pub fn cost(terms: impl IntoIterator<Item = (u64, Micro)>) -> Micro {
-    bounded(wide_cost(terms.into_iter().map(|(tokens, price)| (u128::from(tokens), price))))
+/// A multiple of a price, in millionths, as exact as an amount and written like one (`"1.75"`).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Factor(i64);
+
+impl Factor {
+    pub const ONE: Self = Self(MICRO_PER_CREDIT);
+    /// The largest; it also makes a price per 1 000 out of one per 1 000 000.
+    pub const THOUSAND: Self = Self(1_000 * MICRO_PER_CREDIT);
+
+    /// What a decimal says; `None` unless it is above 0 and at most [`Factor::THOUSAND`].
+    pub fn of(decimal: Micro) -> Option<Self> {
+        (1..=Self::THOUSAND.0).contains(&decimal.0).then_some(Self(decimal.0))
+    }
+}
+
+impl fmt::Display for Factor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Micro(self.0).fmt(f)
+    }
+}
+
+impl Serialize for Factor {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Factor {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let decimal = Micro::deserialize(deserializer)?;
+        Self::of(decimal).ok_or_else(|| serde::de::Error::custom(format!("not a factor of a price: {decimal}")))
+    }
+}
+
+/// One part of a cost: so many, at a price per 1 000 000 of them, times a factor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Term {
+    pub count: u128,
+    pub price: Micro,
+    pub factor: Factor,
+}
+
+impl Term {
+    pub fn new(count: u64, price: Micro, factor: Factor) -> Self {
+        Self { count: count.into(), price, factor }
+    }
+
+    /// In millionths of a millionth of a µc, which is what a count, µc per million and millionths multiply to.
+    fn exact(&self) -> i128 {
+        let count = i128::try_from(self.count).unwrap_or(i128::MAX);
+        count.saturating_mul(self.price.0.into()).saturating_mul(self.factor.0.into())
+    }
+}
+
+/// Parts of a µc that a [`Term`] counts in.
+const PARTS: i128 = MICRO_PER_CREDIT as i128 * MICRO_PER_CREDIT as i128;
+
+/// The cost of a sum: rounded once, up to the next µc.
+pub fn cost(terms: impl IntoIterator<Item = Term>) -> Micro {
+    bounded(wide_cost(terms))
 }
 
 /// The same in µc without an amount's bound: what is to be compared with an amount must not end where amounts end.
-pub fn wide_cost(terms: impl IntoIterator<Item = (u128, Micro)>) -> i128 {
-    let term =
-        |(tokens, price): (u128, Micro)| i128::try_from(tokens).unwrap_or(i128::MAX).saturating_mul(price.0.into());
-    let sum = terms.into_iter().map(term).fold(0i128, i128::saturating_add);
-    let per = i128::from(MICRO_PER_CREDIT);
-    sum.saturating_add(per - 1).div_euclid(per)
+pub fn wide_cost(terms: impl IntoIterator<Item = Term>) -> i128 {
+    let sum = terms.into_iter().fold(0i128, |sum, term| sum.saturating_add(term.exact()));
+    sum.saturating_add(PARTS - 1).div_euclid(PARTS)
 }
 
 /// `micro` µc, held within the bounds of an amount.
@@ -176,14 +230,19 @@ pub fn bounded(micro: i128) -> Micro {
     Micro::new(i64::try_from(micro).unwrap_or(beyond))
 }
 
-/// `tokens × price` exactly, as a decimal string of credits with up to 12 decimals (a receipt's line).
-pub fn exact_line(tokens: u64, price: Micro) -> String {
-    let pico = u128::from(tokens).saturating_mul(u128::from(price.0.unsigned_abs()));
-    let (whole, part) = (pico / 1_000_000_000_000, pico % 1_000_000_000_000);
+/// `count × price × factor` exactly, as a decimal string of credits with up to 18 decimals (a receipt's line).
+pub fn exact_line(count: u64, price: Micro, factor: Factor) -> String {
+    const PICO: u128 = 1_000_000_000_000;
+    let pico = u128::from(count).saturating_mul(u128::from(price.0.unsigned_abs()));
+    // In two parts, because the product is wider than a word.
+    let factor = u128::from(factor.0.unsigned_abs());
+    let low = (pico % PICO) * factor;
+    let micro = (pico / PICO) * factor + low / PICO;
+    let (whole, part) = (micro / 1_000_000, (micro % 1_000_000) * PICO + low % PICO);
     if part == 0 {
         return whole.to_string();
     }
-    let digits = format!("{part:012}");
+    let digits = format!("{part:018}");
     format!("{whole}.{}", digits.trim_end_matches('0'))
 }
 
@@ -198,6 +257,8 @@ mod tests {
             assert_eq!(text.parse::<Micro>(), Ok(Micro(micro)));
             assert_eq!(Micro(micro).to_string(), text);
         }
+        assert_eq!("9007199254.740991".parse(), Ok(Micro(MICRO_MAX)));
+        assert!("9007199254.740992".parse::<Micro>().is_err());
         for bad in ["", ".", "1.", ".5", "1e3", "0.0000001", "+1", " 1", "1,5", "99999999999999", "--1"] {
             assert!(bad.parse::<Micro>().is_err(), "{bad:?} was taken for an amount");
         }
@@ -205,12 +266,37 @@ mod tests {
 
     #[test]
     fn a_cost_is_rounded_once_and_up() {
-        let price = Micro(500_000_000);
-        assert_eq!(cost([(1, price)]), Micro(500));
-        assert_eq!(cost([(1, Micro(1)), (1, Micro(1))]), Micro(1), "two half µc are rounded together, not each");
-        assert_eq!(cost([(0, price)]), Micro::ZERO);
-        assert_eq!(cost([(u64::MAX, Micro(MICRO_MAX))]), Micro(MICRO_MAX), "an absurd count saturates");
-        assert_eq!(exact_line(3, Micro(75_000)), "0.000000225");
-        assert_eq!(exact_line(1_000_000, price), "500");
+        let (price, half) = (Micro(500_000_000), Factor(500_000));
+        let one = |count, price| Term::new(count, price, Factor::ONE);
+        assert_eq!(cost([one(1, price)]), Micro(500));
+        assert_eq!(cost([one(1, Micro(1)), one(1, Micro(1))]), Micro(1), "two half µc are rounded together, not each");
+        assert_eq!(cost([one(0, price)]), Micro::ZERO);
+        assert_eq!(cost([one(u64::MAX, Micro(MICRO_MAX))]), Micro(MICRO_MAX), "an absurd count saturates");
+        assert_eq!(cost([Term::new(3, price, half)]), Micro(750));
+        let thirds = Term::new(1, Micro(1_000_000), Factor(333_333));
+        assert_eq!(cost([thirds]), Micro(1));
+        assert_eq!(cost([thirds; 3]), Micro(1), "a factor is part of the sum that is rounded once");
+        assert_eq!(cost([thirds; 4]), Micro(2));
+    }
+
+    #[test]
+    fn a_line_is_exact_to_the_last_digit() {
+        assert_eq!(exact_line(3, Micro(75_000), Factor::ONE), "0.000000225");
+        assert_eq!(exact_line(1_000_000, Micro(500_000_000), Factor::ONE), "500");
+        assert_eq!(exact_line(3, Micro(75_001), Factor(1_750_001)), "0.000000393755475003");
+        let most = exact_line(u64::MAX, Micro(MICRO_MAX), Factor::THOUSAND);
+        assert_eq!(most, "166153499473114465657224609.570750465");
+    }
+
+    #[test]
+    fn a_factor_is_a_decimal_above_zero_and_at_most_a_thousand() {
+        for (text, factor) in [("1.75", 1_750_000), ("0.000001", 1), ("1000", 1_000_000_000)] {
+            let json = format!("{text:?}");
+            assert_eq!(serde_json::from_str::<Factor>(&json).unwrap(), Factor(factor));
+            assert_eq!(serde_json::to_string(&Factor(factor)).unwrap(), json);
+        }
+        for bad in ["\"0\"", "\"-1\"", "\"1000.000001\"", "\"x\"", "1"] {
+            assert!(serde_json::from_str::<Factor>(bad).is_err(), "{bad} was taken for a factor");
+        }
     }
 }

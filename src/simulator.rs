@@ -28,6 +28,9 @@
 //! | `input` | tokens | fresh input, *without* cached: chat's `prompt_tokens` is input + cache keys |
 //! | `cache_read`, `write_5m`, `write_1h` | tokens | cached input; the two writes are one number on chat |
 //! | `output`, `reasoning` | tokens | whole output; its reasoning part |
+//! | `audio_input`, `audio_output` | tokens | chat: audio beside `input` and `output`, told as a part of each side |
+//! | `searches` | count | messages: searches in the usage instead of the number of those in `blocks` |
+//! | `tier` | word | the service tier that is said to have served, instead of the one asked for; `none`: nothing is said |
 //! | `usage` | `none` `zero` `twice` `every` `finish` `negative` `huge` `nan` | usage left out, all 0, last report twice, cumulative on every chunk (messages: a `message_delta` after every delta), on chat's finish chunk, below 0, 2^63, the bare token NaN |
 //! | | `before` | the only full report before the end: chat's usage chunk before the finish chunk; messages: a `message_delta` before the first block, and none in the last one |
 //! | | `late` `early` `start` `nosplit` | messages: no input in `message_start`, in the last `message_delta` only; no input in `message_delta`; all in `message_start` and none later; cache writes without the split by age |

@@ -1,37 +1,74 @@
-//! Token counts on one convention: input excludes cache reads and cache writes.
+//! Token counts on one convention: input excludes cache reads, cache writes and audio, output excludes audio.
 //!
 //! It must not know JSON, a price or a protocol's framing: it is fed counters, `None` where a vendor gave none
 //! that can be believed, and merges them by each protocol's own rules.
 //!
-//! Read next: `protocol/counters.rs`, which reads the counters from a usage object.
+//! Read next: `protocol/counters.rs`, which reads the counters from a usage object; `usage/tier.rs`.
+
+mod tier;
 
 use serde::{Deserialize, Serialize};
+pub use tier::ServiceTier;
 
 /// The most bytes that a token stands for. The longest entry of each public vocabulary of byte pairs (50 257 to 199 998
 /// entries, counted in 2026-11) has 128: a run of spaces, or of one sign. Answers have 3 to 5 bytes a token, and no
 /// answer is made of such runs alone, so the bound also bears what a server writes with escapes.
 const TOKEN_BYTES_MAX: u64 = 128;
 
-/// What one answer used, in tokens.
+/// What one answer used, in tokens. The members after `reasoning` are written where they say something, so that what
+/// was kept before they were known reads as what is kept now.
 #[derive(Default, Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Usage {
-    /// Input neither read from nor written to a cache.
+    /// Input neither read from nor written to a cache, and no audio.
     pub input: u64,
     pub cache_read: u64,
     /// Written to a cache that lives five minutes (or an unnamed time).
     pub cache_write_5m: u64,
     /// Written to a cache that lives an hour.
     pub cache_write_1h: u64,
-    /// All that was generated, reasoning included.
+    /// All that was generated but audio, reasoning included.
     pub output: u64,
     /// The part of `output` that was reasoning; for information.
     pub reasoning: u64,
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub audio_input: u64,
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub audio_output: u64,
+    /// Searches that the vendor ran, not tokens.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub web_searches: u64,
+    /// The tier that served it, as far as it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_tier: Option<ServiceTier>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_none(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Usage {
-    /// No token of any class.
+    /// Nothing of any class.
     pub fn is_zero(&self) -> bool {
-        *self == Usage::default()
+        Usage { service_tier: None, ..*self } == Usage::default()
+    }
+
+    /// What is known where only the tier is.
+    pub fn of_tier(service_tier: ServiceTier) -> Usage {
+        Usage { service_tier: Some(service_tier), ..Usage::default() }
+    }
+
+    /// Tokens by class, in the order a receipt lists them.
+    pub fn tokens(&self) -> [(&'static str, u64); 7] {
+        [
+            ("input", self.input),
+            ("cache_read", self.cache_read),
+            ("cache_write_5m", self.cache_write_5m),
+            ("cache_write_1h", self.cache_write_1h),
+            ("audio_input", self.audio_input),
+            ("output", self.output),
+            ("audio_output", self.audio_output),
+        ]
     }
 
     /// Input of every class together.
@@ -40,6 +77,12 @@ impl Usage {
             .saturating_add(self.cache_read)
             .saturating_add(self.cache_write_5m)
             .saturating_add(self.cache_write_1h)
+            .saturating_add(self.audio_input)
+    }
+
+    /// Output of every class together.
+    pub fn output_total(&self) -> u64 {
+        self.output.saturating_add(self.audio_output)
     }
 
     /// The usage to assume where the vendor did not tell it to the end: two bytes a token, rounded up, on both sides, and
@@ -70,28 +113,37 @@ impl Usage {
 /// One usage object of a chat vendor. `None`: absent, or no believable count.
 #[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChatCounters {
-    /// Includes `cached` and `cache_write`.
+    /// Includes `cached`, `cache_write` and `audio_prompt`.
     pub prompt: Option<u64>,
     pub cached: Option<u64>,
     pub cache_write: Option<u64>,
+    pub audio_prompt: Option<u64>,
+    /// Includes `reasoning` and `audio_completion`.
     pub completion: Option<u64>,
     pub reasoning: Option<u64>,
+    pub audio_completion: Option<u64>,
 }
 
 impl ChatCounters {
     /// `None` unless both sides were counted. A part larger than its whole is clamped to it.
     pub fn usage(&self) -> Option<Usage> {
-        let (prompt, output) = (self.prompt?, self.completion?);
+        let (prompt, completion) = (self.prompt?, self.completion?);
         let cache_read = self.cached.unwrap_or(0).min(prompt);
         let uncached = prompt.saturating_sub(cache_read);
         let cache_write_5m = self.cache_write.unwrap_or(0).min(uncached);
+        let fresh = uncached.saturating_sub(cache_write_5m);
+        let audio_input = self.audio_prompt.unwrap_or(0).min(fresh);
+        let audio_output = self.audio_completion.unwrap_or(0).min(completion);
+        let output = completion.saturating_sub(audio_output);
         Some(Usage {
-            input: uncached.saturating_sub(cache_write_5m),
+            input: fresh.saturating_sub(audio_input),
             cache_read,
             cache_write_5m,
-            cache_write_1h: 0,
             output,
             reasoning: self.reasoning.unwrap_or(0).min(output),
+            audio_input,
+            audio_output,
+            ..Usage::default()
         })
     }
 }
@@ -107,6 +159,8 @@ pub struct MessagesCounters {
     pub cache_write_1h: Option<u64>,
     pub output: Option<u64>,
     pub reasoning: Option<u64>,
+    pub web_searches: Option<u64>,
+    pub service_tier: Option<ServiceTier>,
 }
 
 /// The usage of a messages answer as it becomes known, one usage object after the other.
@@ -149,6 +203,8 @@ impl MessagesUsage {
         known.cache_read = counters.cache_read.unwrap_or(known.cache_read);
         known.output = counters.output.unwrap_or(known.output);
         known.reasoning = counters.reasoning.unwrap_or(known.reasoning);
+        known.web_searches = counters.web_searches.unwrap_or(known.web_searches);
+        known.service_tier = counters.service_tier.or(known.service_tier);
         self.input_seen |= counters.input.is_some();
         if counters.cache_write_5m.is_some() || counters.cache_write_1h.is_some() {
             known.cache_write_5m = counters.cache_write_5m.unwrap_or(0);
@@ -186,10 +242,41 @@ mod tests {
             cache_write: Some(9),
             completion: Some(4),
             reasoning: Some(6),
+            ..ChatCounters::default()
         };
         let usage = counters.usage().unwrap();
         assert_eq!((usage.input, usage.cache_read, usage.cache_write_5m), (0, 7, 3));
         assert_eq!((usage.output, usage.reasoning), (4, 4));
+    }
+
+    #[test]
+    fn audio_is_a_part_of_both_sides_and_never_more_than_its_side() {
+        let counters = ChatCounters {
+            prompt: Some(100),
+            cached: Some(60),
+            cache_write: Some(10),
+            audio_prompt: Some(20),
+            completion: Some(50),
+            reasoning: Some(30),
+            audio_completion: Some(35),
+        };
+        let usage = counters.usage().unwrap();
+        assert_eq!((usage.input, usage.audio_input, usage.input_total()), (10, 20, 100));
+        assert_eq!((usage.output, usage.audio_output, usage.output_total(), usage.reasoning), (15, 35, 50, 15));
+        let absurd = ChatCounters { audio_prompt: Some(31), audio_completion: Some(51), ..counters }.usage().unwrap();
+        assert_eq!((absurd.input, absurd.audio_input, absurd.input_total()), (0, 30, 100));
+        assert_eq!((absurd.output, absurd.audio_output, absurd.reasoning), (0, 50, 0));
+    }
+
+    #[test]
+    fn what_was_kept_before_there_were_features_reads_and_writes_as_it_did() {
+        let kept = r#"{"input":1,"cache_read":2,"cache_write_5m":3,"cache_write_1h":4,"output":5,"reasoning":6}"#;
+        let usage: Usage = serde_json::from_str(kept).unwrap();
+        assert_eq!(serde_json::to_string(&usage).unwrap(), kept);
+        let usage = Usage { audio_output: 7, service_tier: Some(ServiceTier::said("flex")), ..usage };
+        let written = serde_json::to_string(&usage).unwrap();
+        assert_eq!(serde_json::from_str::<Usage>(&written).unwrap(), usage);
+        assert!(Usage::of_tier(ServiceTier::said("flex")).is_zero() && !usage.is_zero());
     }
 
     #[test]

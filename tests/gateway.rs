@@ -48,6 +48,8 @@ mod money;
 mod overrun;
 #[path = "gateway/own.rs"]
 mod own;
+#[path = "gateway/prices.rs"]
+mod prices;
 #[path = "gateway/shutdown.rs"]
 mod shutdown;
 #[path = "gateway/surface.rs"]

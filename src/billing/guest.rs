@@ -68,7 +68,7 @@ impl Billing {
             }
             if outcome.map_err(unavailable)? {
                 serving.holds.add(account, parts);
-                return Hold::open(self, opening, parts, now_ms)
+                return Hold::open(self, opening, quote.service_tier, parts, now_ms)
                     .map(|hold| (hold, limit))
                     .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")));
             }

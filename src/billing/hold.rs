@@ -5,7 +5,7 @@
 use super::Billing;
 use super::holds::Resolved;
 use super::journal::{Record, Segment};
-use super::pricing;
+use super::pricing::{self, TierAsked};
 use super::settler::Settlement;
 use crate::catalog::Model;
 use crate::clock;
@@ -34,6 +34,8 @@ pub struct Opening {
 pub struct Hold {
     opening: Opening,
     parts: Parts,
+    /// Which tier the vendor was asked for: what is billed goes by it.
+    tier: TierAsked,
     opened_in: Option<Arc<Segment>>,
     ended: bool,
     billing: Billing,
@@ -44,8 +46,14 @@ impl Hold {
     ///
     /// # Errors
     /// The journal cannot be written; the parts were given back.
-    pub(super) fn open(billing: &Billing, opening: Opening, parts: Parts, now_ms: i64) -> Result<Self, std::io::Error> {
-        let mut hold = Self { opening, parts, opened_in: None, ended: false, billing: billing.clone() };
+    pub(super) fn open(
+        billing: &Billing,
+        opening: Opening,
+        tier: TierAsked,
+        parts: Parts,
+        now_ms: i64,
+    ) -> Result<Self, std::io::Error> {
+        let mut hold = Self { opening, parts, tier, opened_in: None, ended: false, billing: billing.clone() };
         METRICS.open_holds.inc();
         let Some(serving) = &billing.0.serving else { return Ok(hold) };
         serving.open.fetch_add(1, Ordering::Relaxed);
@@ -61,7 +69,8 @@ impl Hold {
 
     /// Of nothing, and ended by nothing: what a program that is measured has in a hold's place.
     pub(super) fn unbilled(billing: &Billing, opening: Opening) -> Self {
-        Self { opening, parts: Parts::default(), opened_in: None, ended: true, billing: billing.clone() }
+        let tier = TierAsked::default();
+        Self { opening, parts: Parts::default(), tier, opened_in: None, ended: true, billing: billing.clone() }
     }
 
     /// What is set aside.
@@ -69,9 +78,14 @@ impl Hold {
         self.parts.total()
     }
 
-    /// What of `usage` it pays for: all of it, or as much as fits.
+    /// What of `usage` it pays for, at the tier that is billed: all of it, or as much as fits.
     pub fn bears(&self, usage: Usage) -> Usage {
-        pricing::within(usage, &self.opening.model.price, self.amount())
+        pricing::within(self.at_tier(usage), &self.opening.model.price, self.amount())
+    }
+
+    /// The receipt names the tier that is billed, whatever was told.
+    pub(super) fn at_tier(&self, usage: Usage) -> Usage {
+        Usage { service_tier: self.tier.billed(usage.service_tier, &self.opening.model.price), ..usage }
     }
 
     pub fn opening(&self) -> &Opening {
@@ -185,17 +199,10 @@ fn count(ending: &Ending, taken: Parts) {
             family.with_label_values(labels).inc_by(count);
         }
     };
-    let usage = &detail.usage;
-    let classes = [
-        ("input", usage.input),
-        ("cache_read", usage.cache_read),
-        ("cache_write_5m", usage.cache_write_5m),
-        ("cache_write_1h", usage.cache_write_1h),
-        ("output", usage.output),
-    ];
-    for (class, tokens) in classes {
+    for (class, tokens) in detail.usage.tokens() {
         add(&METRICS.tokens, &[model, class], tokens);
     }
+    add(&METRICS.web_searches, &[model], detail.usage.web_searches);
     add(&METRICS.credits_micro, &[model], taken.total().get().unsigned_abs());
     add(&METRICS.writeoff_micro, &[model], ending.writeoff.get().unsigned_abs());
     add(&METRICS.estimated, &[model], u64::from(detail.estimated));

@@ -1,108 +1,290 @@
 //! What a response costs, and the most it can cost: pure arithmetic over token counts and prices.
 //!
-//! Must not know accounts or stores.
+//! Two choices stand before the sum: the size of the whole input picks the prices of the whole request, and the service
+//! tier multiplies what its tokens cost. Must not know accounts or stores.
 
-use crate::catalog::Price;
-use crate::money::{self, Micro};
-use crate::usage::Usage;
+use crate::catalog::{Price, Span};
+use crate::money::{self, Factor, Micro, Term};
+use crate::usage::{ServiceTier, Usage};
 
-/// The token classes that are priced, in the order a receipt lists them, with each one's count and price.
-pub fn lines(usage: &Usage, price: &Price) -> [(&'static str, u64, Micro); 5] {
-    [
-        ("input", usage.input, price.input),
-        ("cache_read", usage.cache_read, price.cache_read),
-        ("cache_write_5m", usage.cache_write_5m, price.cache_write_5m),
-        ("cache_write_1h", usage.cache_write_1h, price.cache_write_1h),
-        ("output", usage.output, price.output),
-    ]
+/// One class of what was used, as a receipt lists it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Line {
+    pub class: &'static str,
+    pub unit: Unit,
+    pub count: u64,
+    /// Per 1 000 000 tokens, or per 1 000 uses.
+    pub price: Micro,
+    /// The service tier's multiple; 1 for what is not tokens.
+    pub factor: Factor,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    Tokens,
+    Uses,
+}
+
+impl Unit {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tokens => "tokens",
+            Self::Uses => "uses",
+        }
+    }
+}
+
+impl Line {
+    /// What it adds to the sum, exactly, as a decimal of credits.
+    pub fn credits(&self) -> String {
+        money::exact_line(self.count, self.price, self.term().factor)
+    }
+
+    fn term(&self) -> Term {
+        let factor = match self.unit {
+            Unit::Tokens => self.factor,
+            Unit::Uses => Factor::THOUSAND,
+        };
+        Term::new(self.count, self.price, factor)
+    }
+}
+
+/// Everything that is priced, in the order a receipt lists it. Audio without a price of its own is charged as text.
+pub fn lines(usage: &Usage, price: &Price) -> [Line; 8] {
+    let rates = price.span_of(usage.input_total()).rates;
+    let features = &price.features;
+    let factor = price.factor(usage.service_tier);
+    let prices = [
+        rates.input,
+        rates.cache_read,
+        rates.cache_write_5m,
+        rates.cache_write_1h,
+        features.audio_input.unwrap_or(rates.input),
+        rates.output,
+        features.audio_output.unwrap_or(rates.output),
+    ];
+    let searches = Line {
+        class: "web_search",
+        unit: Unit::Uses,
+        count: usage.web_searches,
+        price: features.web_search.unwrap_or_default(),
+        factor: Factor::ONE,
+    };
+    let mut lines = [searches; 8];
+    for ((line, (class, count)), price) in lines.iter_mut().zip(usage.tokens()).zip(prices) {
+        *line = Line { class, unit: Unit::Tokens, count, price, factor };
+    }
+    lines
 }
 
 /// What `usage` costs: rounded once, up to the next µc.
 pub fn cost(usage: &Usage, price: &Price) -> Micro {
-    money::cost(lines(usage, price).map(|(_, tokens, price)| (tokens, price)))
+    money::bounded(wide_cost(usage, price))
+}
+
+fn wide_cost(usage: &Usage, price: &Price) -> i128 {
+    money::wide_cost(lines(usage, price).map(|line| line.term()))
+}
+
+/// Which service tier a request may be served in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TierAsked {
+    /// The vendor chooses: asked for by name, or by saying nothing.
+    #[default]
+    Auto,
+    /// No other than the usual one.
+    Usual,
+    Named(ServiceTier),
+}
+
+impl TierAsked {
+    /// The dearest multiple that can be billed.
+    pub fn dearest(self, price: &Price) -> Factor {
+        match self {
+            Self::Auto => price.features.service_tier.values().copied().fold(Factor::ONE, Factor::max),
+            Self::Usual => Factor::ONE,
+            Self::Named(tier) => price.factor(Some(tier)),
+        }
+    }
+
+    /// The tier to bill where the vendor says that it served `told`: that one, or the one asked for where the vendor
+    /// says nothing or served a dearer one. `None`: the usual one.
+    pub fn billed(self, told: Option<ServiceTier>, price: &Price) -> Option<ServiceTier> {
+        let asked = match self {
+            Self::Named(tier) => Some(tier),
+            Self::Auto | Self::Usual => None,
+        };
+        let told = told.filter(|told| price.factor(Some(*told)) <= self.dearest(price)).or(asked);
+        told.filter(|told| price.features.service_tier.contains_key(told))
+    }
 }
 
 /// The largest possible cost of a request, as a function of its output limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quote {
-    /// Upper bound of the input, in tokens, and the dearest price it can be charged at.
-    pub input_tokens: u64,
-    pub input_price: Micro,
-    pub output_price: Micro,
+    /// Every size that the input may have by its price tier, each at its largest and dearest. Never empty.
+    pub reaches: Vec<Reach>,
     /// Answers asked for at once.
     pub choices: u64,
+    /// Searches that the vendor may run, and their price per 1 000.
+    pub web_searches: u64,
+    pub web_search_price: Micro,
+    pub service_tier: TierAsked,
+    /// The dearest multiple that `service_tier` can come to.
+    pub factor: Factor,
     /// Output limit per answer, in tokens: the caller's, or the model's own.
     pub output_limit: u64,
     /// The least limit worth running the request with.
     pub output_floor: u64,
 }
 
+/// The worst case within one price tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reach {
+    /// Upper bound of the input, in tokens, and the dearest price it can be charged at.
+    pub input_tokens: u64,
+    pub input_price: Micro,
+    pub output_price: Micro,
+}
+
 impl Quote {
+    /// A request for tokens alone, at one price for each side.
+    pub fn flat(reach: Reach, choices: u64, output_limit: u64, output_floor: u64) -> Self {
+        Self {
+            reaches: vec![reach],
+            choices,
+            web_searches: 0,
+            web_search_price: Micro::ZERO,
+            service_tier: TierAsked::Usual,
+            factor: Factor::ONE,
+            output_limit,
+            output_floor,
+        }
+    }
+
     pub fn cost(&self, output_limit: u64) -> Micro {
         money::bounded(self.wide_cost(output_limit))
     }
 
     fn wide_cost(&self, output_limit: u64) -> i128 {
         let output = u128::from(output_limit).saturating_mul(u128::from(self.choices));
-        money::wide_cost([(u128::from(self.input_tokens), self.input_price), (output, self.output_price)])
+        let searches = Term::new(self.web_searches, self.web_search_price, Factor::THOUSAND);
+        let cost = |reach: &Reach| {
+            let input = Term::new(reach.input_tokens, reach.input_price, self.factor);
+            let output = Term { count: output, price: reach.output_price, factor: self.factor };
+            money::wide_cost([input, output, searches])
+        };
+        self.reaches.iter().map(cost).max().unwrap_or(i128::MAX)
     }
 
     /// The largest output limit, at most the one asked for, whose cost fits into `available`; `None` where not even
     /// the floor fits.
     pub fn fit(&self, available: Micro) -> Option<u64> {
-        if self.wide_cost(self.output_limit) <= i128::from(available.get()) {
+        let fits = |limit| self.wide_cost(limit) <= i128::from(available.get());
+        if fits(self.output_limit) {
             return Some(self.output_limit);
         }
-        let per_token = i128::from(self.output_price.get()) * i128::from(self.choices);
-        let input = i128::from(self.input_tokens) * i128::from(self.input_price.get());
-        let rest = i128::from(available.get()) * i128::from(money::MICRO_PER_CREDIT) - input;
-        if per_token <= 0 || rest < 0 {
-            return None;
-        }
-        let limit = u64::try_from(rest / per_token).unwrap_or(u64::MAX).min(self.output_limit);
-        (limit >= self.output_floor && limit > 0).then_some(limit)
+        largest(self.output_floor.max(1), self.output_limit, fits)
     }
 }
 
-/// `usage` lowered until it costs at most `most`: the output first, then the input. An estimate is billed like any
-/// usage, so its receipt must add up to what was taken.
+/// The largest number from `least` to `most` that fits. What fits must do so from `least` on without a gap.
+fn largest(least: u64, most: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
+    if least > most || !fits(least) {
+        return None;
+    }
+    let (mut fitting, mut rest) = (least, most.saturating_sub(least));
+    // `rest` more may fit, none beyond them.
+    while rest > 0 {
+        let step = rest.div_ceil(2);
+        let tried = fitting.saturating_add(step);
+        if fits(tried) {
+            fitting = tried;
+            rest = rest.saturating_sub(step);
+        } else {
+            rest = step.saturating_sub(1);
+        }
+    }
+    Some(fitting)
+}
+
+/// First what a vendor is sure to have told, then the input, the output last.
+const KEPT_FIRST: [fn(&mut Usage) -> &mut u64; 8] = [
+    |usage| &mut usage.cache_read,
+    |usage| &mut usage.cache_write_5m,
+    |usage| &mut usage.cache_write_1h,
+    |usage| &mut usage.audio_input,
+    |usage| &mut usage.input,
+    |usage| &mut usage.web_searches,
+    |usage| &mut usage.audio_output,
+    |usage| &mut usage.output,
+];
+
+/// `usage` lowered until it costs at most `most`: class by class, as much is kept as fits beside what was kept before.
+/// An estimate is billed like any usage, so its receipt must add up to what was taken.
 pub fn within(usage: Usage, price: &Price, most: Micro) -> Usage {
-    let mut usage = usage;
-    let fits = |usage: &Usage| {
-        let terms = lines(usage, price).map(|(_, tokens, price)| (u128::from(tokens), price));
-        money::wide_cost(terms) <= i128::from(most.get())
-    };
+    let fits = |usage: &Usage| wide_cost(usage, price) <= i128::from(most.get());
     if fits(&usage) {
         return usage;
     }
-    let without = |usage: &Usage, output, input| Usage { output, input, ..*usage };
-    let affordable = |rest: Micro, per_million: Micro| {
-        let tokens =
-            i128::from(rest.get()) * i128::from(money::MICRO_PER_CREDIT) / i128::from(per_million.get().max(1));
-        u64::try_from(tokens).unwrap_or(0)
-    };
-    let rest = most.minus(cost(&without(&usage, 0, usage.input), price));
-    usage.output = usage.output.min(affordable(rest, price.output));
-    if !fits(&usage) {
-        let rest = most.minus(cost(&without(&usage, usage.output, 0), price));
-        usage.input = usage.input.min(affordable(rest, price.input));
+    let mut given = usage;
+    let mut kept = Usage { service_tier: usage.service_tier, ..Usage::default() };
+    for of in KEPT_FIRST {
+        let with = |count| {
+            let mut usage = kept;
+            *of(&mut usage) = count;
+            usage
+        };
+        let (given, beside) = (*of(&mut given), kept.input_total());
+        // Within one span more never costs less; from one to the next it may. For what is no input it makes no difference.
+        let fitting = |span: Span| {
+            let (least, most) = span.beside(beside)?;
+            largest(least, most.min(given), |count| fits(&with(count)))
+        };
+        kept = with(price.spans().rev().find_map(fitting).unwrap_or(0));
     }
-    usage
+    Usage { reasoning: usage.reasoning.min(kept.output), ..kept }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::{Features, Rates, Tier};
+    use std::collections::BTreeMap;
 
     fn quote(output_limit: u64) -> Quote {
-        Quote {
+        let reach = Reach {
             input_tokens: 1_000,
             input_price: Micro::new(500_000_000),
             output_price: Micro::new(2_500_000_000),
-            choices: 1,
-            output_limit,
-            output_floor: 256,
-        }
+        };
+        Quote::flat(reach, 1, output_limit, 256)
+    }
+
+    fn credits(whole: i64) -> Micro {
+        Micro::new(whole * 1_000_000)
+    }
+
+    fn rates(prices: [i64; 5]) -> Rates {
+        let [input, cache_read, cache_write_5m, cache_write_1h, output] = prices.map(credits);
+        Rates { input, cache_read, cache_write_5m, cache_write_1h, output }
+    }
+
+    fn tier(name: &str) -> ServiceTier {
+        ServiceTier::said(name)
+    }
+
+    /// Twice as dear above 1 000 tokens of input.
+    fn list() -> Price {
+        let tiers = vec![Tier { above_input_tokens: 1_000, rates: rates([200, 20, 250, 400, 1_000]) }];
+        let factor = |decimal: &str| Factor::of(decimal.parse().unwrap()).unwrap();
+        let features = Features {
+            audio_input: Some(credits(3_000)),
+            audio_output: Some(credits(6_000)),
+            web_search: Some(credits(1_000)),
+            service_tier: BTreeMap::from([(tier("priority"), factor("1.75")), (tier("flex"), factor("0.5"))]),
+        };
+        Price::list(rates([100, 10, 125, 200, 500]), tiers, features)
     }
 
     #[test]
@@ -122,24 +304,207 @@ mod tests {
         assert_eq!(quote.fit(floor), Some(256));
         assert_eq!(quote.fit(floor.minus(Micro::new(1))), None);
         assert_eq!(quote.fit(Micro::ZERO), None);
+        assert_eq!(Quote { output_floor: 0, ..quote.clone() }.fit(quote.cost(0)), None, "a limit of 0 says nothing");
     }
 
     #[test]
     fn a_free_model_fits_into_nothing() {
-        let quote = Quote { input_price: Micro::ZERO, output_price: Micro::ZERO, ..quote(10) };
-        assert_eq!(quote.fit(Micro::ZERO), Some(10));
+        let reach = Reach { input_tokens: 1_000, input_price: Micro::ZERO, output_price: Micro::ZERO };
+        assert_eq!(Quote::flat(reach, 1, 10, 256).fit(Micro::ZERO), Some(10));
+    }
+
+    #[test]
+    fn a_quote_is_the_dearest_of_its_reaches_and_all_must_fit() {
+        let reach = |input_tokens, input_price, output_price| Reach {
+            input_tokens,
+            input_price: credits(input_price),
+            output_price: credits(output_price),
+        };
+        // 1 000 × 400 + 10 × 100, or 2 000 × 100 + 10 × 500: which is dearer depends on the limit.
+        let reaches = vec![reach(1_000, 400, 100), reach(2_000, 100, 500)];
+        let quote = Quote { reaches, ..Quote::flat(reach(0, 0, 0), 1, 2_000, 1) };
+        assert_eq!(quote.cost(10), Micro::new(401_000));
+        assert_eq!(quote.cost(1_000), Micro::new(700_000));
+        assert_eq!(quote.fit(Micro::new(450_000)), Some(500));
+        assert_eq!(quote.fit(Micro::new(450_499)), Some(500));
+        assert_eq!(quote.fit(Micro::new(399_999)), None);
+        let searches = Quote { web_searches: 3, web_search_price: credits(1_000), ..quote.clone() };
+        assert_eq!(searches.cost(10), Micro::new(3_401_000));
+        let half = Factor::of("0.5".parse().unwrap()).unwrap();
+        let flex = Quote { factor: half, ..searches };
+        assert_eq!(flex.cost(10), Micro::new(3_200_500), "a tier multiplies tokens, not uses");
+        assert_eq!(Quote { choices: 3, ..quote }.cost(1_000), Micro::new(1_700_000));
+    }
+
+    #[test]
+    fn the_whole_request_is_charged_at_the_tier_of_its_whole_input() {
+        let below = Usage {
+            input: 500,
+            cache_read: 300,
+            cache_write_5m: 150,
+            cache_write_1h: 50,
+            output: 70,
+            ..Usage::default()
+        };
+        assert_eq!(below.input_total(), 1_000);
+        assert_eq!(cost(&below, &list()), Micro::new(50_000 + 3_000 + 18_750 + 10_000 + 35_000));
+        for class in [
+            Usage { input: 501, ..below },
+            Usage { cache_read: 301, ..below },
+            Usage { cache_write_5m: 151, ..below },
+            Usage { cache_write_1h: 51, ..below },
+            Usage { audio_input: 1, ..below },
+        ] {
+            let lines = lines(&class, &list());
+            let output = lines.iter().find(|line| line.class == "output").unwrap();
+            assert_eq!(output.price, credits(1_000), "{class:?}");
+        }
+        let above = Usage { input: 501, ..below };
+        assert_eq!(cost(&above, &list()), Micro::new(100_200 + 6_000 + 37_500 + 20_000 + 70_000));
+    }
+
+    #[test]
+    fn features_are_lines_of_their_own_and_a_tier_multiplies_tokens_only() {
+        let usage =
+            Usage { input: 10, audio_input: 20, output: 30, audio_output: 40, web_searches: 5, ..Usage::default() };
+        let told = |usage: &Usage, price: &Price| {
+            let lines = lines(usage, price).into_iter().filter(|line| line.count > 0);
+            lines.map(|line| format!("{} {} {}", line.class, line.unit.as_str(), line.credits())).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            told(&usage, &list()),
+            [
+                "input tokens 0.001",
+                "audio_input tokens 0.06",
+                "output tokens 0.015",
+                "audio_output tokens 0.24",
+                "web_search uses 5"
+            ]
+        );
+        assert_eq!(cost(&usage, &list()), Micro::new(5_316_000));
+        let priority = Usage { service_tier: Some(tier("priority")), ..usage };
+        assert_eq!(told(&priority, &list())[1], "audio_input tokens 0.105");
+        assert_eq!(cost(&priority, &list()), Micro::new(5_000_000 + 553_000));
+        let unlisted = Usage { service_tier: Some(tier("scale")), ..usage };
+        assert_eq!(cost(&unlisted, &list()), cost(&usage, &list()));
+        let flat = Price::new([100, 10, 125, 200, 500].map(credits));
+        let plain = [
+            "input tokens 0.001",
+            "audio_input tokens 0.002",
+            "output tokens 0.015",
+            "audio_output tokens 0.02",
+            "web_search uses 0",
+        ];
+        assert_eq!(told(&usage, &flat), plain, "audio without a price is charged as text");
+    }
+
+    #[test]
+    fn the_tier_that_served_is_billed_and_never_one_dearer_than_was_asked_for() {
+        let (price, priority, flex) = (list(), tier("priority"), tier("flex"));
+        let (usual, other) = (tier("default"), tier("scale"));
+        for (asked, told, billed) in [
+            (TierAsked::Auto, None, None),
+            (TierAsked::Auto, Some(usual), None),
+            (TierAsked::Auto, Some(priority), Some(priority)),
+            (TierAsked::Auto, Some(flex), Some(flex)),
+            (TierAsked::Auto, Some(other), None),
+            (TierAsked::Usual, None, None),
+            (TierAsked::Usual, Some(priority), None),
+            (TierAsked::Usual, Some(flex), Some(flex)),
+            (TierAsked::Named(priority), None, Some(priority)),
+            (TierAsked::Named(priority), Some(usual), None),
+            (TierAsked::Named(priority), Some(priority), Some(priority)),
+            (TierAsked::Named(flex), None, Some(flex)),
+            (TierAsked::Named(flex), Some(usual), Some(flex)),
+            (TierAsked::Named(flex), Some(priority), Some(flex)),
+        ] {
+            assert_eq!(asked.billed(told, &price), billed, "{told:?} for {asked:?}");
+            assert!(price.factor(billed) <= asked.dearest(&price), "the hold bears what is billed");
+        }
+        let text = |asked: TierAsked| asked.dearest(&price).to_string();
+        let dearest = [TierAsked::Auto, TierAsked::Usual, TierAsked::Named(flex)].map(text);
+        assert_eq!(dearest, ["1.75", "1", "0.5"]);
+        let flat = Price::new([100, 10, 125, 200, 500].map(credits));
+        assert_eq!(TierAsked::Auto.dearest(&flat), Factor::ONE);
+        assert_eq!(TierAsked::Auto.billed(Some(priority), &flat), None);
+    }
+
+    #[test]
+    fn the_largest_that_fits_is_found() {
+        for most in 0..40 {
+            for bound in 0..45 {
+                for least in 0..4 {
+                    let expected = (least <= bound.min(most)).then_some(bound.min(most));
+                    assert_eq!(largest(least, most, |number| number <= bound), expected, "{least}..={most} to {bound}");
+                }
+            }
+        }
+        assert_eq!(largest(0, u64::MAX, |_| true), Some(u64::MAX));
+        assert_eq!(largest(3, u64::MAX, |number| number < u64::MAX), Some(u64::MAX - 1));
     }
 
     #[test]
     fn an_estimate_is_lowered_until_the_hold_bears_it() {
-        let credits = |whole: i64| Micro::new(whole * 1_000_000);
-        let price = Price::new([credits(100), credits(10), credits(125), credits(200), credits(500)]);
-        let usage = Usage { input: 5_000, output: 2_000, ..Usage::default() };
+        let price = Price::new([100, 10, 125, 200, 500].map(credits));
+        let usage = Usage { input: 5_000, output: 2_000, reasoning: 1_500, ..Usage::default() };
         assert_eq!(within(usage, &price, credits(2)), usage);
         let lowered = within(usage, &price, credits(1));
         assert_eq!((lowered.input, lowered.output, cost(&lowered, &price)), (5_000, 1_000, credits(1)));
+        assert_eq!(lowered.reasoning, 1_000);
         let lowered = within(usage, &price, Micro::new(100_000));
         assert_eq!((lowered.input, lowered.output), (1_000, 0));
         assert_eq!(within(usage, &price, Micro::ZERO), Usage::default());
+    }
+
+    #[test]
+    fn an_estimate_above_a_threshold_is_lowered_to_it_where_that_is_what_fits() {
+        let usage = Usage { input: 1_500, output: 1_000, service_tier: Some(tier("flex")), ..Usage::default() };
+        // Half of 1 500 × 200 + 1 000 × 1 000.
+        assert_eq!(cost(&usage, &list()), Micro::new(650_000));
+        let lowered = within(usage, &list(), Micro::new(649_999));
+        assert_eq!((lowered.input, lowered.output, lowered.service_tier), (1_500, 999, usage.service_tier));
+        // 1 000 tokens cost half of 1 000 × 100; one more makes them all dearer.
+        let lowered = within(usage, &list(), Micro::new(100_000));
+        assert_eq!((lowered.input, lowered.output), (1_000, 200));
+        assert_eq!(cost(&lowered, &list()), Micro::new(100_000));
+        let lowered = within(usage, &list(), Micro::new(100_100));
+        assert_eq!((lowered.input, lowered.output), (1_001, 0));
+        // What is no input is not bounded by how near the next threshold is.
+        let near = Usage { input: 999, web_searches: 5, audio_output: 6, output: 1_000, ..Usage::default() };
+        assert_eq!(within(near, &list(), Micro::new(5_635_899)), Usage { output: 999, ..near });
+        let cached = Usage { cache_read: 1_100, input: 10, web_searches: 2, audio_output: 9, ..usage };
+        // Half of 1 100 × 20 + 10 × 200, 2 × 1, half of 9 × 6 000 + 1 000 × 1 000.
+        assert_eq!(cost(&cached, &list()), Micro::new(12_000 + 2_000_000 + 27_000 + 500_000));
+        for (most, kept) in [
+            (2_538_999, (1_100, 10, 2, 9, 999)),
+            (2_026_999, (1_100, 10, 2, 4, 5)),
+            (1_999_999, (1_100, 10, 1, 9, 1_000)),
+            (11_999, (1_100, 9, 0, 0, 0)),
+            (10_999, (1_099, 0, 0, 0, 0)),
+            (10_009, (1_000, 0, 0, 1, 8)),
+            (5, (1, 0, 0, 0, 0)),
+        ] {
+            let kept_now = within(cached, &list(), Micro::new(most));
+            let Usage { cache_read, input, web_searches, audio_output, output, .. } = kept_now;
+            assert_eq!((cache_read, input, web_searches, audio_output, output), kept, "{most}");
+            assert!(cost(&kept_now, &list()) <= Micro::new(most));
+        }
+    }
+
+    #[test]
+    fn where_more_input_is_cheaper_the_larger_size_is_kept() {
+        let tiers = vec![Tier { above_input_tokens: 1_000, rates: rates([10; 5]) }];
+        let price = Price::list(rates([100; 5]), tiers, Features::default());
+        let (count, most) = (1_500, Micro::new(14_000));
+        for usage in [
+            Usage { cache_read: count, ..Usage::default() },
+            Usage { cache_write_5m: count, ..Usage::default() },
+            Usage { cache_write_1h: count, ..Usage::default() },
+            Usage { audio_input: count, ..Usage::default() },
+            Usage { input: count, ..Usage::default() },
+        ] {
+            let kept = within(usage, &price, most);
+            assert_eq!((kept.input_total(), cost(&kept, &price)), (1_400, most), "{usage:?}");
+        }
     }
 }

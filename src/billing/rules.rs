@@ -1,11 +1,12 @@
 //! What bounds a request's cost: from what a body asks for to a quote.
 //!
 //! A vendor reads at most one token per byte of the body itself. What makes it read or do more (an image, a fetched
-//! file, a stored conversation) has a bound here, or takes the model's whole context; what has no price is refused.
-//! Must not know accounts.
+//! file, a stored conversation, a search) has a bound here, or takes the model's whole context; what has no price is
+//! refused. Must not know accounts.
 
-use super::pricing::Quote;
-use crate::catalog::Model;
+use super::pricing::{Quote, Reach, TierAsked};
+use crate::catalog::{Model, Rates};
+use crate::money::Micro;
 use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
 use crate::protocol::request::Outline;
@@ -16,6 +17,11 @@ const MESSAGES_IMAGE_TOKENS: u64 = 5_000;
 
 /// The least thinking budget a messages vendor accepts.
 pub const THINKING_TOKENS_LEAST: u64 = 1_024;
+
+/// Searches that a messages vendor runs for one request whose tool names no `max_uses`: it ends its own loop after ten
+/// rounds and hands the turn back (`pause_turn`). Source: the vendor's server tools guide, read 2026-11. A round of more
+/// than one search can pass it: what it then costs beyond the hold is taken from what is available.
+const WEB_SEARCHES_MOST: u64 = 10;
 
 /// The largest cost of a request as a function of its output limit. `outline` and `body_bytes` are of the body that the
 /// vendor gets; `surface` is the caller's, for the words of a refusal.
@@ -29,15 +35,7 @@ pub fn quote(
     body_bytes: u64,
     min_output: u64,
 ) -> Result<Quote, Failure> {
-    let vendor = model.vendor.protocol;
-    let features = &outline.features;
-    let unpriced = [
-        (features.server_tools, if surface == Protocol::Chat { "web_search_options" } else { "tools" }),
-        (features.service_tier.is_some(), "service_tier"),
-        (features.speed, "speed"),
-        (features.fallback_models, "fallbacks"),
-    ];
-    if let Some((_, param)) = unpriced.into_iter().find(|(asked, _)| *asked) {
+    if let Some(param) = unpriced(model, surface, outline) {
         return Err(Failure::unpriced_feature(surface, param));
     }
     let output_limit = outline.output_limit.map_or(model.max_output_tokens, |limit| limit.tokens);
@@ -46,22 +44,73 @@ pub fn quote(
         Some(_) => output_limit.min(THINKING_TOKENS_LEAST.saturating_add(min_output)),
         None => own_least,
     };
+    let service_tier = tier_asked(outline);
     Ok(Quote {
-        input_tokens: input_tokens(model, vendor, outline, body_bytes),
-        input_price: dearest_input(model, vendor, outline),
-        output_price: model.price.output,
+        reaches: reaches(model, outline, body_bytes),
         choices: outline.choices.max(1),
+        web_searches: web_searches(outline),
+        web_search_price: model.price.features.web_search.unwrap_or_default(),
+        service_tier,
+        factor: service_tier.dearest(&model.price),
         output_limit,
         output_floor,
     })
 }
 
-fn input_tokens(model: &Model, vendor: Protocol, outline: &Outline, body_bytes: u64) -> u64 {
+/// The first thing asked for that has no price, by the caller's name of it.
+fn unpriced(model: &Model, surface: Protocol, outline: &Outline) -> Option<&'static str> {
+    let (features, priced) = (&outline.features, &model.price.features);
+    // A chat vendor does not say how often it searched.
+    let can_search = priced.web_search.is_some() && model.vendor.protocol == Protocol::Messages;
+    let searches = features.web_search.is_some() && !can_search;
+    let tier_is_priced = features.service_tier.is_none_or(|tier| priced.service_tier.contains_key(&tier));
+    let asked = [
+        (features.server_tools || searches, if surface == Protocol::Chat { "web_search_options" } else { "tools" }),
+        (!tier_is_priced, "service_tier"),
+        (features.speed, "speed"),
+        (features.fallback_models, "fallbacks"),
+        (features.audio_input && priced.audio_input.is_none(), "messages"),
+        (features.audio_output && priced.audio_output.is_none(), "modalities"),
+    ];
+    asked.into_iter().find(|(asked, _)| *asked).map(|(_, param)| param)
+}
+
+fn tier_asked(outline: &Outline) -> TierAsked {
+    match outline.features.service_tier {
+        Some(tier) => TierAsked::Named(tier),
+        None if outline.features.usual_tier => TierAsked::Usual,
+        None => TierAsked::Auto,
+    }
+}
+
+fn web_searches(outline: &Outline) -> u64 {
+    outline.features.web_search.map_or(0, |search| search.max_uses.unwrap_or(WEB_SEARCHES_MOST))
+}
+
+/// By price tier, the most input that it can be and the dearest that its tokens can be.
+fn reaches(model: &Model, outline: &Outline, body_bytes: u64) -> Vec<Reach> {
+    let (features, priced) = (&outline.features, &model.price.features);
+    let tokens = input_tokens(model, outline, body_bytes);
+    let audio_input = priced.audio_input.filter(|_| features.audio_input);
+    let audio_output = priced.audio_output.filter(|_| features.audio_output);
+    let within = model.price.spans().take_while(|span| span.least <= tokens);
+    within
+        .map(|span| Reach {
+            input_tokens: tokens.min(span.most),
+            input_price: dearest_input(model.vendor.protocol, outline, &span.rates)
+                .max(audio_input.unwrap_or_default()),
+            output_price: span.rates.output.max(audio_output.unwrap_or_default()),
+        })
+        .collect()
+}
+
+fn input_tokens(model: &Model, outline: &Outline, body_bytes: u64) -> u64 {
     let features = &outline.features;
-    let images_unbounded = features.images > 0 && vendor == Protocol::Chat;
+    let images_unbounded = features.images > 0 && model.vendor.protocol == Protocol::Chat;
     let unbounded = images_unbounded
         || features.documents_or_files
-        || features.audio
+        || features.audio_input
+        || features.web_search.is_some()
         || features.url_sources && features.images == 0
         || features.thread_continue
         || features.compaction;
@@ -73,15 +122,215 @@ fn input_tokens(model: &Model, vendor: Protocol, outline: &Outline, body_bytes: 
 }
 
 /// The dearest class that the input can be charged at: a chat vendor writes its cache unasked.
-fn dearest_input(model: &Model, vendor: Protocol, outline: &Outline) -> crate::money::Micro {
-    let price = &model.price;
+fn dearest_input(vendor: Protocol, outline: &Outline, rates: &Rates) -> Micro {
     let five_minutes = vendor == Protocol::Chat || outline.features.cache_markers;
-    let mut dearest = price.input.max(price.cache_read);
+    let mut dearest = rates.input.max(rates.cache_read);
     if five_minutes {
-        dearest = dearest.max(price.cache_write_5m);
+        dearest = dearest.max(rates.cache_write_5m);
     }
     if outline.features.cache_markers_1h {
-        dearest = dearest.max(price.cache_write_1h);
+        dearest = dearest.max(rates.cache_write_1h);
     }
     dearest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::{Features, Price, Secret, Tier, Vendor};
+    use crate::money::Factor;
+    use crate::protocol::request;
+    use crate::protocol::rules::Accepts;
+    use crate::usage::ServiceTier;
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    fn credits(whole: i64) -> Micro {
+        Micro::new(whole * 1_000_000)
+    }
+
+    fn rates(prices: [i64; 5]) -> Rates {
+        let [input, cache_read, cache_write_5m, cache_write_1h, output] = prices.map(credits);
+        Rates { input, cache_read, cache_write_5m, cache_write_1h, output }
+    }
+
+    fn model(protocol: Protocol, tiers: Vec<Tier>, features: Features) -> Model {
+        let vendor = Vendor {
+            name: "v".into(),
+            protocol,
+            official: true,
+            endpoints: Vec::new(),
+            api_key: Secret::new("k".into()),
+            version_header: None,
+        };
+        Model {
+            id: "m".into(),
+            vendor: Arc::new(vendor),
+            upstream_model: "u".into(),
+            context_tokens: 100_000,
+            max_output_tokens: 8_000,
+            accepts: Accepts::Messages(Default::default()),
+            price: Arc::new(Price::list(rates([100, 10, 125, 200, 500]), tiers, features)),
+        }
+    }
+
+    fn plain(protocol: Protocol) -> Model {
+        model(protocol, Vec::new(), Features::default())
+    }
+
+    fn priced(protocol: Protocol) -> Model {
+        let factor = |text: &str| Factor::of(text.parse().unwrap()).unwrap();
+        let service_tier =
+            [("priority", "1.75"), ("flex", "0.5")].map(|(tier, times)| (ServiceTier::said(tier), factor(times)));
+        let features = Features {
+            audio_input: Some(credits(3_000)),
+            audio_output: Some(credits(6_000)),
+            web_search: Some(credits(1_000)),
+            service_tier: BTreeMap::from(service_tier),
+        };
+        model(protocol, Vec::new(), features)
+    }
+
+    fn ask(model: &Model, members: &str, bytes: u64) -> Result<Quote, Failure> {
+        let protocol = model.vendor.protocol;
+        let outline = request::read(protocol, format!(r#"{{"model":"m",{members}}}"#).as_bytes()).unwrap();
+        quote(model, protocol, &outline, bytes, 256)
+    }
+
+    fn only(quote: &Quote) -> Reach {
+        assert_eq!(quote.reaches.len(), 1);
+        quote.reaches[0]
+    }
+
+    fn said(content: &str) -> String {
+        format!(r#""messages":[{{"role":"user","content":[{content}]}}]"#)
+    }
+
+    const IMAGE: &str = r#"{"type":"image","source":{"type":"base64","data":"AA"}}"#;
+
+    #[test]
+    fn an_input_is_bounded_by_its_bytes_and_by_the_context() {
+        let (messages, chat) = (plain(Protocol::Messages), plain(Protocol::Chat));
+        let tokens = |model: &Model, members: &str| only(&ask(model, members, 700).unwrap()).input_tokens;
+        for model in [&messages, &chat] {
+            assert_eq!(tokens(model, r#""messages":[]"#), 700);
+            assert_eq!(only(&ask(model, r#""messages":[]"#, 100_001).unwrap()).input_tokens, 100_000);
+        }
+        assert_eq!(tokens(&messages, &said(&format!("{IMAGE},{IMAGE}"))), 10_700);
+        let far_image = r#"{"type":"image","source":{"type":"url","url":"https://x/y"}}"#;
+        assert_eq!(tokens(&messages, &said(far_image)), 5_700, "an image is as large as it may be, wherever it is");
+        let image_url = r#"{"type":"image_url","image_url":{"url":"data:image/png;base64,AA"}}"#;
+        assert_eq!(tokens(&chat, &said(image_url)), 100_000);
+        for unbounded in [
+            said(r#"{"type":"document","source":{"type":"base64","data":""}}"#),
+            said(r#"{"type":"text","source":{"type":"url","url":"https://x/y"}}"#),
+            r#""thread":{"type":"continue","previous_message_id":"m"}"#.into(),
+            r#""context_management":{"edits":[{"type":"compact_20260112"}]}"#.into(),
+        ] {
+            assert_eq!(tokens(&messages, &unbounded), 100_000, "{unbounded}");
+        }
+        let heard = said(r#"{"type":"input_audio","input_audio":{"data":"AA","format":"wav"}}"#);
+        assert_eq!(tokens(&priced(Protocol::Chat), &heard), 100_000);
+    }
+
+    #[test]
+    fn an_input_is_held_at_the_dearest_class_that_it_can_incur() {
+        let (messages, chat) = (plain(Protocol::Messages), plain(Protocol::Chat));
+        let price = |model: &Model, members: &str| only(&ask(model, members, 700).unwrap()).input_price;
+        assert_eq!(price(&messages, r#""messages":[]"#), credits(100));
+        assert_eq!(price(&chat, r#""messages":[]"#), credits(125), "a chat vendor writes its cache unasked");
+        assert_eq!(price(&messages, r#""cache_control":{"type":"ephemeral"}"#), credits(125));
+        assert_eq!(price(&messages, r#""cache_control":{"type":"ephemeral","ttl":"1h"}"#), credits(200));
+        let odd = Model { price: Arc::new(Price::new([1, 7, 2, 3, 4].map(credits))), ..plain(Protocol::Messages) };
+        assert_eq!(price(&odd, r#""messages":[]"#), credits(7));
+    }
+
+    #[test]
+    fn every_tier_that_the_input_can_reach_is_a_case_of_its_own() {
+        let tier = |above_input_tokens, prices| Tier { above_input_tokens, rates: rates(prices) };
+        let tiers = vec![tier(700, [200, 20, 250, 400, 1_000]), tier(900, [150, 15, 150, 150, 2_000])];
+        let model = model(Protocol::Chat, tiers, Features::default());
+        let reached = |bytes| {
+            let quote = ask(&model, r#""max_completion_tokens":10"#, bytes).unwrap();
+            let told = |reach: &Reach| (reach.input_tokens, reach.input_price.get(), reach.output_price.get());
+            quote
+                .reaches
+                .iter()
+                .map(told)
+                .map(|(tokens, i, o)| (tokens, i / 1_000_000, o / 1_000_000))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(reached(700), [(700, 125, 500)]);
+        assert_eq!(reached(701), [(700, 125, 500), (701, 250, 1_000)]);
+        assert_eq!(reached(900), [(700, 125, 500), (900, 250, 1_000)]);
+        assert_eq!(reached(901), [(700, 125, 500), (900, 250, 1_000), (901, 150, 2_000)]);
+        assert_eq!(reached(0), [(0, 125, 500)]);
+    }
+
+    #[test]
+    fn limits_choices_and_budgets_make_the_output() {
+        let model = plain(Protocol::Messages);
+        let limits = |members: &str| {
+            let quote = ask(&model, members, 1).unwrap();
+            (quote.output_limit, quote.output_floor, quote.choices)
+        };
+        assert_eq!(limits(r#""messages":[]"#), (8_000, 256, 1));
+        assert_eq!(limits(r#""max_tokens":500"#), (500, 256, 1));
+        assert_eq!(limits(r#""max_tokens":50"#), (50, 50, 1));
+        let thinking = r#""thinking":{"type":"enabled","budget_tokens":4000}"#;
+        assert_eq!(limits(&format!(r#""max_tokens":5000,{thinking}"#)), (5_000, 1_280, 1));
+        assert_eq!(limits(&format!(r#""max_tokens":1200,{thinking}"#)), (1_200, 1_200, 1));
+        assert_eq!(ask(&plain(Protocol::Chat), r#""n":3"#, 1).unwrap().choices, 3);
+    }
+
+    #[test]
+    fn a_feature_is_admitted_where_its_use_has_a_price_and_is_told() {
+        let search = r#""tools":[{"type":"web_search_20250305","name":"web_search","max_uses":4}]"#;
+        let open_search = r#""tools":[{"type":"web_search_20250305","name":"web_search"}]"#;
+        let heard = said(r#"{"type":"input_audio","input_audio":{"data":"AA","format":"wav"}}"#);
+        let spoken = r#""modalities":["text","audio"]"#;
+        let (messages, chat) = (priced(Protocol::Messages), priced(Protocol::Chat));
+        let quote = ask(&messages, search, 700).unwrap();
+        assert_eq!((quote.web_searches, quote.web_search_price), (4, credits(1_000)));
+        assert_eq!(only(&quote).input_tokens, 100_000, "what is found is read too");
+        assert_eq!(ask(&messages, open_search, 700).unwrap().web_searches, 10);
+        assert_eq!(ask(&messages, r#""messages":[]"#, 700).unwrap().web_searches, 0);
+        assert_eq!(only(&ask(&chat, &heard, 1).unwrap()).input_price, credits(3_000));
+        assert_eq!(only(&ask(&chat, spoken, 1).unwrap()).output_price, credits(6_000));
+        assert_eq!(only(&ask(&chat, spoken, 1).unwrap()).input_price, credits(125));
+        assert_eq!(only(&ask(&chat, &heard, 1).unwrap()).output_price, credits(500));
+        let flat_messages = plain(Protocol::Messages);
+        let flat_chat = plain(Protocol::Chat);
+        for (model, members, param) in [
+            (&flat_messages, search, "tools"),
+            (&chat, search, "web_search_options"),
+            (&chat, r#""web_search_options":{}"#, "web_search_options"),
+            (&messages, r#""tools":[{"type":"code_execution_20250825"}]"#, "tools"),
+            (&flat_chat, heard.as_str(), "messages"),
+            (&flat_chat, spoken, "modalities"),
+            (&flat_chat, r#""service_tier":"flex""#, "service_tier"),
+            (&chat, r#""service_tier":"scale""#, "service_tier"),
+            (&messages, r#""speed":"fast""#, "speed"),
+            (&messages, r#""fallbacks":[{"model":"x"}]"#, "fallbacks"),
+        ] {
+            let failure = ask(model, members, 1).unwrap_err();
+            assert_eq!(failure, Failure::unpriced_feature(model.vendor.protocol, param), "{members}");
+        }
+    }
+
+    #[test]
+    fn a_service_tier_is_held_at_what_it_can_come_to() {
+        let (chat, messages) = (priced(Protocol::Chat), priced(Protocol::Messages));
+        let asked = |model: &Model, members: &str| {
+            let quote = ask(model, members, 1).unwrap();
+            (quote.service_tier, quote.factor.to_string())
+        };
+        let named = |tier| TierAsked::Named(ServiceTier::said(tier));
+        assert_eq!(asked(&chat, r#""n":1"#), (TierAsked::Auto, "1.75".into()));
+        assert_eq!(asked(&chat, r#""service_tier":"auto""#), (TierAsked::Auto, "1.75".into()));
+        assert_eq!(asked(&chat, r#""service_tier":"default""#), (TierAsked::Usual, "1".into()));
+        assert_eq!(asked(&chat, r#""service_tier":"flex""#), (named("flex"), "0.5".into()));
+        assert_eq!(asked(&messages, r#""service_tier":"standard_only""#), (TierAsked::Usual, "1".into()));
+        assert_eq!(asked(&plain(Protocol::Chat), r#""n":1"#), (TierAsked::Auto, "1".into()));
+    }
 }

@@ -9,6 +9,7 @@ mod corrections;
 mod several;
 
 use super::journal::Record;
+use super::pricing::Reach;
 use super::*;
 use crate::catalog::{Endpoint, Secret, Vendor};
 use crate::clock;
@@ -52,14 +53,8 @@ fn model() -> Arc<Model> {
 /// 1 000 output tokens and 5 000 input tokens: exactly one credit.
 fn one_credit() -> (Quote, Usage) {
     let price = &model().price;
-    let quote = Quote {
-        input_tokens: 5_000,
-        input_price: price.input,
-        output_price: price.output,
-        choices: 1,
-        output_limit: 1_000,
-        output_floor: 1_000,
-    };
+    let reach = Reach { input_tokens: 5_000, input_price: price.input, output_price: price.output };
+    let quote = Quote::flat(reach, 1, 1_000, 1_000);
     (quote, Usage { input: 5_000, output: 1_000, ..Usage::default() })
 }
 
@@ -132,10 +127,11 @@ fn credit_for_ten_admits_exactly_ten_of_sixty_four() {
     let billing = serving(dir.path());
     account_with(&billing, 10);
     let (quote, _) = one_credit();
+    let quote = &quote;
     let admitted: Vec<_> = std::thread::scope(|scope| {
         let try_one = |index: usize| {
             let billing = &billing;
-            scope.spawn(move || billing.reserve(opening(&format!("req_{index}")), &quote, true, NOW).ok())
+            scope.spawn(move || billing.reserve(opening(&format!("req_{index}")), quote, true, NOW).ok())
         };
         let tries: Vec<_> = (0..64).map(try_one).collect();
         tries.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
@@ -157,6 +153,7 @@ fn under_load_the_last_credit_is_spent_and_no_more() {
     let credits = 400;
     account_with(&billing, credits);
     let (quote, usage) = one_credit();
+    let quote = &quote;
     let spent = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for thread in 0..8 {
@@ -164,7 +161,7 @@ fn under_load_the_last_credit_is_spent_and_no_more() {
             scope.spawn(move || {
                 for turn in 0.. {
                     let request = format!("req_{thread}_{turn}");
-                    match billing.reserve(opening(&request), &quote, true, NOW) {
+                    match billing.reserve(opening(&request), quote, true, NOW) {
                         Ok((hold, _)) => {
                             billing.settle(hold, usage, Outcome::Completed, false, NOW).unwrap();
                             spent.fetch_add(1, Ordering::Relaxed);

@@ -288,7 +288,7 @@ pub enum OutputLimitField {
     MaxTokens,
 }
 
-/// Credits per 1 000 000 tokens, by class.
+/// Credits per 1 000 000 tokens, by class, and what else the vendor's price list has.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
@@ -303,6 +303,41 @@ pub struct Price {
     /// Default: `cache_write_5m`.
     #[serde(default)]
     pub cache_write_1h: Option<Decimal>,
+    /// Long-context prices, strictly ascending. The last one that the input passes is in force for the whole request.
+    #[serde(default)]
+    pub tiers: Option<Vec<PriceTier>>,
+    /// Chat vendors: credits per 1 000 000 tokens of audio that is heard. Left out, requests with audio are refused.
+    #[serde(default)]
+    pub audio_input: Option<Decimal>,
+    /// Chat vendors: credits per 1 000 000 tokens of audio that is spoken. Left out, requests for audio are refused.
+    #[serde(default)]
+    pub audio_output: Option<Decimal>,
+    /// Messages vendors: credits per 1 000 web searches. Left out, requests with the vendor's search tool are refused.
+    #[serde(default)]
+    pub web_search: Option<Decimal>,
+    /// By the vendor's name of a service tier, what its tokens cost as a multiple of the prices above, from above 0 to
+    /// 1 000. A tier that is not named is refused.
+    #[serde(default)]
+    pub service_tier: BTreeMap<String, Decimal>,
+}
+
+/// Prices of a whole request, input and output, whose input is larger than a threshold. Credits per 1 000 000 tokens;
+/// what is left out costs what it costs below.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PriceTier {
+    /// Input tokens of all classes together, cached ones too; the tier begins one token above. Below `context_tokens`.
+    pub above_input_tokens: u64,
+    #[serde(default)]
+    pub input: Option<Decimal>,
+    #[serde(default)]
+    pub cache_read: Option<Decimal>,
+    #[serde(default)]
+    pub cache_write_5m: Option<Decimal>,
+    #[serde(default)]
+    pub cache_write_1h: Option<Decimal>,
+    #[serde(default)]
+    pub output: Option<Decimal>,
 }
 
 /// A decimal number, quoted or not.

@@ -6,11 +6,11 @@ use super::context::Context;
 use super::{Gateway, reject};
 use crate::account::Principal;
 use crate::billing::{Balance, Receipt, pricing};
-use crate::catalog::Model;
+use crate::catalog::{Model, Span};
 use crate::clock;
 use crate::config::Settings;
 use crate::idempotency::Answer;
-use crate::money;
+use crate::money::Factor;
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
 use bytes::Bytes;
@@ -150,13 +150,8 @@ fn credits(balance: &Balance) -> Value {
 
 fn receipt(receipt: &Receipt) -> Value {
     let detail = &receipt.detail;
-    let lines: Vec<_> = pricing::lines(&detail.usage, &receipt.price)
-        .into_iter()
-        .filter(|(_, tokens, _)| *tokens > 0)
-        .map(|(class, tokens, price)| {
-            json!({"class": class, "tokens": tokens, "price": price, "credits": money::exact_line(tokens, price)})
-        })
-        .collect();
+    let lines = pricing::lines(&detail.usage, &receipt.price).into_iter().filter(|line| line.count > 0);
+    let lines: Vec<_> = lines.map(line).collect();
     let mut value = json!({
         "request_id": receipt.request_id,
         "at": clock::rfc3339(receipt.at_ms),
@@ -165,7 +160,7 @@ fn receipt(receipt: &Receipt) -> Value {
         "key": detail.key_shown,
         "outcome": detail.outcome,
         "usage": detail.usage,
-        "price": receipt.price,
+        "price": price_in_force(receipt),
         "lines": lines,
         "credits": receipt.credits,
         "estimated": detail.estimated,
@@ -173,6 +168,34 @@ fn receipt(receipt: &Receipt) -> Value {
     });
     if receipt.writeoff.is_positive() {
         value["writeoff"] = json!(receipt.writeoff);
+    }
+    value
+}
+
+fn line(line: pricing::Line) -> Value {
+    let mut value = json!({"class": line.class, "price": line.price, "credits": line.credits()});
+    value[line.unit.as_str()] = json!(line.count);
+    if line.factor != Factor::ONE {
+        value["factor"] = json!(line.factor);
+    }
+    value
+}
+
+/// The prices that the response was billed at, of all that its list has.
+fn price_in_force(receipt: &Receipt) -> Value {
+    let (usage, price) = (&receipt.detail.usage, &receipt.price);
+    let Span { above_input_tokens, rates, .. } = price.span_of(usage.input_total());
+    let mut value = json!(rates);
+    value["version"] = json!(price.version);
+    if let Some(tokens) = above_input_tokens {
+        value["above_input_tokens"] = json!(tokens);
+    }
+    for line in pricing::lines(usage, price).iter().filter(|line| line.count > 0) {
+        value[line.class] = json!(line.price);
+    }
+    if let Some(tier) = usage.service_tier {
+        value["service_tier"] = json!(tier);
+        value["factor"] = json!(price.factor(Some(tier)));
     }
     value
 }

@@ -1,7 +1,8 @@
 //! What becomes of keys when their requests end, and when their process does.
 
 use super::*;
-use crate::billing::{Opening, pricing::Quote};
+use crate::billing::Opening;
+use crate::billing::pricing::{Quote, Reach};
 use crate::config;
 use crate::money::Micro;
 use crate::protocol::Protocol;
@@ -41,14 +42,8 @@ fn new(of: &Idempotency, request_id: &str) -> Box<Running> {
 fn hold(billing: &Billing, request_id: &str) -> crate::billing::Hold {
     let settings = settings();
     let model = Arc::clone(&settings.catalog.models()[0]);
-    let quote = Quote {
-        input_tokens: 100,
-        input_price: model.price.input,
-        output_price: model.price.output,
-        choices: 1,
-        output_limit: 100,
-        output_floor: 100,
-    };
+    let (input_price, output_price) = (model.price.input, model.price.output);
+    let quote = Quote::flat(Reach { input_tokens: 100, input_price, output_price }, 1, 100, 100);
     let opening = Opening {
         request_id: request_id.into(),
         account: "acct_1".into(),

@@ -6,7 +6,7 @@
 //! Read next: `usage.rs`.
 
 use super::scan::{Broken, Scan};
-use crate::usage::{ChatCounters, MessagesCounters};
+use crate::usage::{ChatCounters, MessagesCounters, ServiceTier};
 
 /// The usage object of a chat vendor; `None` if the next value is none.
 pub(crate) fn chat(scan: &mut Scan<'_>) -> Result<Option<ChatCounters>, Broken> {
@@ -22,6 +22,7 @@ pub(crate) fn chat(scan: &mut Scan<'_>) -> Result<Option<ChatCounters>, Broken> 
                     match key.name().as_ref() {
                         "cached_tokens" => counters.cached = scan.count_or_skip()?,
                         "cache_write_tokens" => counters.cache_write = scan.count_or_skip()?,
+                        "audio_tokens" => counters.audio_prompt = scan.count_or_skip()?,
                         _ => drop(scan.skip()?),
                     }
                     Ok::<(), Broken>(())
@@ -31,6 +32,7 @@ pub(crate) fn chat(scan: &mut Scan<'_>) -> Result<Option<ChatCounters>, Broken> 
                 scan.object_or_skip(|scan, key| {
                     match key.name().as_ref() {
                         "reasoning_tokens" => counters.reasoning = scan.count_or_skip()?,
+                        "audio_tokens" => counters.audio_completion = scan.count_or_skip()?,
                         _ => drop(scan.skip()?),
                     }
                     Ok::<(), Broken>(())
@@ -42,6 +44,12 @@ pub(crate) fn chat(scan: &mut Scan<'_>) -> Result<Option<ChatCounters>, Broken> 
     })?;
     counters.cached = counters.cached.or(cache_hit);
     Ok(is_object.then_some(counters))
+}
+
+/// The tier that a vendor says it served; `None` if the next value is no word.
+pub(crate) fn tier(scan: &mut Scan<'_>) -> Result<Option<ServiceTier>, Broken> {
+    let word = scan.text_or_skip()?.map(|word| word.name()).filter(|word| !word.is_empty());
+    Ok(word.map(|word| ServiceTier::said(&word)))
 }
 
 /// The usage object of a messages vendor; `None` if the next value is none.
@@ -62,6 +70,16 @@ pub(crate) fn messages(scan: &mut Scan<'_>) -> Result<Option<MessagesCounters>, 
                         "ephemeral_1h_input_tokens" => {
                             counters.cache_write_1h = scan.count_or_skip()?;
                         }
+                        _ => drop(scan.skip()?),
+                    }
+                    Ok::<(), Broken>(())
+                })?;
+            }
+            "service_tier" => counters.service_tier = tier(scan)?,
+            "server_tool_use" => {
+                scan.object_or_skip(|scan, key| {
+                    match key.name().as_ref() {
+                        "web_search_requests" => counters.web_searches = scan.count_or_skip()?,
                         _ => drop(scan.skip()?),
                     }
                     Ok::<(), Broken>(())

@@ -10,12 +10,13 @@
 use super::Protocol;
 use super::failure::{Failure, Kind as FailureKind};
 use super::scan::{Broken, COUNT_MAX, Kind, Scan, Span};
+use crate::usage::ServiceTier;
 
 mod features;
 mod rewrite;
 mod strip;
 
-pub use features::{Features, Leftovers};
+pub use features::{Features, Leftovers, WebSearch};
 pub use rewrite::{Edits, rewrite, rewrite_stripped};
 pub use strip::{Stripped, strip};
 
@@ -319,13 +320,16 @@ impl Reader {
             Kind::Null => return Ok(scan.skip().map(drop)?),
             _ => return Err(self.wrong_type("service_tier", "a string")),
         }
-        let tier = scan.string()?.name().into_owned();
+        let tier = scan.string()?.name();
         let usual = match self.protocol {
-            Protocol::Chat => ["auto", "default"],
-            Protocol::Messages => ["auto", "standard_only"],
+            Protocol::Chat => "default",
+            Protocol::Messages => "standard_only",
         };
-        if !usual.contains(&tier.as_str()) {
-            self.outline.features.service_tier = Some(tier);
+        let features = &mut self.outline.features;
+        match tier.as_ref() {
+            "auto" => {}
+            tier if tier == usual => features.usual_tier = true,
+            tier => features.service_tier = Some(ServiceTier::said(tier)),
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ use super::sse::Decoder;
 use super::text::Text;
 use super::tree::{Nodes, Tree};
 use super::{Protocol, chat, estimate, messages};
-use crate::usage::Usage;
+use crate::usage::{ServiceTier, Usage};
 use bytes::Bytes;
 
 /// The deepest nesting of an answer that is read. Requests are bounded more tightly.
@@ -212,6 +212,7 @@ struct Tally {
     completed: bool,
     generated_bytes: u64,
     usage: Option<Usage>,
+    tier: Option<ServiceTier>,
     is_final: bool,
     is_finishing: bool,
     is_refusal: bool,
@@ -222,7 +223,10 @@ struct Tally {
 impl Sink for Tally {
     fn event(&mut self, event: Event<'_>) {
         match &event {
-            Event::Start(_) => self.started = true,
+            Event::Start(start) => {
+                self.started = true;
+                self.tier = start.tier.as_ref().map(|tier| ServiceTier::said(&tier.value()));
+            }
             Event::Delta { text, .. } => self.count(text),
             Event::Open { piece, .. } => {
                 self.has_other_output |= !matches!(piece, Piece::Text | Piece::Thinking);
@@ -265,6 +269,7 @@ impl Tally {
             completed: false,
             generated_bytes: 0,
             usage: None,
+            tier: None,
             is_final: false,
             is_finishing: false,
             is_refusal: false,
@@ -275,6 +280,11 @@ impl Tally {
 
     fn count(&mut self, text: &Text<'_>) {
         self.generated_bytes = self.generated_bytes.saturating_add(text.decoded_bytes());
+    }
+
+    /// As far as it is known.
+    fn learned(&self) -> Option<Usage> {
+        self.usage.or_else(|| self.tier.map(Usage::of_tier))
     }
 
     fn usage(&self) -> Option<Usage> {
@@ -423,7 +433,7 @@ impl StreamTranslation {
 
     /// The usage so far, as a vendor tells it before its end.
     pub fn input_learned(&self) -> Option<Usage> {
-        self.tally.usage
+        self.tally.learned()
     }
 
     /// Bytes of text, reasoning, refusal and tool arguments, as UTF-8: for estimates.
@@ -462,7 +472,7 @@ pub fn whole(vendor: Protocol, surface: Protocol, recall: Recall, streamed: bool
     Ok(Whole {
         body: out.into(),
         usage: tally.usage(),
-        learned: tally.usage,
+        learned: tally.learned(),
         generated_bytes: tally.generated_bytes,
         refused_free: tally.refused_free(),
     })

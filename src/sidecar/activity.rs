@@ -5,7 +5,7 @@ use super::page::{Frame, html, when};
 use super::problem::Problem;
 use super::session::Visitor;
 use crate::billing::Receipt;
-use crate::money::exact_line;
+use crate::billing::pricing::{self, Unit};
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
@@ -40,11 +40,13 @@ struct ActivityPage {
     first: bool,
 }
 
-/// One class of tokens on a receipt; its credits are exact.
+/// One class on a receipt; its credits are exact.
 struct Line {
     class: &'static str,
-    tokens: u64,
+    count: u64,
     price: String,
+    /// Of what the price is.
+    per: &'static str,
     credits: String,
 }
 
@@ -56,6 +58,10 @@ struct ReceiptPage {
     lines: Vec<Line>,
     reasoning: u64,
     price_version: String,
+    /// The long-context tier in force.
+    above_input_tokens: Option<u64>,
+    /// The service tier that was billed, and its multiple.
+    service_tier: Option<(String, String)>,
     balance_after: String,
     /// The part that the account could not pay.
     writeoff: Option<String>,
@@ -74,7 +80,6 @@ pub fn rows(receipts: &[Receipt]) -> Vec<Row> {
 fn row(receipt: &Receipt) -> Row {
     let detail = &receipt.detail;
     let usage = &detail.usage;
-    let read = [usage.input, usage.cache_read, usage.cache_write_5m, usage.cache_write_1h];
     Row {
         request_id: receipt.request_id.clone(),
         at: when(receipt.at_ms),
@@ -82,8 +87,8 @@ fn row(receipt: &Receipt) -> Row {
         surface: detail.surface.as_str(),
         key: detail.key_shown.clone(),
         outcome: detail.outcome.as_str().replace('_', " "),
-        tokens_in: read.into_iter().fold(0, u64::saturating_add),
-        tokens_out: usage.output,
+        tokens_in: usage.input_total(),
+        tokens_out: usage.output_total(),
         credits: receipt.credits.to_string(),
         estimated: detail.estimated,
     }
@@ -116,21 +121,18 @@ pub async fn receipt(
 
 fn receipt_page(frame: Frame, receipt: &Receipt) -> ReceiptPage {
     let (usage, price) = (&receipt.detail.usage, &receipt.price);
-    let classes = [
-        ("input", usage.input, price.input),
-        ("cache_read", usage.cache_read, price.cache_read),
-        ("cache_write_5m", usage.cache_write_5m, price.cache_write_5m),
-        ("cache_write_1h", usage.cache_write_1h, price.cache_write_1h),
-        ("output", usage.output, price.output),
-    ];
-    let lines = classes
+    let lines = pricing::lines(usage, price)
         .into_iter()
-        .filter(|(class, tokens, _)| *tokens > 0 || matches!(*class, "input" | "output"))
-        .map(|(class, tokens, price)| Line {
-            class,
-            tokens,
-            price: price.to_string(),
-            credits: exact_line(tokens, price),
+        .filter(|line| line.count > 0 || matches!(line.class, "input" | "output"))
+        .map(|line| Line {
+            class: line.class,
+            count: line.count,
+            price: line.price.to_string(),
+            per: match line.unit {
+                Unit::Tokens => "1 000 000 tokens",
+                Unit::Uses => "1 000 uses",
+            },
+            credits: line.credits(),
         })
         .collect();
     ReceiptPage {
@@ -138,6 +140,8 @@ fn receipt_page(frame: Frame, receipt: &Receipt) -> ReceiptPage {
         lines,
         reasoning: usage.reasoning,
         price_version: price.version.clone(),
+        above_input_tokens: price.span_of(usage.input_total()).above_input_tokens,
+        service_tier: usage.service_tier.map(|tier| (tier.to_string(), price.factor(Some(tier)).to_string())),
         balance_after: receipt.balance_after.to_string(),
         writeoff: receipt.writeoff.is_positive().then(|| receipt.writeoff.to_string()),
         frame,
@@ -148,7 +152,7 @@ fn receipt_page(frame: Frame, receipt: &Receipt) -> ReceiptPage {
 mod tests {
     use super::*;
     use crate::catalog::Price;
-    use crate::money::{Micro, cost};
+    use crate::money::Micro;
     use crate::protocol::Protocol;
     use crate::store::ledger::{Detail, Outcome};
     use crate::usage::Usage;
@@ -157,7 +161,6 @@ mod tests {
     fn a_receipt_shows_every_class_and_escapes_what_it_is_given() {
         let price = Price::new([500, 50, 625, 1000, 2500].map(|credits| Micro::new(credits * 1_000_000)));
         let usage = Usage { input: 3, cache_read: 1_234, output: 17, reasoning: 5, ..Usage::default() };
-        let terms = [(3, price.input), (1_234, price.cache_read), (17, price.output)];
         let detail = Detail {
             key_id: "key_1".into(),
             key_shown: "gw-sk-Ab12…wxyz".into(),
@@ -174,7 +177,7 @@ mod tests {
             request_id: "req_1".into(),
             at_ms: 0,
             detail,
-            credits: cost(terms),
+            credits: pricing::cost(&usage, &price),
             price,
             writeoff: Micro::ZERO,
             balance_after: Micro::new(299_894_300),

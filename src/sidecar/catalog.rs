@@ -3,7 +3,7 @@
 use super::App;
 use super::page::{Frame, html};
 use crate::account::LIVE_KEYS_MAX;
-use crate::catalog::Model;
+use crate::catalog::{Features, Model, Price, Rates, Tier};
 use crate::config::Settings;
 use crate::protocol::Protocol;
 use askama::Template;
@@ -61,6 +61,15 @@ struct Row {
     cache_write_5m: String,
     cache_write_1h: String,
     output: String,
+    /// What the same costs where the input is larger.
+    tiers: Vec<TierRow>,
+    /// What else has a price, in words.
+    extras: Vec<String>,
+}
+
+struct TierRow {
+    above_input_tokens: String,
+    prices: [String; 5],
 }
 
 #[derive(Template)]
@@ -86,7 +95,27 @@ fn row(model: &Model) -> Row {
         cache_write_5m: price.cache_write_5m.to_string(),
         cache_write_1h: price.cache_write_1h.to_string(),
         output: price.output.to_string(),
+        tiers: price.tiers.iter().map(tier_row).collect(),
+        extras: extras(price),
     }
+}
+
+fn tier_row(tier: &Tier) -> TierRow {
+    let Rates { input, cache_read, cache_write_5m, cache_write_1h, output } = tier.rates;
+    let prices = [input, cache_read, cache_write_5m, cache_write_1h, output].map(|price| price.to_string());
+    TierRow { above_input_tokens: grouped(tier.above_input_tokens), prices }
+}
+
+fn extras(price: &Price) -> Vec<String> {
+    let Features { audio_input, audio_output, web_search, service_tier } = &price.features;
+    let per = [
+        ("audio input", audio_input, "1 000 000 tokens"),
+        ("audio output", audio_output, "1 000 000 tokens"),
+        ("web search", web_search, "1 000 uses"),
+    ];
+    let told = per.into_iter().filter_map(|(name, price, per)| Some(format!("{name} {} per {per}", (*price)?)));
+    let tiers = service_tier.iter().map(|(tier, factor)| format!("service tier {tier}: tokens × {factor}"));
+    told.chain(tiers).collect()
 }
 
 /// `200000` as `200 000`, with narrow no-break spaces.
@@ -117,7 +146,12 @@ pub async fn docs(State(app): State<Arc<App>>) -> Response {
 pub async fn models_json(State(app): State<Arc<App>>) -> Response {
     let settings = app.settings.load();
     let models: Vec<_> = settings.catalog.models().iter().map(|model| model_json(model)).collect();
-    let value = json!({"base_url": settings.base_url, "price_unit": "credits per 1000000 tokens", "models": models});
+    let value = json!({
+        "base_url": settings.base_url,
+        "price_unit": "credits per 1000000 tokens",
+        "web_search_unit": "credits per 1000 uses",
+        "models": models,
+    });
     revalidated(([(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response())
 }
 

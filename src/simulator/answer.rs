@@ -51,7 +51,9 @@ impl Answer {
                 write_1h: behaviour.write_1h,
                 output: 0,
                 reasoning: 0,
-                searches: u64::try_from(searches).unwrap_or(u64::MAX),
+                searches: behaviour.searches.unwrap_or(u64::try_from(searches).unwrap_or(u64::MAX)),
+                audio_input: behaviour.audio_input,
+                audio_output: behaviour.audio_output,
             },
         };
         let produced = answer.apply_limit(turn.max_tokens.filter(|_| !behaviour.overrun));

@@ -38,6 +38,10 @@ pub struct Behaviour {
     pub cache_read: u64,
     pub write_5m: u64,
     pub write_1h: u64,
+    pub audio_input: u64,
+    pub audio_output: u64,
+    pub searches: Option<u64>,
+    pub service_tier: Option<String>,
     pub reasoning: Option<u64>,
     pub usage: UsageMode,
     pub model: Option<String>,
@@ -94,6 +98,11 @@ impl Behaviour {
         behaviour.check()
     }
 
+    /// The tier to tell where `asked` was asked for; `None`: none.
+    pub fn tier<'a>(&'a self, asked: &'a str) -> Option<&'a str> {
+        Some(self.service_tier.as_deref().unwrap_or(asked)).filter(|tier| *tier != "none")
+    }
+
     fn check(self) -> Result<Self, String> {
         if self.tool.is_none() && (self.args.is_some() || self.tools.is_some()) {
             return Err("'args' and 'tools' need 'tool'".to_owned());
@@ -126,12 +135,24 @@ impl Behaviour {
             "finish" => self.finish = Some(value),
             "input" => self.input = Some(number(key, &value)?),
             "output" => self.output = Some(number(key, &value)?),
-            "cache_read" => self.cache_read = number(key, &value)?,
-            "write_5m" => self.write_5m = number(key, &value)?,
-            "write_1h" => self.write_1h = number(key, &value)?,
-            "reasoning" => self.reasoning = Some(number(key, &value)?),
-            "usage" => self.usage = word(key, &value, &modes::USAGE)?,
-            _ => return self.set_fault(key, &value),
+            _ => return self.set_usage(key, &value),
+        }
+        Ok(())
+    }
+
+    /// What the usage says beside the two plain counts.
+    fn set_usage(&mut self, key: &str, value: &str) -> Result<(), String> {
+        match key {
+            "cache_read" => self.cache_read = number(key, value)?,
+            "write_5m" => self.write_5m = number(key, value)?,
+            "write_1h" => self.write_1h = number(key, value)?,
+            "reasoning" => self.reasoning = Some(number(key, value)?),
+            "audio_input" => self.audio_input = number(key, value)?,
+            "audio_output" => self.audio_output = number(key, value)?,
+            "searches" => self.searches = Some(number(key, value)?),
+            "tier" => self.service_tier = Some(value.to_owned()),
+            "usage" => self.usage = word(key, value, &modes::USAGE)?,
+            _ => return self.set_fault(key, value),
         }
         Ok(())
     }

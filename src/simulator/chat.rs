@@ -59,6 +59,12 @@ impl Reply {
         reply
     }
 
+    /// The member that names the tier.
+    fn tier(&self) -> String {
+        let tier = self.behaviour.tier(&self.turn.service_tier);
+        tier.map(|tier| format!(r#","service_tier":"{tier}""#)).unwrap_or_default()
+    }
+
     /// The body of a JSON answer.
     pub fn whole(&self) -> String {
         let count = if self.behaviour.shape == Some(Shape::NoChoices) { 0 } else { self.turn.choices };
@@ -68,12 +74,12 @@ impl Reply {
             _ => format!(r#","usage":{}"#, self.answer.usage.chat()),
         };
         let compact = format!(
-            r#"{{"id":"chatcmpl-{}","object":"chat.completion","created":{},"model":{},"choices":[{}]{usage},"service_tier":"{}","system_fingerprint":"{FINGERPRINT}"{}}}"#,
+            r#"{{"id":"chatcmpl-{}","object":"chat.completion","created":{},"model":{},"choices":[{}]{usage}{},"system_fingerprint":"{FINGERPRINT}"{}}}"#,
             self.serial,
             self.created,
             self.model(),
             choices.join(","),
-            self.turn.service_tier,
+            self.tier(),
             self.unknown_field(),
         );
         pretty(&compact, 2)
@@ -249,11 +255,11 @@ impl Reply {
             false => String::new(),
         };
         format!(
-            r#"{{"id":"chatcmpl-{}","object":"chat.completion.chunk","created":{},"model":{},"service_tier":"{}","system_fingerprint":"{FINGERPRINT}","choices":{choices}{usage}{}{padding}}}"#,
+            r#"{{"id":"chatcmpl-{}","object":"chat.completion.chunk","created":{},"model":{}{},"system_fingerprint":"{FINGERPRINT}","choices":{choices}{usage}{}{padding}}}"#,
             self.serial,
             self.created,
             self.model(),
-            self.turn.service_tier,
+            self.tier(),
             self.unknown_field(),
         )
     }

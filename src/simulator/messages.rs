@@ -75,7 +75,7 @@ impl Reply {
     pub fn whole(&self) -> String {
         let blocks: Vec<String> = (0..self.blocks.len()).map(|index| self.block(index)).collect();
         let (stop, sequence, details) = (self.stop_reason(), self.stop_sequence(), self.stop_details());
-        let usage = self.usage_field(&self.answer.usage.messages_whole());
+        let usage = self.usage_field(&self.answer.usage.messages_whole(self.behaviour.tier(&self.turn.service_tier)));
         format!(
             r#"{{"id":"msg_{}","type":"message","role":"assistant","model":{},"content":[{}],"stop_reason":{stop},"stop_sequence":{sequence}{details}{usage}{}}}"#,
             self.serial,
@@ -206,7 +206,7 @@ impl Reply {
     }
 
     fn start(&self) -> String {
-        let usage = self.usage_field(&self.answer.usage.messages_start());
+        let usage = self.usage_field(&self.answer.usage.messages_start(self.behaviour.tier(&self.turn.service_tier)));
         format!(
             r#","message":{{"model":{},"id":"msg_{}","type":"message","role":"assistant","content":[],"stop_reason":null,"stop_sequence":null{usage}}}"#,
             self.model(),

@@ -16,6 +16,9 @@ pub struct Usage {
     pub reasoning: u64,
     /// Searches that the vendor ran itself.
     pub searches: u64,
+    /// Chat: parts of the input and of the output.
+    pub audio_input: u64,
+    pub audio_output: u64,
 }
 
 impl Usage {
@@ -23,9 +26,13 @@ impl Usage {
         self.write_5m.saturating_add(self.write_1h)
     }
 
-    /// Input with everything that was cached.
+    /// Input with everything that was cached, and with what was heard.
     fn prompt(&self) -> u64 {
-        self.input.saturating_add(self.cache_read).saturating_add(self.written())
+        self.input.saturating_add(self.cache_read).saturating_add(self.written()).saturating_add(self.audio_input)
+    }
+
+    fn completion(&self) -> u64 {
+        self.output.saturating_add(self.audio_output)
     }
 
     /// The JSON token for a count.
@@ -47,28 +54,31 @@ impl Usage {
         };
         self.output = share(self.output);
         self.reasoning = share(self.reasoning);
+        self.audio_output = share(self.audio_output);
         self
     }
 
     /// The chat vendor's report.
     pub fn chat(&self) -> String {
-        let total = self.prompt().saturating_add(self.output);
+        let total = self.prompt().saturating_add(self.completion());
         let written = match self.written() {
             0 => String::new(),
             written => format!(r#","cache_write_tokens":{}"#, self.shown(written)),
         };
         format!(
-            r#"{{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},"prompt_tokens_details":{{"cached_tokens":{},"audio_tokens":0{written}}},"completion_tokens_details":{{"reasoning_tokens":{},"audio_tokens":0,"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}}}}"#,
+            r#"{{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},"prompt_tokens_details":{{"cached_tokens":{},"audio_tokens":{}{written}}},"completion_tokens_details":{{"reasoning_tokens":{},"audio_tokens":{},"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}}}}"#,
             self.shown(self.prompt()),
-            self.shown(self.output),
+            self.shown(self.completion()),
             self.shown(total),
             self.shown(self.cache_read),
+            self.shown(self.audio_input),
             self.shown(self.reasoning),
+            self.shown(self.audio_output),
         )
     }
 
     /// The messages vendor's report in an answer.
-    pub fn messages_whole(&self) -> String {
+    pub fn messages_whole(&self, tier: Option<&str>) -> String {
         let split = match self.mode {
             UsageMode::NoSplit => String::new(),
             _ => format!(
@@ -77,8 +87,9 @@ impl Usage {
                 self.shown(self.write_1h),
             ),
         };
+        let tier = tier.map(|tier| format!(r#","service_tier":"{tier}""#)).unwrap_or_default();
         format!(
-            r#"{{{},{split}"output_tokens":{}{}{},"service_tier":"standard"}}"#,
+            r#"{{{},{split}"output_tokens":{}{}{}{tier}}}"#,
             self.messages_input(),
             self.shown(self.output),
             self.thinking_tokens(),
@@ -88,12 +99,12 @@ impl Usage {
 
     /// The same at the start of a stream, when a token or so is produced: a placeholder, unless no
     /// other report will come.
-    pub fn messages_start(&self) -> String {
+    pub fn messages_start(&self, tier: Option<&str>) -> String {
         let begun = Self { output: self.output.min(1), reasoning: 0, searches: 0, ..*self };
         match self.mode {
-            UsageMode::Start => self.messages_whole(),
-            UsageMode::Late => Self { input: 0, cache_read: 0, write_5m: 0, write_1h: 0, ..begun }.messages_whole(),
-            _ => begun.messages_whole(),
+            UsageMode::Start => self.messages_whole(tier),
+            UsageMode::Late => Self { input: 0, cache_read: 0, write_5m: 0, write_1h: 0, ..begun }.messages_whole(tier),
+            _ => begun.messages_whole(tier),
         }
     }
 

@@ -110,6 +110,59 @@ fn a_fault_stops_every_command_with_64_and_never_prints_a_key() {
 }
 
 #[test]
+fn every_fault_of_a_price_list_is_named_at_its_place() {
+    let list = r#"output: "500"
+      audio_input: "1"
+      web_search: "much"
+      service_tier: {priority: "0", default: "1", Flex: "0.5", slow: "0.5"}
+      tiers:
+        - {above_input_tokens: 0, output: "1"}
+        - {above_input_tokens: 9000, output: "-1"}
+        - {above_input_tokens: 9000, output: "1"}
+        - {above_input_tokens: 8000, outputs: "1"}
+        - {above_input_tokens: 10000}
+        - {above_input_tokens: 200000, input: "1"}
+"#;
+    let haiku =
+        r#"price: {input: "100", cache_read: "10", cache_write_5m: "125", cache_write_1h: "200", output: "500"}"#;
+    let in_block =
+        |list: &str| shipped().replace(haiku, &format!("price:\n      input: \"100\"\n      {}", list.trim_end()));
+    let (code, said) = check(&in_block(list));
+    assert_eq!(code, 64, "{said}");
+    // What is no key at all is told first.
+    let line = line_of(&in_block(list), "above_input_tokens: 8000");
+    assert!(said.contains(&format!("FILE:{line}: models[2].price.tiers[3].outputs: ")), "{said}");
+    let text = in_block(&list.replace("outputs", "output"));
+    let (code, said) = check(&text);
+    assert_eq!(code, 64, "{said}");
+    for (key, place) in [
+        ("audio_input", "audio_input"),
+        ("web_search", "web_search"),
+        ("service_tier.priority", "priority: \"0\""),
+        ("service_tier.default", "default: \"1\""),
+        ("service_tier.Flex", "Flex:"),
+        ("tiers[0].above_input_tokens", "above_input_tokens: 0,"),
+        ("tiers[1].output", "output: \"-1\""),
+        ("tiers[2].above_input_tokens", "9000, output: \"1\""),
+        ("tiers[3].above_input_tokens", "above_input_tokens: 8000"),
+        ("tiers[4]", "above_input_tokens: 10000"),
+        ("tiers[5].above_input_tokens", "above_input_tokens: 200000"),
+    ] {
+        let line = line_of(&text, place);
+        assert!(said.contains(&format!("FILE:{line}: models[2].price.{key}: ")), "no {key} at {line} in: {said}");
+    }
+    assert!(!said.contains("slow"), "{said}");
+    let empty = in_block("output: \"500\"\n      tiers: []");
+    let (code, said) = check(&empty);
+    assert!(code == 64 && said.contains("models[2].price.tiers: "), "{said}");
+    let whole = in_block(
+        "output: \"500\"\n      tiers: [{above_input_tokens: 199999, output: \"700\"}]\n      web_search: \"1000\"",
+    );
+    let (code, said) = check(&whole);
+    assert_eq!(code, 0, "{said}");
+}
+
+#[test]
 fn every_shipped_file_loads() {
     let conf = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("conf");
     let mut count = 0;

@@ -112,7 +112,7 @@ pub struct Plan {
     signup: Option<String>,
     alpha: Vec<String>,
     beta: Vec<String>,
-    edits: Vec<(&'static str, &'static str)>,
+    edits: Vec<(&'static str, String)>,
     data: Option<PathBuf>,
 }
 
@@ -135,9 +135,9 @@ impl Plan {
         self
     }
 
-    /// Any other change of the file's text.
-    pub fn edit(mut self, from: &'static str, to: &'static str) -> Self {
-        self.edits.push((from, to));
+    /// Something else in the place of a text of the file.
+    pub fn edit(mut self, shipped: &'static str, text: &str) -> Self {
+        self.edits.push((shipped, text.to_owned()));
         self
     }
 
@@ -202,8 +202,8 @@ impl World {
             let shipped = text.lines().find(|line| line.starts_with("signup:")).unwrap().to_owned();
             text = replace(&text, &shipped, &format!("signup: {signup}"));
         }
-        for (from, to) in &plan.edits {
-            text = replace(&text, from, to);
+        for (shipped, instead) in &plan.edits {
+            text = replace(&text, shipped, instead);
         }
         if !plan.limits.is_empty() {
             text.push_str(&format!("limits:\n{}", plan.limits));

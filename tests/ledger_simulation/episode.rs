@@ -3,7 +3,7 @@
 //! The entries are read through a connection of its own, not by the code under test.
 
 use crate::model::{Account, Admission, Ask, Hold, Model, Parts, Prices, cost};
-use model_gateway::billing::pricing::Quote;
+use model_gateway::billing::pricing::{Quote, Reach};
 use model_gateway::billing::{self, Billing, Opening, Refused, Trial};
 use model_gateway::catalog::{Endpoint, Model as Route, Price, Secret, Vendor};
 use model_gateway::config::Limits;
@@ -309,14 +309,9 @@ impl Episode {
             Ask { input: self.dice.below(3_000), limit, floor: 1 + self.dice.below(limit), exact: self.dice.one_in(4) };
         self.requests += 1;
         let request = format!("req_{:06}", self.requests);
-        let quote = Quote {
-            input_tokens: ask.input,
-            input_price: self.route.price.input,
-            output_price: self.route.price.output,
-            choices: 1,
-            output_limit: ask.limit,
-            output_floor: ask.floor,
-        };
+        let price = &self.route.price;
+        let reach = Reach { input_tokens: ask.input, input_price: price.input, output_price: price.output };
+        let quote = Quote::flat(reach, 1, ask.limit, ask.floor);
         let opening = Opening {
             request_id: request.clone(),
             account: name(account).into(),
@@ -350,7 +345,15 @@ impl Episode {
         let tokens = if self.dice.one_in(5) { tokens } else { tokens.map(|count| count / 8) };
         let cost = cost(tokens, &self.prices);
         let [input, cache_read, cache_write_5m, cache_write_1h, output] = tokens;
-        let usage = Usage { input, cache_read, cache_write_5m, cache_write_1h, output, reasoning: output / 2 };
+        let usage = Usage {
+            input,
+            cache_read,
+            cache_write_5m,
+            cache_write_1h,
+            output,
+            reasoning: output / 2,
+            ..Usage::default()
+        };
         let outcome = if self.dice.one_in(6) { Outcome::ClientLeft } else { Outcome::Completed };
         let hold = self.holds.remove(&request).unwrap();
         let kept = self.model.open[&request].clone();

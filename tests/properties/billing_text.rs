@@ -1,8 +1,8 @@
 //! The account holder's page on billing: its examples are recomputed from its own numbers and the shipped prices.
 
-use model_gateway::billing::pricing::{self, Quote};
+use model_gateway::billing::pricing::{self, Quote, Reach};
 use model_gateway::config;
-use model_gateway::money::{Micro, exact_line};
+use model_gateway::money::{Factor, Micro, exact_line};
 use model_gateway::usage::Usage;
 
 const PAGE: &str = include_str!("../../docs/billing.md");
@@ -47,13 +47,13 @@ fn the_example_adds_up_with_the_shipped_prices() {
         };
         *class = tokens;
         let lines = pricing::lines(&usage, &model.price);
-        let (_, _, price) = lines.into_iter().find(|(name, ..)| *name == row[0]).unwrap();
-        assert_eq!(micro(row[2]), price, "the shipped price of {}", row[0]);
-        assert_eq!(row[3], exact_line(tokens, price), "{}", row[0]);
-        sum += u128::from(tokens) * u128::from(price.get().unsigned_abs());
+        let line = lines.into_iter().find(|line| line.class == row[0]).unwrap();
+        assert_eq!(micro(row[2]), line.price, "the shipped price of {}", row[0]);
+        assert_eq!(row[3], exact_line(tokens, line.price, line.factor), "{}", row[0]);
+        sum += u128::from(tokens) * u128::from(line.price.get().unsigned_abs());
     }
     // In millionths of a millionth.
-    assert_eq!(rows[3][3], exact_line(u64::try_from(sum).unwrap(), Micro::new(1)));
+    assert_eq!(rows[3][3], exact_line(u64::try_from(sum).unwrap(), Micro::new(1), Factor::ONE));
     assert!(sum % 1_000_000 > 0, "an example of rounding must have something to round");
     assert_eq!(micro(rows[4][3]), pricing::cost(&usage, &model.price));
 }
@@ -63,15 +63,13 @@ fn the_example_of_a_hold_adds_up() {
     let settings = settings();
     let model = settings.catalog.find(&between("bytes to `", "`")).unwrap();
     let number = |start, end| between(start, end).parse::<u64>().unwrap();
-    let quote = Quote {
+    let reach = Reach {
         input_tokens: number("a request of ", " bytes"),
         // A chat vendor writes its cache unasked; the shipped price of that is the input's.
         input_price: model.price.input.max(model.price.cache_write_5m),
         output_price: model.price.output,
-        choices: 1,
-        output_limit: number("that allows ", " output tokens"),
-        output_floor: settings.limits.min_output_tokens,
     };
+    let quote = Quote::flat(reach, 1, number("that allows ", " output tokens"), settings.limits.min_output_tokens);
     let held = quote.cost(quote.output_limit);
     assert_eq!(micro(&between("output tokens sets ", " credits aside")), held);
     let balance = micro(&between("With a balance of ", ", "));

@@ -26,7 +26,8 @@ fn what_costs_more_than_its_bytes_is_found() {
     let image = || Features { images: 1, ..none() };
     let far_image = || Features { url_sources: true, ..image() };
     let file = || Features { documents_or_files: true, ..none() };
-    let audio = || Features { audio: true, ..none() };
+    let heard = || Features { audio_input: true, ..none() };
+    let spoken = || Features { audio_output: true, ..none() };
     let parts = [
         (Messages, r#"{"type":"image","source":{"type":"base64","media_type":"image/png","data":"AAAA"}}"#, image()),
         (Messages, r#"{"source":{"type":"url","url":"https://x"},"type":"image"}"#, far_image()),
@@ -45,16 +46,16 @@ fn what_costs_more_than_its_bytes_is_found() {
         (Chat, r#"{"type":"image_url","image_url":{"url":"data:image/png;base64,AA"}}"#, image()),
         (Chat, r#"{"type":"image_url","image_url":{"url":"https://x/y.png"}}"#, far_image()),
         (Chat, r#"{"image_url":"https://x/y.png"}"#, far_image()),
-        (Chat, r#"{"type":"input_audio","input_audio":{"data":"AA","format":"wav"}}"#, audio()),
+        (Chat, r#"{"type":"input_audio","input_audio":{"data":"AA","format":"wav"}}"#, heard()),
         (Chat, r#"{"type":"file","file":{"file_id":"file-1"}}"#, file()),
         (Chat, r#"{"type":"video_url","video_url":{"url":"data:video/mp4,"}}"#, file()),
     ];
     for (protocol, part, expected) in parts {
         check(protocol, &user(part), expected);
     }
-    check(Chat, r#""messages":[{"role":"assistant","audio":{"id":"a"}}]"#, audio());
+    check(Chat, r#""messages":[{"role":"assistant","audio":{"id":"a"}}]"#, heard());
     check(Chat, r#""messages":[{"role":"assistant","audio":null,"content":null}]"#, none());
-    check(Chat, r#""modalities":["text","audio"]"#, audio());
+    check(Chat, r#""modalities":["text","audio"]"#, spoken());
     check(Chat, r#""modalities":["text"],"audio":null"#, none());
     check(
         Chat,
@@ -73,7 +74,7 @@ fn tools_that_run_at_the_vendor_are_found() {
         .server_tools
     };
     for kind in [
-        "web_search_20250305",
+        "web_search_2025",
         "web_fetch_20250910",
         "code_execution_20250825",
         "mcp_toolset",
@@ -94,14 +95,41 @@ fn tools_that_run_at_the_vendor_are_found() {
 }
 
 #[test]
-fn tiers_speeds_threads_and_fallbacks_are_found() {
-    let tier = |protocol, tier: &str| features(protocol, &format!(r#""service_tier":{tier}"#)).service_tier;
-    for usual in ["null", "\"auto\"", "\"default\""] {
-        assert_eq!(tier(Protocol::Chat, usual), None);
+fn the_searches_that_a_vendor_may_run_are_added_up() {
+    let searches = |tools: &str| {
+        let features = features(Protocol::Messages, &format!(r#""tools":[{tools}]"#));
+        assert!(!features.server_tools);
+        features.web_search.map(|search| search.max_uses)
+    };
+    let tool = |members: &str| format!(r#"{{"type":"web_search_20250305","name":"web_search"{members}}}"#);
+    assert_eq!(searches(r#"{"name":"web_search","max_uses":3}"#), None);
+    assert_eq!(searches(&tool("")), Some(None));
+    assert_eq!(searches(&tool(r#","max_uses":null"#)), Some(None));
+    assert_eq!(searches(&tool(r#","max_uses":5"#)), Some(Some(5)));
+    assert_eq!(searches(r#"{"max_uses":5,"type":"web_search_20260209"}"#), Some(Some(5)));
+    assert_eq!(searches(&tool(r#","max_uses":5,"max_uses":2"#)), Some(Some(5)));
+    assert_eq!(searches(&tool(r#","max_uses":2,"max_uses":5"#)), Some(Some(5)));
+    let (five, two, open) = (tool(r#","max_uses":5"#), tool(r#","max_uses":2"#), tool(""));
+    assert_eq!(searches(&format!("{five},{two}")), Some(Some(7)));
+    for tools in [format!("{five},{open}"), format!("{open},{five}")] {
+        assert_eq!(searches(&tools), Some(None));
     }
-    assert_eq!(tier(Protocol::Chat, "\"flex\"").as_deref(), Some("flex"));
-    assert_eq!(tier(Protocol::Messages, "\"standard_only\""), None);
-    assert_eq!(tier(Protocol::Messages, "\"priority\"").as_deref(), Some("priority"));
+}
+
+#[test]
+fn tiers_speeds_threads_and_fallbacks_are_found() {
+    let tier = |protocol, tier: &str| {
+        let features = features(protocol, &format!(r#""service_tier":{tier}"#));
+        (features.service_tier.map(|tier| tier.to_string()), features.usual_tier)
+    };
+    for any in ["null", "\"auto\""] {
+        assert_eq!(tier(Protocol::Chat, any), (None, false));
+        assert_eq!(tier(Protocol::Messages, any), (None, false));
+    }
+    assert_eq!(tier(Protocol::Chat, "\"default\""), (None, true));
+    assert_eq!(tier(Protocol::Chat, "\"flex\""), (Some("flex".into()), false));
+    assert_eq!(tier(Protocol::Messages, "\"standard_only\""), (None, true));
+    assert_eq!(tier(Protocol::Messages, "\"priority\""), (Some("priority".into()), false));
     let messages = |members: &str| features(Protocol::Messages, members);
     assert!(messages(r#""speed":"fast""#).speed && messages(r#""speed":{}"#).speed);
     assert!(!messages(r#""speed":"standard""#).speed && !messages(r#""speed":null"#).speed);

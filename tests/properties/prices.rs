@@ -3,12 +3,13 @@
 //! It must not share a number type with the program: what overflows there must not overflow here.
 
 use crate::cases;
-use model_gateway::billing::pricing::{self, Quote};
-use model_gateway::catalog::Price;
-use model_gateway::money::{MICRO_MAX, Micro, exact_line};
-use model_gateway::usage::Usage;
+use model_gateway::billing::pricing::{self, Quote, Reach, TierAsked};
+use model_gateway::catalog::{Features, Price, Rates, Tier};
+use model_gateway::money::{Factor, MICRO_MAX, Micro, exact_line};
+use model_gateway::usage::{ServiceTier, Usage};
 use proptest::prelude::*;
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 /// A whole number of any size, base 2^32, the least digit first, no leading zeroes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,10 +65,11 @@ impl Big {
         (Self(digits).trimmed(), rest as u32)
     }
 
-    /// The millionth part, rounded up.
-    fn millionth_up(&self) -> Self {
-        let (quotient, rest) = self.by(1_000_000);
-        if rest == 0 { quotient } else { quotient.plus(&Self::new(1)) }
+    /// The millionth part of the millionth part, rounded up.
+    fn micro_up(&self) -> Self {
+        let (millionth, rest) = self.by(1_000_000);
+        let (quotient, more) = millionth.by(1_000_000);
+        if rest == 0 && more == 0 { quotient } else { quotient.plus(&Self::new(1)) }
     }
 
     fn compare(&self, other: &Self) -> Ordering {
@@ -119,39 +121,136 @@ fn amount() -> impl Strategy<Value = Micro> {
         .prop_map(|amount| Micro::new(i64::try_from(amount).unwrap()))
 }
 
+fn factor() -> impl Strategy<Value = Factor> {
+    let most = 1_000_000_000_i64;
+    let bits = (0..30_u32, 1..=most).prop_map(move |(bits, any)| (any >> bits).clamp(1, most));
+    prop_oneof![4 => bits, 2 => Just(1_000_000), 1 => Just(1_750_000), 1 => Just(1), 1 => Just(most)]
+        .prop_map(|millionths| Factor::of(Micro::new(millionths)).unwrap())
+}
+
+fn rates() -> impl Strategy<Value = Rates> {
+    [amount(), amount(), amount(), amount(), amount()].prop_map(
+        |[input, cache_read, cache_write_5m, cache_write_1h, output]| Rates {
+            input,
+            cache_read,
+            cache_write_5m,
+            cache_write_1h,
+            output,
+        },
+    )
+}
+
+/// Names that may have a price, and one that never has.
+const NAMES: [&str; 3] = ["priority", "flex", "unlisted"];
+
+fn features() -> impl Strategy<Value = Features> {
+    let some = || proptest::option::of(amount());
+    (some(), some(), some(), [proptest::option::of(factor()), proptest::option::of(factor())]).prop_map(
+        |(audio_input, audio_output, web_search, factors)| {
+            let named = NAMES.iter().zip(factors).filter_map(|(name, factor)| Some((ServiceTier::said(name), factor?)));
+            Features { audio_input, audio_output, web_search, service_tier: named.collect() }
+        },
+    )
+}
+
+/// A list with up to three long-context tiers, whatever their prices.
 fn price() -> impl Strategy<Value = Price> {
-    [amount(), amount(), amount(), amount(), amount()].prop_map(Price::new)
+    let threshold = prop_oneof![tokens(), 0..2_000_000_u64].prop_map(|tokens| tokens.clamp(1, u64::MAX - 1));
+    let tiers = proptest::collection::btree_map(threshold, rates(), 0..=3).prop_map(|tiers: BTreeMap<_, _>| {
+        tiers.into_iter().map(|(above_input_tokens, rates)| Tier { above_input_tokens, rates }).collect::<Vec<_>>()
+    });
+    (rates(), tiers, features()).prop_map(|(base, tiers, features)| Price::list(base, tiers, features))
 }
 
 fn usage() -> impl Strategy<Value = Usage> {
-    [tokens(), tokens(), tokens(), tokens(), tokens()].prop_map(|[input, cache_read, five, hour, output]| Usage {
+    let tier = proptest::option::of(proptest::sample::select(&NAMES[..]));
+    let counts = [tokens(), tokens(), tokens(), tokens(), tokens(), tokens(), tokens(), tokens()];
+    (counts, tier).prop_map(|([input, cache_read, five, hour, output, heard, spoken, web_searches], tier)| Usage {
         input,
         cache_read,
         cache_write_5m: five,
         cache_write_1h: hour,
         output,
         reasoning: 0,
+        audio_input: heard,
+        audio_output: spoken,
+        web_searches,
+        service_tier: tier.map(ServiceTier::said),
     })
 }
 
+/// A list and a usage whose input lies at a threshold or one beside it, where there is one.
+fn billed() -> impl Strategy<Value = (Usage, Price)> {
+    (usage(), price(), any::<prop::sample::Index>(), 0..4_u64).prop_map(|(usage, price, index, beside)| {
+        if price.tiers.is_empty() || beside == 3 {
+            return (usage, price);
+        }
+        let total = index.get(&price.tiers).above_input_tokens - 1 + beside;
+        let none = Usage { cache_read: 0, cache_write_5m: 0, cache_write_1h: 0, audio_input: 0, ..usage };
+        // Some of it from a cache, some of it heard.
+        let (cache_read, audio_input) = (usage.cache_read.min(total / 2), usage.audio_input.min(total / 4));
+        let input = total - cache_read - audio_input;
+        (Usage { input, cache_read, audio_input, ..none }, price)
+    })
+}
+
+fn millionths(factor: Factor) -> Big {
+    of(factor.to_string().parse().unwrap())
+}
+
+/// What an input of this size is charged at, found by walking the list from its end.
+fn in_force(usage: &Usage, price: &Price) -> Rates {
+    let parts = [usage.input, usage.cache_read, usage.cache_write_5m, usage.cache_write_1h, usage.audio_input];
+    let total = parts.iter().fold(Big::new(0), |sum, part| sum.plus(&Big::new(*part)));
+    let is_above = |tier: &&Tier| total.compare(&Big::new(tier.above_input_tokens)) == Ordering::Greater;
+    let base = Rates {
+        input: price.input,
+        cache_read: price.cache_read,
+        cache_write_5m: price.cache_write_5m,
+        cache_write_1h: price.cache_write_1h,
+        output: price.output,
+    };
+    price.tiers.iter().rev().find(is_above).map_or(base, |tier| tier.rates)
+}
+
+/// In millionths of a millionth of a µc.
 fn exact(usage: &Usage, price: &Price) -> Big {
+    let (rates, features) = (in_force(usage, price), &price.features);
     let terms = [
-        (usage.input, price.input),
-        (usage.cache_read, price.cache_read),
-        (usage.cache_write_5m, price.cache_write_5m),
-        (usage.cache_write_1h, price.cache_write_1h),
-        (usage.output, price.output),
+        (usage.input, rates.input),
+        (usage.cache_read, rates.cache_read),
+        (usage.cache_write_5m, rates.cache_write_5m),
+        (usage.cache_write_1h, rates.cache_write_1h),
+        (usage.audio_input, features.audio_input.unwrap_or(rates.input)),
+        (usage.output, rates.output),
+        (usage.audio_output, features.audio_output.unwrap_or(rates.output)),
     ];
-    terms.iter().fold(Big::new(0), |sum, (tokens, price)| sum.plus(&Big::new(*tokens).times(&of(*price))))
+    let sum = terms.iter().fold(Big::new(0), |sum, (tokens, price)| sum.plus(&Big::new(*tokens).times(&of(*price))));
+    let factor = usage.service_tier.and_then(|tier| features.service_tier.get(&tier).copied());
+    let tokens = sum.times(&factor.map_or(Big::new(1_000_000), millionths));
+    let searches = Big::new(usage.web_searches).times(&of(features.web_search.unwrap_or(Micro::ZERO)));
+    tokens.plus(&searches.times(&Big::new(1_000_000_000)))
+}
+
+fn reach() -> impl Strategy<Value = Reach> {
+    (tokens(), amount(), amount()).prop_map(|(input_tokens, input_price, output_price)| Reach {
+        input_tokens,
+        input_price,
+        output_price,
+    })
 }
 
 fn quote() -> impl Strategy<Value = Quote> {
-    (tokens(), amount(), amount(), tokens(), tokens(), tokens()).prop_map(
-        |(input_tokens, input_price, output_price, choices, output_limit, floor)| Quote {
-            input_tokens,
-            input_price,
-            output_price,
+    let reaches = proptest::collection::vec(reach(), 1..=3);
+    let searches = (prop_oneof![Just(0), tokens()], amount());
+    (reaches, tokens(), searches, factor(), tokens(), tokens()).prop_map(
+        |(reaches, choices, (web_searches, web_search_price), factor, output_limit, floor)| Quote {
+            reaches,
             choices: choices.max(1),
+            web_searches,
+            web_search_price,
+            service_tier: TierAsked::Auto,
+            factor,
             output_limit,
             output_floor: floor.min(output_limit),
         },
@@ -159,8 +258,13 @@ fn quote() -> impl Strategy<Value = Quote> {
 }
 
 fn quoted(quote: &Quote, limit: u64) -> Big {
-    let output = Big::new(limit).times(&Big::new(quote.choices)).times(&of(quote.output_price));
-    Big::new(quote.input_tokens).times(&of(quote.input_price)).plus(&output).millionth_up()
+    let searches = Big::new(quote.web_searches).times(&of(quote.web_search_price)).times(&Big::new(1_000_000_000));
+    let cost = |reach: &Reach| {
+        let output = Big::new(limit).times(&Big::new(quote.choices)).times(&of(reach.output_price));
+        let tokens = Big::new(reach.input_tokens).times(&of(reach.input_price)).plus(&output);
+        tokens.times(&millionths(quote.factor)).plus(&searches).micro_up()
+    };
+    quote.reaches.iter().map(cost).max_by(Big::compare).unwrap()
 }
 
 #[test]
@@ -172,7 +276,7 @@ fn the_long_multiplication_is_right_where_a_word_is_wide_enough() {
             (Big::new(one).plus(&Big::new(other)).text(), product_big.text()),
             (sum.to_string(), product.to_string())
         );
-        assert_eq!(product_big.millionth_up().text(), product.div_ceil(1_000_000).to_string());
+        assert_eq!(product_big.micro_up().text(), product.div_ceil(1_000_000_000_000).to_string());
     }
 }
 
@@ -180,16 +284,31 @@ proptest! {
     #![proptest_config(cases(2_000))]
 
     #[test]
-    fn a_cost_is_the_exact_sum_rounded_up_once(usage in usage(), price in price()) {
-        prop_assert_eq!(pricing::cost(&usage, &price), kept(&exact(&usage, &price).millionth_up()));
+    fn a_cost_is_the_exact_sum_rounded_up_once((usage, price) in billed()) {
+        prop_assert_eq!(pricing::cost(&usage, &price), kept(&exact(&usage, &price).micro_up()));
     }
 
     #[test]
-    fn a_receipts_lines_are_exact(tokens in tokens(), price in amount()) {
-        let digits = format!("{:0>13}", Big::new(tokens).times(&of(price)).text());
-        let (whole, part) = digits.split_at(digits.len() - 12);
+    fn a_receipts_lines_are_exact(tokens in tokens(), price in amount(), factor in factor()) {
+        let digits = format!("{:0>19}", Big::new(tokens).times(&of(price)).times(&millionths(factor)).text());
+        let (whole, part) = digits.split_at(digits.len() - 18);
         let text = format!("{whole}.{part}");
-        prop_assert_eq!(exact_line(tokens, price), text.trim_end_matches('0').trim_end_matches('.'));
+        prop_assert_eq!(exact_line(tokens, price, factor), text.trim_end_matches('0').trim_end_matches('.'));
+    }
+
+    #[test]
+    fn a_receipts_lines_add_up_to_what_was_billed((usage, price) in billed()) {
+        let lines = pricing::lines(&usage, &price);
+        // Digits behind the point: 18 of a credit.
+        let parts = |decimal: &str| {
+            let (whole, part) = decimal.split_once('.').unwrap_or((decimal, ""));
+            let digits = format!("{whole}{part:0<18}");
+            digits.bytes().fold(Big::new(0), |sum, digit| {
+                sum.times(&Big::new(10)).plus(&Big::new(u64::from(digit - b'0')))
+            })
+        };
+        let sum = lines.iter().fold(Big::new(0), |sum, line| sum.plus(&parts(&line.credits())));
+        prop_assert_eq!(kept(&sum.micro_up()), pricing::cost(&usage, &price));
     }
 
     #[test]
@@ -211,13 +330,64 @@ proptest! {
     }
 
     #[test]
-    fn an_estimate_never_passes_its_hold_and_grows_nowhere(given in usage(), price in price(), most in amount()) {
-        let given = Usage { cache_read: 0, cache_write_5m: 0, cache_write_1h: 0, ..given };
+    fn an_estimate_never_passes_its_hold_and_grows_nowhere((given, price) in billed(), most in amount()) {
         let lowered = pricing::within(given, &price, most);
-        prop_assert!(exact(&lowered, &price).millionth_up().is_at_most(most), "{lowered:?}");
-        prop_assert!(lowered.input <= given.input && lowered.output <= given.output);
-        if exact(&given, &price).millionth_up().is_at_most(most) {
+        prop_assert!(exact(&lowered, &price).micro_up().is_at_most(most), "{lowered:?}");
+        let counts = |usage: &Usage| usage.tokens().map(|(_, count)| count);
+        prop_assert!(counts(&lowered).iter().zip(counts(&given)).all(|(lowered, given)| *lowered <= given));
+        prop_assert!(lowered.web_searches <= given.web_searches && lowered.service_tier == given.service_tier);
+        let fits = |usage: &Usage| exact(usage, &price).micro_up().is_at_most(most);
+        if fits(&given) {
             prop_assert_eq!(lowered, given);
+        } else if lowered.output < given.output {
+            prop_assert!(!fits(&Usage { output: lowered.output + 1, ..lowered }), "{lowered:?}");
         }
+        if lowered.input < given.input {
+            // Nothing more of the input fitted beside the classes kept before it, at its own size or any other.
+            let alone = Usage { output: 0, audio_output: 0, web_searches: 0, ..lowered };
+            let ends = price.tiers.iter().map(|tier| tier.above_input_tokens.saturating_sub(lowered.input_total()));
+            for more in ends.flat_map(|end| [end, end.saturating_add(1)]).chain([1]).filter(|more| *more > 0) {
+                let input = lowered.input.saturating_add(more);
+                prop_assert!(input > given.input || !fits(&Usage { input, ..alone }), "{more} more than {lowered:?}");
+            }
+        }
+    }
+
+    /// Whatever of its bounds a request comes to use, what it costs is within what was held for it.
+    #[test]
+    fn what_stays_within_its_bounds_stays_within_its_hold(
+        (usage, price) in billed(),
+        asked in prop_oneof![
+            Just(TierAsked::Auto),
+            Just(TierAsked::Usual),
+            proptest::sample::select(&NAMES[..]).prop_map(|name| TierAsked::Named(ServiceTier::said(name))),
+        ],
+        slack in 0..3_u64,
+    ) {
+        let features = &price.features;
+        let largest = usage.input_total().saturating_add(slack);
+        let limit = usage.output.saturating_add(usage.audio_output);
+        prop_assume!(usage.input_total() < u64::MAX && limit < u64::MAX);
+        let reaches = price.spans().filter(|span| span.least <= largest).map(|span| {
+            let rates = span.rates;
+            let classes = [rates.cache_read, rates.cache_write_5m, rates.cache_write_1h, rates.input];
+            Reach {
+                input_tokens: largest.min(span.most),
+                input_price: classes.into_iter().chain(features.audio_input).max().unwrap(),
+                output_price: rates.output.max(features.audio_output.unwrap_or_default()),
+            }
+        });
+        let quote = Quote {
+            reaches: reaches.collect(),
+            choices: 1,
+            web_searches: usage.web_searches,
+            web_search_price: features.web_search.unwrap_or_default(),
+            service_tier: asked,
+            factor: asked.dearest(&price),
+            output_limit: limit,
+            output_floor: 1,
+        };
+        let billed = Usage { service_tier: asked.billed(usage.service_tier, &price), ..usage };
+        prop_assert!(pricing::cost(&billed, &price) <= quote.cost(limit));
     }
 }

@@ -6,7 +6,7 @@ use crate::payloads::*;
 use model_gateway::protocol::Protocol;
 use model_gateway::protocol::answer::Fault;
 use model_gateway::protocol::same::StreamPass;
-use model_gateway::usage::Usage;
+use model_gateway::usage::{ServiceTier, Usage};
 use proptest::prelude::*;
 
 const EVENT_BYTES_MAX: usize = 1 << 20;
@@ -104,8 +104,15 @@ fn a_messages_stream_is_the_same_but_for_the_model() {
     let passed = messages(MESSAGES_THINKING);
     assert_eq!(passed.out, renamed(MESSAGES_THINKING));
     assert!(passed.completed && !passed.refused_free);
-    let expected =
-        Usage { input: 26, cache_read: 2000, cache_write_5m: 0, cache_write_1h: 120, output: 89, reasoning: 40 };
+    let expected = Usage {
+        input: 26,
+        cache_read: 2000,
+        cache_write_1h: 120,
+        output: 89,
+        reasoning: 40,
+        service_tier: Some(ServiceTier::said("standard")),
+        ..Usage::default()
+    };
     assert_eq!(passed.usage, Some(expected));
     let generated = "The model is \"up-model\"…".len() + "Sure.\n".len() + "{\"a\": 1}".len();
     assert_eq!(passed.generated_bytes, generated as u64);

@@ -185,6 +185,7 @@ fn a_running_gateway_under_load_is_sound_at_every_moment() {
     let billing = serving(dir.path());
     account_with(&billing, 100);
     let (quote, usage) = one_credit();
+    let quote = &quote;
     let running = AtomicUsize::new(3);
     std::thread::scope(|scope| {
         for thread in 0..3 {
@@ -192,7 +193,7 @@ fn a_running_gateway_under_load_is_sound_at_every_moment() {
             scope.spawn(move || {
                 for turn in 0..300 {
                     let (request, now_ms) = (format!("req_{thread}_{turn}"), clock::now_ms());
-                    let (hold, _) = billing.reserve(opening(&request), &quote, true, now_ms).unwrap();
+                    let (hold, _) = billing.reserve(opening(&request), quote, true, now_ms).unwrap();
                     let tiny = Usage { input: 1, output: 0, ..usage };
                     billing.settle(hold, tiny, Outcome::Completed, false, now_ms).unwrap();
                     std::thread::sleep(Duration::from_millis(1));

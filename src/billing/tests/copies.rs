@@ -15,6 +15,7 @@ fn a_copy_has_every_ending_from_before_it_began() {
     billing.keep_prices(&[model()], NOW).unwrap();
     account_with(&billing, 1_000_000);
     let (quote, usage) = one_credit();
+    let quote = &quote;
     let (stop, done) = (AtomicBool::new(false), Mutex::new(Vec::<String>::new()));
     let copies: Vec<_> = std::thread::scope(|scope| {
         for thread in 0..3 {
@@ -25,7 +26,7 @@ fn a_copy_has_every_ending_from_before_it_began() {
                         return;
                     }
                     let request = format!("req_{thread}_{turn}");
-                    let Ok((hold, _)) = billing.reserve(opening(&request), &quote, true, NOW) else { continue };
+                    let Ok((hold, _)) = billing.reserve(opening(&request), quote, true, NOW) else { continue };
                     billing.settle(hold, usage, Outcome::Completed, false, NOW).unwrap();
                     done.lock().unwrap().push(request);
                 }

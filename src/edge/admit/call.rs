@@ -81,7 +81,7 @@ pub async fn prepare(
         request_id: &ctx.request_id,
         account_id: Arc::clone(&principal.account_id),
     };
-    let (previews, dropped) = if crosses { (None, None) } else { previews(session, surface) };
+    let (previews, dropped) = if crosses { (None, None) } else { previews(session, surface, model) };
     order.bear(dropped.as_slice())?;
     let Fitted { hold, sent } = match asked.free {
         true => Fitted { hold: None, sent: order.sent(None, None)? },
@@ -374,12 +374,12 @@ fn deadlines(settings: &Settings, arrived: Instant, stream: bool, keep_alive: Op
     }
 }
 
-/// Preview flags that would widen the context beyond what the model's price and hold were made for.
-const UNPRICED_PREVIEWS: &[&str] = &["context-1m-"];
+/// Preview flags that widen the context, and to how many tokens: beyond what a model of fewer was priced and held for.
+const WIDER_CONTEXTS: &[(&str, u64)] = &[("context-1m-", 1_000_000)];
 
 /// The messages protocol's preview flags, unknown ones too, joined by commas; and the warning that an unpriced one was
 /// dropped.
-fn previews(session: &Session, surface: Protocol) -> (Option<String>, Option<String>) {
+fn previews(session: &Session, surface: Protocol, model: &Model) -> (Option<String>, Option<String>) {
     if surface != Protocol::Messages {
         return (None, None);
     }
@@ -392,7 +392,8 @@ fn previews(session: &Session, surface: Protocol) -> (Option<String>, Option<Str
         .map(str::trim)
         .filter(|flag| !flag.is_empty())
         .filter(|flag| {
-            let unpriced = UNPRICED_PREVIEWS.iter().any(|start| flag.starts_with(start));
+            let unpriced =
+                WIDER_CONTEXTS.iter().any(|(start, tokens)| flag.starts_with(start) && model.context_tokens < *tokens);
             dropped |= unpriced;
             !unpriced
         })

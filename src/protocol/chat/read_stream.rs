@@ -14,7 +14,7 @@ use crate::protocol::form::answer::{Event, Fault, Piece, Sink, Start, Stop};
 use crate::protocol::scan::Scan;
 use crate::protocol::text::{Gathered, Text};
 use crate::protocol::tree::{Nodes, Tree, Value};
-use crate::usage::Usage;
+use crate::usage::{ServiceTier, Usage};
 
 mod calls;
 mod reasoning;
@@ -42,6 +42,7 @@ pub struct Reader {
     refusal: Gathered,
     finish: Option<Finish>,
     usage: Option<Usage>,
+    tier: Option<ServiceTier>,
 }
 
 /// Gives out slots.
@@ -140,6 +141,7 @@ impl Reader {
         if is_error {
             return Err(vendor_error(chunk.raw().as_bytes()));
         }
+        self.tier = start.tier.as_ref().map(|tier| ServiceTier::said(&tier.value())).or(self.tier);
         if let Some(choice) = choice {
             self.start(start, to);
             if let Some(message) = if is_whole { choice.message } else { choice.delta } {
@@ -185,6 +187,7 @@ impl Reader {
         let Some(usage) = usage.filter(|usage| self.usage.is_none() || !usage.is_zero()) else {
             return;
         };
+        let usage = Usage { service_tier: self.tier, ..usage };
         self.usage = Some(usage);
         if self.started {
             to.event(Event::Usage { usage, is_final: true });

@@ -443,10 +443,10 @@ impl Piece {
 
 /// The usage object of the stream's end, with every member that clients read.
 pub fn write_usage(usage: &Usage, json: &mut Json) {
-    json.open_object().key("input_tokens").number(usage.input);
+    json.open_object().key("input_tokens").number(usage.input.saturating_add(usage.audio_input));
     json.key("cache_creation_input_tokens").number(usage.cache_write_5m.saturating_add(usage.cache_write_1h));
     json.key("cache_read_input_tokens").number(usage.cache_read);
-    json.key("output_tokens").number(usage.output);
+    json.key("output_tokens").number(usage.output_total());
     json.key("output_tokens_details").open_object().key("thinking_tokens").number(usage.reasoning).close_object();
     json.close_object();
 }

@@ -8,6 +8,7 @@
 
 use crate::protocol::rules::{carrier, names};
 use crate::protocol::scan::{Broken, Kind, Scan};
+use crate::usage::ServiceTier;
 
 /// The features of a body.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -16,18 +17,24 @@ pub struct Features {
     pub images: u32,
     /// Documents, files and videos, whose tokens cannot be told from their bytes. Plain text documents are text.
     pub documents_or_files: bool,
-    /// Audio in, or asked for.
-    pub audio: bool,
+    /// Audio to be heard.
+    pub audio_input: bool,
+    /// Audio to be spoken.
+    pub audio_output: bool,
     /// Anything the vendor fetches from an address.
     pub url_sources: bool,
     /// A message thread goes on: input that is not in this body.
     pub thread_continue: bool,
-    /// Tools that run at the vendor, whose results become input.
+    /// Tools that run at the vendor, whose results become input, but for web searches by a dated tool.
     pub server_tools: bool,
+    /// The messages protocol's tools for web searches, all together.
+    pub web_search: Option<WebSearch>,
     /// Passes over the conversation that shorten it.
     pub compaction: bool,
-    /// Only a tier that is not the default.
-    pub service_tier: Option<String>,
+    /// Only a tier that is not the default, and asked for by name.
+    pub service_tier: Option<ServiceTier>,
+    /// The default tier and no other is asked for by name.
+    pub usual_tier: bool,
     /// A speed other than `standard`.
     pub speed: bool,
     /// Other models may answer instead.
@@ -39,6 +46,13 @@ pub struct Features {
     /// Something of another vendor may stand in the conversation, which this one would refuse: `request/strip.rs`
     /// reads the body for it. In doubt, yes.
     pub leftovers: Leftovers,
+}
+
+/// Web searches that the vendor may run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WebSearch {
+    /// How many at most, of all tools together; `None` where one of them does not say.
+    pub max_uses: Option<u64>,
 }
 
 /// What another vendor's answer may have left.
@@ -71,11 +85,11 @@ impl Features {
             "thread" => self.thread(scan),
             "modalities" => scan
                 .array_or_skip(|scan| {
-                    self.audio |= is_text(scan, "audio")?;
+                    self.audio_output |= is_text(scan, "audio")?;
                     Ok::<(), Broken>(())
                 })
                 .map(drop),
-            "audio" => some(scan, &mut self.audio),
+            "audio" => some(scan, &mut self.audio_output),
             "speed" => {
                 self.speed |= is_other_than(scan, "standard")?;
                 Ok(())
@@ -155,7 +169,7 @@ impl Features {
             }
             "input_audio" | "audio" | "audio_url" => {
                 let is_given = self.media(scan)?;
-                self.audio |= is_given;
+                self.audio_input |= is_given;
                 Ok(())
             }
             _ => self.content(scan),
@@ -168,7 +182,7 @@ impl Features {
             "document" | "file" | "input_file" | "container_upload" | "video" | "video_url" | "input_video" => {
                 block.is_document = true
             }
-            "audio" | "input_audio" | "audio_url" => self.audio = true,
+            "audio" | "input_audio" | "audio_url" => self.audio_input = true,
             "thinking" => block.is_thinking = true,
             _ => {}
         }
@@ -226,13 +240,17 @@ impl Features {
 
     /// A tool definition: its schema is not looked into.
     fn tool(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
+        let (mut searches, mut max_uses) = (false, None);
         scan.object_or_skip(|scan, key| {
             match key.name().as_ref() {
                 "type" => {
-                    let kind = scan.text_or_skip()?;
-                    let runs_here = kind.is_none_or(|kind| is_client_tool(&kind.name()));
-                    self.server_tools |= !runs_here;
+                    let kind = scan.text_or_skip()?.map(|kind| kind.name());
+                    let is_search = kind.as_deref().is_some_and(is_web_search);
+                    searches |= is_search;
+                    self.server_tools |= !is_search && !kind.as_deref().is_none_or(is_client_tool);
                 }
+                // Given twice, either may be the one that is read.
+                "max_uses" => max_uses = scan.count_or_skip()?.max(max_uses),
                 "cache_control" => self.cache_marker(scan)?,
                 "function" => {
                     scan.object_or_skip(|scan, key| {
@@ -244,9 +262,14 @@ impl Features {
                 }
                 _ => drop(scan.skip()?),
             }
-            Ok(())
-        })
-        .map(drop)
+            Ok::<(), Broken>(())
+        })?;
+        if searches {
+            let before = self.web_search.unwrap_or(WebSearch { max_uses: Some(0) });
+            let all = before.max_uses.zip(max_uses).map(|(before, uses)| before.saturating_add(uses));
+            self.web_search = Some(WebSearch { max_uses: all });
+        }
+        Ok(())
     }
 
     fn cache_marker(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
@@ -309,11 +332,16 @@ impl Features {
 /// type (`web_search_20250305`, `code_execution_…`, `mcp_toolset`, whatever comes) is taken to run at the vendor.
 fn is_client_tool(kind: &str) -> bool {
     const DATED: [&str; 4] = ["bash_20", "text_editor_20", "computer_20", "memory_20"];
-    matches!(kind, "function" | "custom")
-        || DATED.iter().any(|prefix| {
-            kind.strip_prefix(prefix)
-                .is_some_and(|date| date.len() == 6 && date.bytes().all(|byte| byte.is_ascii_digit()))
-        })
+    matches!(kind, "function" | "custom") || DATED.iter().any(|prefix| is_dated(kind, prefix))
+}
+
+/// The messages protocol's tool, whose uses its vendor counts.
+fn is_web_search(kind: &str) -> bool {
+    is_dated(kind, "web_search_20")
+}
+
+fn is_dated(kind: &str, prefix: &str) -> bool {
+    kind.strip_prefix(prefix).is_some_and(|date| date.len() == 6 && date.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Sets `is_given` if the next value is anything but null and the empty list.

@@ -7,7 +7,7 @@
 use super::DEPTH_MAX;
 use crate::protocol::counters;
 use crate::protocol::scan::{Broken, Kind, Scan, Span, Text};
-use crate::usage::{ChatCounters, Usage};
+use crate::usage::{ChatCounters, ServiceTier, Usage};
 
 /// The longest id of an answer that is remembered, in bytes.
 const ID_BYTES_MAX: usize = 256;
@@ -19,6 +19,7 @@ pub(super) struct Chunk {
     created: u64,
     pub model: Option<Span>,
     pub usage: Option<ChatCounters>,
+    pub tier: Option<ServiceTier>,
     /// The member `"usage":null` with the comma that goes with it.
     pub null_usage: Option<Span>,
     pub is_error: bool,
@@ -34,6 +35,12 @@ struct Choice {
 }
 
 impl Chunk {
+    /// What a whole answer used.
+    pub fn counted(&self) -> Option<Usage> {
+        let usage = self.usage?.usage()?;
+        Some(Usage { service_tier: self.tier, ..usage })
+    }
+
     /// The chunk that a vendor sends because usage was asked for.
     pub fn is_usage_only(&self) -> bool {
         self.usage.is_some() && self.choices.is_empty()
@@ -47,6 +54,8 @@ pub(super) struct Seen {
     id_json: String,
     created: u64,
     usage: Option<Usage>,
+    /// Said with every chunk.
+    tier: Option<ServiceTier>,
     /// Bit sets by choice index. The surface allows 128 choices.
     begun: u128,
     finished: u128,
@@ -68,6 +77,7 @@ impl Seen {
                 self.finished |= bit;
             }
         }
+        self.tier = chunk.tier.or(self.tier);
         // Some vendors repeat a growing usage, some end with an empty one: the last that says anything wins.
         if let Some(usage) = chunk.usage.and_then(|counters| counters.usage())
             && (self.usage.is_none() || !usage.is_zero())
@@ -77,7 +87,12 @@ impl Seen {
     }
 
     pub fn usage(&self) -> Option<Usage> {
-        self.usage
+        self.usage.map(|usage| Usage { service_tier: self.tier, ..usage })
+    }
+
+    /// What is known before the usage is told.
+    pub fn of_tier(&self) -> Option<Usage> {
+        self.tier.map(Usage::of_tier)
     }
 
     pub fn id_json(&self) -> &str {
@@ -114,6 +129,7 @@ pub(super) fn read(text: &str) -> Option<Chunk> {
             "id" => chunk.id = scan.text_or_skip()?.map(|id| id.span),
             "created" => chunk.created = scan.count_or_skip()?.unwrap_or(0),
             "model" => chunk.model = scan.text_or_skip()?.map(|model| model.span),
+            "service_tier" => chunk.tier = counters::tier(scan)?.or(chunk.tier),
             "usage" if scan.kind()? == Kind::Null => {
                 let value = scan.skip()?;
                 null_usage.found(&key, value);

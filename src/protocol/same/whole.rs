@@ -9,23 +9,23 @@ use crate::protocol::Protocol;
 use crate::protocol::answer::{Fault, Whole};
 use crate::protocol::failure::VendorError;
 use crate::protocol::splice::{self, Splice};
+use crate::usage::Usage;
 use bytes::Bytes;
 
 /// Reads a whole answer and renames its model.
 pub fn whole(protocol: Protocol, public_model: &str, body: Bytes) -> Result<Whole, Fault> {
     let text = std::str::from_utf8(&body).map_err(|_| Fault::NotJson)?;
-    let (model, usage, generated_bytes, refused_free, is_error) = match protocol {
+    let (model, usage, tier, generated_bytes, refused_free, is_error) = match protocol {
         Protocol::Chat => {
             let answer = chat::read(text).ok_or(Fault::NotJson)?;
-            let usage = answer.usage.and_then(|counters| counters.usage());
-            (answer.model, usage, answer.generated_bytes, false, answer.is_error)
+            (answer.model, answer.counted(), answer.tier, answer.generated_bytes, false, answer.is_error)
         }
         Protocol::Messages => {
             let answer = messages::read(text).ok_or(Fault::NotJson)?;
             let seen = answer.settled();
             let is_error = answer.kind.as_deref() == Some("error") || (answer.kind.is_none() && answer.has_error);
             let refused_free = seen.refused_free(answer.generated_bytes);
-            (answer.model, seen.usage.total(), answer.generated_bytes, refused_free, is_error)
+            (answer.model, seen.usage.total(), None, answer.generated_bytes, refused_free, is_error)
         }
     };
     if is_error {
@@ -42,5 +42,6 @@ pub fn whole(protocol: Protocol, public_model: &str, body: Bytes) -> Result<Whol
         None => body,
     };
     let usage = usage.and_then(|usage| usage.believed(generated_bytes));
-    Ok(Whole { body, usage, learned: usage, generated_bytes, refused_free })
+    let learned = usage.or_else(|| tier.map(Usage::of_tier));
+    Ok(Whole { body, usage, learned, generated_bytes, refused_free })
 }

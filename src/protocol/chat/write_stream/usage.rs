@@ -46,13 +46,13 @@ impl Told {
 pub fn write(usage: &Usage, json: &mut Json) {
     let written = usage.cache_write_5m.saturating_add(usage.cache_write_1h);
     json.open_object().key("prompt_tokens").number(usage.input_total());
-    json.key("completion_tokens").number(usage.output);
-    json.key("total_tokens").number(usage.input_total().saturating_add(usage.output));
+    json.key("completion_tokens").number(usage.output_total());
+    json.key("total_tokens").number(usage.input_total().saturating_add(usage.output_total()));
     json.key("prompt_tokens_details").open_object();
     json.key("cached_tokens").number(usage.cache_read).key("cache_write_tokens").number(written);
-    json.key("audio_tokens").number(0).close_object();
+    json.key("audio_tokens").number(usage.audio_input).close_object();
     json.key("completion_tokens_details").open_object();
-    json.key("reasoning_tokens").number(usage.reasoning).key("audio_tokens").number(0);
+    json.key("reasoning_tokens").number(usage.reasoning).key("audio_tokens").number(usage.audio_output);
     json.key("accepted_prediction_tokens").number(0).key("rejected_prediction_tokens").number(0);
     json.close_object().close_object();
 }

@@ -74,13 +74,13 @@ impl Whole {
         let usage = self.heard.usage();
         let cache_write = usage.cache_write_5m.saturating_add(usage.cache_write_1h);
         json.key("usage").open_object();
-        json.key("input_tokens").number(usage.input);
+        json.key("input_tokens").number(usage.input.saturating_add(usage.audio_input));
         json.key("cache_creation_input_tokens").number(cache_write);
         json.key("cache_read_input_tokens").number(usage.cache_read);
         json.key("cache_creation").open_object();
         json.key("ephemeral_5m_input_tokens").number(usage.cache_write_5m);
         json.key("ephemeral_1h_input_tokens").number(usage.cache_write_1h).close_object();
-        json.key("output_tokens").number(usage.output);
+        json.key("output_tokens").number(usage.output_total());
         json.key("output_tokens_details").open_object().key("thinking_tokens").number(usage.reasoning).close_object();
         json.key("server_tool_use").null();
         json.key("service_tier").str(if self.heard.is_priority() { "priority" } else { "standard" });

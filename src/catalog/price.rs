@@ -1,0 +1,245 @@
+//! One model's price list: by class, by size of the input, by feature, by service tier.
+//!
+//! Immutable: a list's version is the hash of what it says. Must not know how much of anything was used beyond what
+//! chooses a price; `billing/pricing.rs` multiplies.
+
+use crate::money::{Factor, Micro};
+use crate::usage::ServiceTier;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// µc per 1 000 000 tokens of each class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rates {
+    pub input: Micro,
+    pub cache_read: Micro,
+    pub cache_write_5m: Micro,
+    pub cache_write_1h: Micro,
+    pub output: Micro,
+}
+
+/// The rates of a whole request whose input, of all classes together, is larger than `above_input_tokens`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tier {
+    pub above_input_tokens: u64,
+    #[serde(flatten)]
+    pub rates: Rates,
+}
+
+/// What else has a price. A member that is left out has none of its own.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Features {
+    /// µc per 1 000 000 tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audio_input: Option<Micro>,
+    /// µc per 1 000 000 tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audio_output: Option<Micro>,
+    /// µc per 1 000 uses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub web_search: Option<Micro>,
+    /// What the tokens of a request cost that was served in another tier than the usual one, as a multiple.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub service_tier: BTreeMap<ServiceTier, Factor>,
+}
+
+/// A price list. Without tiers and features it reads and writes as it did before there were any.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Price {
+    pub version: String,
+    pub input: Micro,
+    pub cache_read: Micro,
+    pub cache_write_5m: Micro,
+    pub cache_write_1h: Micro,
+    pub output: Micro,
+    /// Strictly ascending.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tiers: Vec<Tier>,
+    #[serde(flatten)]
+    pub features: Features,
+}
+
+/// The rates of every input from `least` to `most` tokens, both included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    pub least: u64,
+    pub most: u64,
+    /// The tier's own threshold; `None`: the base prices.
+    pub above_input_tokens: Option<u64>,
+    pub rates: Rates,
+}
+
+impl Span {
+    /// How many tokens more, at least and at most, an input within this span has than `tokens`; `None` where it has fewer.
+    pub fn beside(&self, tokens: u64) -> Option<(u64, u64)> {
+        let most = if self.most == u64::MAX { u64::MAX } else { self.most.checked_sub(tokens)? };
+        Some((self.least.saturating_sub(tokens), most))
+    }
+}
+
+impl Price {
+    /// A flat list, in the order input, cache read, 5-minute and 1-hour cache write, output.
+    pub fn new([input, cache_read, cache_write_5m, cache_write_1h, output]: [Micro; 5]) -> Self {
+        let base = Rates { input, cache_read, cache_write_5m, cache_write_1h, output };
+        Self::list(base, Vec::new(), Features::default())
+    }
+
+    /// `tiers` are strictly ascending.
+    pub fn list(base: Rates, tiers: Vec<Tier>, features: Features) -> Self {
+        let Rates { input, cache_read, cache_write_5m, cache_write_1h, output } = base;
+        let version = version(&base, &tiers, &features);
+        Self { version, input, cache_read, cache_write_5m, cache_write_1h, output, tiers, features }
+    }
+
+    /// `version` is the hash of these prices.
+    pub fn is_version(&self, version: &str) -> bool {
+        self.version == version && self::version(&self.base(), &self.tiers, &self.features) == version
+    }
+
+    fn base(&self) -> Rates {
+        let Self { input, cache_read, cache_write_5m, cache_write_1h, output, .. } = *self;
+        Rates { input, cache_read, cache_write_5m, cache_write_1h, output }
+    }
+
+    /// Every input there can be, ascending, without a gap.
+    pub fn spans(&self) -> impl DoubleEndedIterator<Item = Span> + '_ {
+        let ends = |index: usize| self.tiers.get(index).map_or(u64::MAX, |next| next.above_input_tokens);
+        let base = Span { least: 0, most: ends(0), above_input_tokens: None, rates: self.base() };
+        let tiers = self.tiers.iter().enumerate().map(move |(index, tier)| Span {
+            least: tier.above_input_tokens.saturating_add(1),
+            most: ends(index.saturating_add(1)),
+            above_input_tokens: Some(tier.above_input_tokens),
+            rates: tier.rates,
+        });
+        std::iter::once(base).chain(tiers)
+    }
+
+    /// What an input of so many tokens, all classes together, is charged at.
+    pub fn span_of(&self, input_tokens: u64) -> Span {
+        let base = Span { least: 0, most: u64::MAX, above_input_tokens: None, rates: self.base() };
+        self.spans().find(|span| input_tokens <= span.most).unwrap_or(base)
+    }
+
+    /// The multiple for a tier; the usual one, and one without a price of its own, is 1.
+    pub fn factor(&self, tier: Option<ServiceTier>) -> Factor {
+        tier.and_then(|tier| self.features.service_tier.get(&tier)).copied().unwrap_or(Factor::ONE)
+    }
+}
+
+/// The hash of a list. What a list does not have is not in its text: so a flat one keeps the version it always had.
+fn version(base: &Rates, tiers: &[Tier], features: &Features) -> String {
+    let mut text = rates_text(base);
+    // Writing to a string cannot fail.
+    for Tier { above_input_tokens, rates } in tiers {
+        let _ = write!(text, "|above {above_input_tokens}:{}", rates_text(rates));
+    }
+    let Features { audio_input, audio_output, web_search, service_tier } = features;
+    for (name, price) in [("audio_input", audio_input), ("audio_output", audio_output), ("web_search", web_search)] {
+        if let Some(price) = price {
+            let _ = write!(text, "|{name} {price}");
+        }
+    }
+    for (name, factor) in service_tier {
+        let _ = write!(text, "|service_tier {name}:{factor}");
+    }
+    let digest = Sha256::digest(text.as_bytes());
+    digest.iter().take(8).fold(String::from("pv_"), |text, byte| text + &format!("{byte:02x}"))
+}
+
+fn rates_text(rates: &Rates) -> String {
+    let Rates { input, cache_read, cache_write_5m, cache_write_1h, output } = rates;
+    format!("{input}|{cache_read}|{cache_write_5m}|{cache_write_1h}|{output}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rates(prices: [i64; 5]) -> Rates {
+        let [input, cache_read, cache_write_5m, cache_write_1h, output] = prices.map(|price| Micro::new(price * 1_000));
+        Rates { input, cache_read, cache_write_5m, cache_write_1h, output }
+    }
+
+    fn tier(above_input_tokens: u64, scale: i64) -> Tier {
+        Tier { above_input_tokens, rates: rates([500, 50, 625, 1_000, 2_500].map(|price| price * scale)) }
+    }
+
+    fn base() -> Rates {
+        rates([500, 50, 625, 1_000, 2_500])
+    }
+
+    #[test]
+    fn a_flat_list_reads_and_hashes_as_it_always_did() {
+        let kept = r#"{"version":"pv_5889ada34c9ef2b3","input":"500","cache_read":"50","cache_write_5m":"625","cache_write_1h":"1000","output":"2500"}"#;
+        let price = Price::new([500, 50, 625, 1_000, 2_500].map(|credits| Micro::new(credits * 1_000_000)));
+        assert_eq!(serde_json::to_string(&price).unwrap(), kept);
+        let read: Price = serde_json::from_str(kept).unwrap();
+        assert_eq!(read, price);
+        assert!(read.is_version("pv_5889ada34c9ef2b3"));
+    }
+
+    #[test]
+    fn everything_that_a_list_says_is_in_its_version() {
+        let flex = ServiceTier::said("flex");
+        let feature = |change: fn(&mut Features)| {
+            let mut features = Features::default();
+            change(&mut features);
+            Price::list(base(), Vec::new(), features)
+        };
+        let some = Some(Micro::new(7));
+        let mut lists = vec![
+            Price::list(base(), Vec::new(), Features::default()),
+            Price::list(base(), vec![tier(10, 2)], Features::default()),
+            Price::list(base(), vec![tier(11, 2)], Features::default()),
+            Price::list(base(), vec![tier(10, 3)], Features::default()),
+            Price::list(base(), vec![tier(10, 2), tier(20, 3)], Features::default()),
+            feature(|features| features.audio_input = Some(Micro::new(7))),
+            feature(|features| features.audio_output = Some(Micro::new(7))),
+            feature(|features| features.web_search = Some(Micro::new(7))),
+            feature(|features| features.web_search = Some(Micro::new(8))),
+        ];
+        for factor in [1, 2] {
+            let service_tier = BTreeMap::from([(flex, Factor::of(Micro::new(factor)).unwrap())]);
+            lists.push(Price::list(
+                base(),
+                vec![tier(10, 2)],
+                Features { service_tier, web_search: some, ..Features::default() },
+            ));
+        }
+        let versions: std::collections::HashSet<_> = lists.iter().map(|list| list.version.clone()).collect();
+        assert_eq!(versions.len(), lists.len());
+        for list in &lists {
+            let kept: Price = serde_json::from_str(&serde_json::to_string(list).unwrap()).unwrap();
+            assert_eq!(kept, *list);
+            assert!(kept.is_version(&list.version) && !kept.is_version("pv_0000000000000000"));
+            let forged = Price { output: kept.output.plus(Micro::new(1)), ..kept };
+            assert!(!forged.is_version(&list.version));
+        }
+    }
+
+    #[test]
+    fn a_tier_begins_one_token_above_its_threshold() {
+        let price = Price::list(base(), vec![tier(200_000, 2), tier(500_000, 3)], Features::default());
+        for (tokens, above) in [
+            (0, None),
+            (200_000, None),
+            (200_001, Some(200_000)),
+            (500_000, Some(200_000)),
+            (500_001, Some(500_000)),
+            (u64::MAX, Some(500_000)),
+        ] {
+            let span = price.span_of(tokens);
+            assert_eq!(span.above_input_tokens, above, "{tokens}");
+            assert!((span.least..=span.most).contains(&tokens));
+        }
+        let ends: Vec<_> = price.spans().map(|span| (span.least, span.most)).collect();
+        assert_eq!(ends, [(0, 200_000), (200_001, 500_000), (500_001, u64::MAX)]);
+        let rates: Vec<_> = price.spans().map(|span| span.rates.output.get()).collect();
+        assert_eq!(rates, [2_500_000, 5_000_000, 7_500_000]);
+        let flat = Price::list(base(), Vec::new(), Features::default());
+        assert_eq!(flat.span_of(u64::MAX), Span { least: 0, most: u64::MAX, above_input_tokens: None, rates: base() });
+    }
+}

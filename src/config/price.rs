@@ -1,0 +1,132 @@
+//! A model's price list: the config's keys judged, and what they leave out filled in.
+//!
+//! Must not know how prices are applied.
+
+use super::{Judge, raw};
+use crate::catalog::{Features, Price, Rates, Tier};
+use crate::money::{Factor, Micro};
+use crate::protocol::Protocol;
+use crate::usage::ServiceTier;
+use std::collections::BTreeMap;
+
+/// The keys whose use a vendor of this protocol never counts.
+pub fn misplaced(protocol: Protocol, price: &raw::Price) -> Vec<&'static str> {
+    let keys = [
+        ("audio_input", price.audio_input.is_some(), Protocol::Chat),
+        ("audio_output", price.audio_output.is_some(), Protocol::Chat),
+        ("web_search", price.web_search.is_some(), Protocol::Messages),
+    ];
+    keys.into_iter().filter(|(_, given, of)| *given && *of != protocol).map(|(name, ..)| name).collect()
+}
+
+/// What requests for the usual tier call it, and what its vendors do: it has the base prices.
+const USUAL_TIERS: [&str; 4] = ["auto", "default", "standard", "standard_only"];
+
+impl Judge {
+    pub(super) fn price(&mut self, key: &str, price: &raw::Price, context_tokens: u64) -> Option<Price> {
+        let at = |name: &str| format!("{key}.{name}");
+        let (input, output) = (self.amount(&at("input"), &price.input), self.amount(&at("output"), &price.output));
+        let cache_read = self.amount_or(&at("cache_read"), price.cache_read.as_ref(), input);
+        let cache_write_5m = self.amount_or(&at("cache_write_5m"), price.cache_write_5m.as_ref(), input);
+        let cache_write_1h = self.amount_or(&at("cache_write_1h"), price.cache_write_1h.as_ref(), cache_write_5m);
+        let base = rates([input, cache_read, cache_write_5m, cache_write_1h, output]);
+        let tiers = self.price_tiers(&at("tiers"), price.tiers.as_deref(), base, context_tokens);
+        let mut feature = |name: &str, text: &Option<raw::Decimal>| match text {
+            Some(text) => self.amount(&at(name), text).map(Some),
+            None => Some(None),
+        };
+        let audio_input = feature("audio_input", &price.audio_input);
+        let audio_output = feature("audio_output", &price.audio_output);
+        let web_search = feature("web_search", &price.web_search);
+        let service_tier = self.service_tiers(&at("service_tier"), &price.service_tier);
+        let (audio_input, audio_output, web_search) = (audio_input?, audio_output?, web_search?);
+        let features = Features { audio_input, audio_output, web_search, service_tier: service_tier? };
+        Some(Price::list(base?, tiers?, features))
+    }
+
+    fn amount_or(&mut self, key: &str, text: Option<&raw::Decimal>, default: Option<Micro>) -> Option<Micro> {
+        match text {
+            Some(text) => self.amount(key, text),
+            None => default,
+        }
+    }
+
+    fn price_tiers(
+        &mut self,
+        key: &str,
+        tiers: Option<&[raw::PriceTier]>,
+        base: Option<Rates>,
+        context_tokens: u64,
+    ) -> Option<Vec<Tier>> {
+        if tiers.is_some_and(<[_]>::is_empty) {
+            self.fault(key, "must hold a tier, or be left out");
+        }
+        let mut judged = Vec::new();
+        let mut before = 0;
+        for (index, tier) in tiers.unwrap_or_default().iter().enumerate() {
+            let key = format!("{key}[{index}]");
+            let above = tier.above_input_tokens;
+            if above <= before {
+                let message = format!("{above} is not above {before}: the tiers must ascend");
+                self.fault(format!("{key}.above_input_tokens"), message);
+            } else if above >= context_tokens {
+                let message = format!("{above} is not below context_tokens, which is {context_tokens}");
+                self.fault(format!("{key}.above_input_tokens"), message);
+            }
+            before = before.max(above);
+            judged.push(self.price_tier(&key, tier, base));
+        }
+        judged.into_iter().collect()
+    }
+
+    fn price_tier(&mut self, key: &str, tier: &raw::PriceTier, base: Option<Rates>) -> Option<Tier> {
+        let classes = [&tier.input, &tier.cache_read, &tier.cache_write_5m, &tier.cache_write_1h, &tier.output];
+        if classes.iter().all(|class| class.is_none()) {
+            self.fault(key, "changes no price");
+        }
+        let mut read = |name: &str, text: &Option<raw::Decimal>, below: fn(&Rates) -> Micro| {
+            self.amount_or(&format!("{key}.{name}"), text.as_ref(), base.as_ref().map(below))
+        };
+        let rates = rates([
+            read("input", &tier.input, |below| below.input),
+            read("cache_read", &tier.cache_read, |below| below.cache_read),
+            read("cache_write_5m", &tier.cache_write_5m, |below| below.cache_write_5m),
+            read("cache_write_1h", &tier.cache_write_1h, |below| below.cache_write_1h),
+            read("output", &tier.output, |below| below.output),
+        ]);
+        Some(Tier { above_input_tokens: tier.above_input_tokens, rates: rates? })
+    }
+
+    fn service_tiers(
+        &mut self,
+        key: &str,
+        tiers: &BTreeMap<String, raw::Decimal>,
+    ) -> Option<BTreeMap<ServiceTier, Factor>> {
+        let mut read = |(name, text): (&String, &raw::Decimal)| {
+            let key = format!("{key}.{name}");
+            let tier = ServiceTier::listed(name).filter(|_| !USUAL_TIERS.contains(&name.as_str()));
+            if tier.is_none() {
+                let usual = USUAL_TIERS.join(", ");
+                self.fault(key.as_str(), format!("must be 1 to 23 of a-z, 0-9, _ and -, and none of {usual}"));
+            }
+            let factor = self.amount(&key, text).map(Factor::of);
+            if factor == Some(None) {
+                self.fault(key, "must be above 0 and at most 1000");
+            }
+            Some((tier?, factor??))
+        };
+        let judged: Vec<_> = tiers.iter().map(&mut read).collect();
+        judged.into_iter().collect()
+    }
+}
+
+/// In the order of a price list.
+fn rates([input, cache_read, cache_write_5m, cache_write_1h, output]: [Option<Micro>; 5]) -> Option<Rates> {
+    Some(Rates {
+        input: input?,
+        cache_read: cache_read?,
+        cache_write_5m: cache_write_5m?,
+        cache_write_1h: cache_write_1h?,
+        output: output?,
+    })
+}

@@ -1,0 +1,89 @@
+//! The name of a vendor's service tier, in the vendor's own word.
+//!
+//! It must not know which tiers there are: the price list does.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+
+/// So small that it is copied with the usage it belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceTier {
+    /// ASCII, zeros after its end.
+    letters: [u8; ServiceTier::LETTERS_MAX],
+}
+
+impl ServiceTier {
+    /// The longest name that is told from all others.
+    pub const LETTERS_MAX: usize = 24;
+
+    /// What a vendor or a caller says. A letter that no price list has becomes `?`, and what is longer than any name
+    /// is cut: neither can then be mistaken for one that has a price.
+    pub fn said(word: &str) -> Self {
+        let mut letters = [0; Self::LETTERS_MAX];
+        for (letter, byte) in letters.iter_mut().zip(word.bytes()) {
+            *letter = if is_letter(byte) { byte } else { b'?' };
+        }
+        Self { letters }
+    }
+
+    /// The name of a tier in a price list: `None` unless it is 1 to 23 of `a`–`z`, `0`–`9`, `_` and `-`.
+    pub fn listed(name: &str) -> Option<Self> {
+        let fits = (1..Self::LETTERS_MAX).contains(&name.len());
+        (fits && name.bytes().all(is_letter)).then(|| Self::said(name))
+    }
+
+    fn as_str(&self) -> &str {
+        let end = self.letters.iter().position(|letter| *letter == 0).unwrap_or(Self::LETTERS_MAX);
+        self.letters.get(..end).and_then(|letters| std::str::from_utf8(letters).ok()).unwrap_or_default()
+    }
+}
+
+fn is_letter(byte: u8) -> bool {
+    matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-')
+}
+
+impl fmt::Display for ServiceTier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for ServiceTier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.as_str())
+    }
+}
+
+impl Serialize for ServiceTier {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for ServiceTier {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        Ok(Self::said(&name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_list_can_hold_is_no_listed_name() {
+        let longest = "a".repeat(23);
+        assert_eq!(ServiceTier::listed(&longest).map(|tier| tier.to_string()), Some(longest.clone()));
+        for no in ["", "Priority", "a b", "ä", "a\0", &format!("{longest}a")] {
+            assert_eq!(ServiceTier::listed(no), None, "{no:?}");
+            let said = ServiceTier::said(no);
+            assert!(ServiceTier::listed(&said.to_string()).is_none(), "{said:?}");
+        }
+        let listed = ServiceTier::listed("on_demand-2").unwrap();
+        assert_eq!((listed, listed.to_string()), (ServiceTier::said("on_demand-2"), "on_demand-2".into()));
+        assert_ne!(listed, ServiceTier::said("on_demand-2\0"));
+        let json = serde_json::to_string(&listed).unwrap();
+        assert_eq!((json.as_str(), serde_json::from_str(&json).ok()), ("\"on_demand-2\"", Some(listed)));
+    }
+}
