@@ -83,6 +83,11 @@ impl Hold {
         pricing::within(self.at_tier(usage), &self.opening.model.price, self.amount())
     }
 
+    /// Whether it pays for all of `usage`.
+    pub fn covers(&self, usage: Usage) -> bool {
+        pricing::cost(&self.at_tier(usage), &self.opening.model.price) <= self.amount()
+    }
+
     /// The receipt names the tier that is billed, whatever was told.
     pub(super) fn at_tier(&self, usage: Usage) -> Usage {
         Usage { service_tier: self.tier.billed(usage.service_tier, &self.opening.model.price), ..usage }

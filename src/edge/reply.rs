@@ -365,8 +365,7 @@ fn stream(billing: &Billing, call: &mut Call, piece: &[u8], end: bool) -> Result
 fn past_hold(model: &Model, hold: Option<&Hold>, body_bytes: u64, so_far: &Counted) -> Option<Usage> {
     let hold = hold.filter(|_| !model.vendor.official)?;
     let Counted { usage, learned, generated_bytes, .. } = *so_far;
-    let certain = Usage::at_least(learned, generated_bytes);
-    if hold.bears(certain) == certain {
+    if hold.covers(Usage::at_least(learned, generated_bytes)) {
         return None;
     }
     Some(hold.bears(usage.unwrap_or_else(|| Usage::estimated(learned, body_bytes, generated_bytes))))

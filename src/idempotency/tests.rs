@@ -118,6 +118,7 @@ fn the_ledger_decides_what_became_of_a_dead_process() {
     assert_eq!(of.0.db.left_running(&[]).unwrap().len(), 4);
     // It dies: nothing of it is dropped, and its lock goes with its files.
     std::mem::forget((left, held));
+    std::fs::remove_file(dir.path().join("serving.lock")).unwrap();
     let boot = before.boot().to_owned();
     let journal = dir.path().join("journal").join(&boot);
     let copy = tempfile::tempdir().unwrap();

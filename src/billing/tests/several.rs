@@ -66,7 +66,8 @@ fn a_successor_sees_what_its_predecessor_holds_and_gets_it_as_that_ends() {
     settle_all(&old, held);
     settle_all(&new, mine);
     old.finish();
-    wait_for("all", || balance(&new) == "0.5 held 0 available 0.5");
+    wait_for("all", || new.receipts(ACCOUNT, None, 100).unwrap().len() == 11);
+    assert_eq!(balance(&new), "0.5 held 0 available 0.5");
     assert_sound(&new, 10);
 }
 
