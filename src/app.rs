@@ -6,7 +6,7 @@ use crate::account::{self, Accounts};
 use crate::admin;
 use crate::billing::{self, Billing};
 use crate::clock;
-use crate::config::{self, Settings};
+use crate::config::{self, Limits, Settings};
 use crate::edge::Gateway;
 use crate::idempotency::Idempotency;
 use crate::sidecar;
@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// How a process takes up its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +40,10 @@ pub enum Start {
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
 /// How often the sidecar looks whether it has a successor.
 const SUCCESSION_LOOK: Duration = Duration::from_millis(250);
+/// How long nothing must have been asked before a process that has handed over ends.
+const LATE_REQUESTS: Duration = Duration::from_secs(3);
+/// How long a successor may take from getting the right to serve to asking for the sockets.
+const SUCCESSOR_READY: Duration = Duration::from_secs(60);
 /// Connections to vendors that are kept for reuse.
 const UPSTREAM_POOL: usize = 1_024;
 /// Connections that wait to be accepted by the sidecar.
@@ -115,7 +119,8 @@ fn edge_server(settings: &Settings, gateway: Gateway, start: Start) -> anyhow::R
         threads,
         upgrade_sock,
         upstream_keepalive_pool_size: UPSTREAM_POOL,
-        grace_period_seconds: Some(settings.limits.drain_seconds),
+        // The watch ends the process before: Pingora would drop what still runs.
+        grace_period_seconds: Some(settings.limits.total_seconds.saturating_add(settings.limits.drain_seconds)),
         graceful_shutdown_timeout_seconds: Some(1),
         // Every endpoint once, and one repeat on a fresh connection: `edge/upstream.rs` decides.
         max_retries: usize::try_from(settings.limits.attempts).unwrap_or(1).saturating_add(1),
@@ -239,13 +244,8 @@ fn start_watch(life: Life) -> anyhow::Result<()> {
         while !life.draining.load(Ordering::Acquire) && !life.succeeded.load(Ordering::Acquire) {
             std::thread::sleep(DRAIN_LOOK);
         }
-        let began = Instant::now();
-        let limit = Duration::from_secs(settings.limits.drain_seconds);
-        while life.in_flight.load(Ordering::Acquire) > 0 && began.elapsed() < limit {
-            std::thread::sleep(DRAIN_LOOK);
-        }
-        let cut = life.in_flight.load(Ordering::Acquire);
-        log::info!("drained in {:?}, {cut} requests cut", began.elapsed());
+        let cut = life.wait_for_requests(&settings.limits);
+        log::info!("done with all but {cut} requests, which are cut");
         finish(&life.billing)
     })?;
     Ok(())
@@ -276,7 +276,8 @@ impl ShutdownSignalWatch for Life {
                 _ = term.recv() => break,
                 _ = int.recv() => break,
                 _ = quit.recv() => {
-                    if self.hand_over() {
+                    if self.hand_over().await {
+                        self.drain_when_told(term, int);
                         return ShutdownSignal::GracefulUpgrade;
                     }
                 }
@@ -290,10 +291,62 @@ impl ShutdownSignalWatch for Life {
 }
 
 impl Life {
-    /// Gives up the right to admit, so that a successor can begin; false where that failed and all stays as it was.
-    fn hand_over(&self) -> bool {
+    /// Waits until nothing runs, for as long as it may: what a successor has left here may take its whole time, unless
+    /// this process is told to end. Returns how many requests still run.
+    fn wait_for_requests(&self, limits: &Limits) -> usize {
+        let (drain, total) = (Duration::from_secs(limits.drain_seconds), Duration::from_secs(limits.total_seconds));
+        let began = Instant::now();
+        let (mut quiet_since, mut told_at) = (Instant::now(), None);
+        loop {
+            let (running, now) = (self.in_flight.load(Ordering::Acquire), Instant::now());
+            let draining = self.draining.load(Ordering::Acquire);
+            if running > 0 {
+                quiet_since = now;
+            }
+            // After a hand-over a connection that was just accepted may still be about to ask.
+            let quiet_for = if draining { Duration::ZERO } else { LATE_REQUESTS };
+            let told_at = if draining { *told_at.get_or_insert(now) } else { began };
+            let is_over = told_at.elapsed() >= if draining { drain } else { total };
+            if is_over || running == 0 && quiet_since.elapsed() >= quiet_for {
+                return running;
+            }
+            std::thread::sleep(DRAIN_LOOK);
+        }
+    }
+
+    /// Gives up the right to admit, so that a successor can begin. True once that asks for the listening sockets; where
+    /// none waits, or it does not come so far, this process goes on.
+    async fn hand_over(&self) -> bool {
+        let socket = self.settings.load().data_dir.join("upgrade.sock");
+        // One that an earlier upgrade left is nobody's.
+        let _ = std::fs::remove_file(&socket);
+        if let Err(error) = self.billing.hand_over() {
+            log::error!("{error}; this process goes on");
+            return false;
+        }
         log::info!("handing over to a successor");
-        self.billing.hand_over().inspect_err(|error| log::error!("{error}; this process goes on")).is_ok()
+        let began = Instant::now();
+        while began.elapsed() < SUCCESSOR_READY {
+            if socket.exists() {
+                return true;
+            }
+            tokio::time::sleep(DRAIN_LOOK).await;
+        }
+        log::error!("the successor did not ask for the listening sockets; this process goes on");
+        false
+    }
+
+    /// Pingora asks for signals no more once it hands over: whoever wants the process to end is heard here.
+    fn drain_when_told(&self, mut term: Signal, mut int: Signal) {
+        let draining = Arc::clone(&self.draining);
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+            log::info!("told to end: what still runs has the drain's time");
+            draining.store(true, Ordering::Release);
+        });
     }
 
     /// Returns once a successor has taken over.

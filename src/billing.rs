@@ -133,7 +133,10 @@ impl Billing {
     /// # Errors
     /// As [`Billing::serve`]; the predecessor did not hand over.
     pub fn succeed(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
-        Self::serve_with(data_dir, limits, Settler::start, UPGRADE_PATIENCE)
+        let announced = owner::announce(data_dir)?;
+        let billing = Self::serve_with(data_dir, limits, Settler::start, UPGRADE_PATIENCE);
+        drop(announced);
+        billing
     }
 
     /// As [`Billing::serve`], but nothing reaches the ledger by itself: every turn of the settler is a call of
@@ -164,7 +167,7 @@ impl Billing {
         enter_left_behind(&ledger, data_dir, &ledger.boots()?)?;
         let journal = Arc::new(Journal::begin(data_dir, limits.journal_segment_bytes, limits.journal_reserve_bytes)?);
         let mut mirror = HeldMirror::open(data_dir)?;
-        mirror.forget_boots(&journal::live_boots(data_dir))?;
+        mirror.forget_boots(&journal::live_boots(data_dir)?)?;
         let holds = Arc::new(Holds::new(journal.boot()));
         let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
         // Every open request ends once: with admission stopped at `journal_pending`, this can never be full.
@@ -334,7 +337,10 @@ impl Billing {
     }
 
     /// Processes of whose requests the ledger may not know the end yet, this one among them.
-    pub fn boots_not_replayed(&self) -> Vec<String> {
+    ///
+    /// # Errors
+    /// It cannot be told.
+    pub fn boots_not_replayed(&self) -> Result<Vec<String>, StoreError> {
         journal::boots(&self.0.data_dir)
     }
 
@@ -457,10 +463,10 @@ fn decide(
 /// Brings the journals of dead processes into the ledger, then forgets what those among `known` had set aside.
 fn enter_left_behind(ledger: &Ledger, data_dir: &Path, known: &[String]) -> Result<(), StoreError> {
     replay_left_behind(ledger, data_dir)?;
-    // Looked at after `known` was: who is not among the living now is dead.
-    let live = journal::live_boots(data_dir);
-    let dead: Vec<_> = known.iter().filter(|boot| !live.contains(boot)).cloned().collect();
-    if dead.is_empty() { Ok(()) } else { ledger.forget_boots(&dead) }
+    // Who has a journal lives, or is not entered yet; looked at after `known` was.
+    let with_journal = journal::boots(data_dir)?;
+    let gone: Vec<_> = known.iter().filter(|boot| !with_journal.contains(boot)).cloned().collect();
+    if gone.is_empty() { Ok(()) } else { ledger.forget_boots(&gone) }
 }
 
 /// Brings the journals of dead processes into the ledger.

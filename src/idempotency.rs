@@ -98,10 +98,10 @@ impl Idempotency {
     ) -> Result<Self, StoreError> {
         let (inner, keep_ms) = (Self::open(data_dir, billing)?, keep_ms(&settings.load().limits));
         inner.resolve_left(billing, now_ms.saturating_add(keep_ms))?;
-        let service = inner.clone();
+        let (service, billing) = (inner.clone(), billing.clone());
         std::thread::Builder::new()
             .name("idempotency".into())
-            .spawn(move || service.tidy(&settings))
+            .spawn(move || service.tidy(&billing, &settings))
             .map_err(|source| StoreError::io("start the idempotency thread", source))?;
         Ok(inner)
     }
@@ -115,7 +115,7 @@ impl Idempotency {
     /// Of each request that a dead process was answering: done without an answer where it was debited, else as if it
     /// had never been asked. Requests of processes whose journal is not replayed stay as they are.
     fn resolve_left(&self, billing: &Billing, expires_at_ms: i64) -> Result<(), StoreError> {
-        for (account, request_id) in self.0.db.left_running(&billing.boots_not_replayed())? {
+        for (account, request_id) in self.0.db.left_running(&billing.boots_not_replayed()?)? {
             if billing.was_debited(&account, &request_id)? {
                 log::warn!("request {request_id} was debited, and its answer is lost: its idempotency key is spent");
                 self.0.db.done(&request_id, None, expires_at_ms)?;
@@ -161,12 +161,14 @@ impl Idempotency {
         })
     }
 
-    fn tidy(&self, settings: &ArcSwap<Settings>) {
+    fn tidy(&self, billing: &Billing, settings: &ArcSwap<Settings>) {
         let mut tick = 0_u32;
         loop {
             std::thread::sleep(TICK);
             tick = tick.wrapping_add(1);
-            let mut outcome = self.write_unwritten();
+            let expires_at_ms = clock::now_ms().saturating_add(keep_ms(&settings.load().limits));
+            // A predecessor may have died after it handed over.
+            let mut outcome = self.write_unwritten().and(self.resolve_left(billing, expires_at_ms));
             if tick.is_multiple_of(TICKS_TO_CLEAN) {
                 let limits = &settings.load().limits;
                 let room = Room { entries: limits.idempotency_entries, bytes: limits.idempotency_store_bytes };

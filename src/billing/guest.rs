@@ -8,12 +8,11 @@
 use super::holds::{Refused, Standing};
 use super::journal::{self, Place};
 use super::pricing::Quote;
-use super::{Billing, Hold, Opening, Serving, decide, owner};
+use super::{Billing, Hold, Opening, Serving, decide, enter_left_behind, owner};
 use crate::money::Parts;
 use crate::store::StoreError;
 use crate::store::holds::HeldMirror;
 use crate::store::ledger::{self, Account, Change, Claim, Posted};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long the process that admits may take to tell what it holds: it does so every 20 ms.
@@ -27,9 +26,16 @@ impl Billing {
     /// serve gets it. What runs is finished and settled as before; new requests are admitted as a guest's.
     ///
     /// # Errors
-    /// The ledger cannot be written; this process goes on as it was.
+    /// No successor waits, or the ledger cannot be written; this process goes on as it was.
     pub fn hand_over(&self) -> Result<(), StoreError> {
         let Some(serving) = &self.0.serving else { return Ok(()) };
+        if self.is_guest() {
+            return Ok(());
+        }
+        if !owner::has_successor(&self.0.data_dir)? {
+            let message = "no successor waits: begin one with --upgrade before this process gets SIGQUIT";
+            return Err(StoreError::Refused(message.into()));
+        }
         serving.holds.hand_over(&self.0.ledger)?;
         drop(serving.owner.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
         Ok(())
@@ -83,14 +89,15 @@ impl Billing {
         if self.0.ledger.knows(change)? {
             return self.0.ledger.change(change, "", told);
         }
+        let told_before = told()?;
         let place = Place::begin(&self.0.data_dir)?;
         let judge = |row: Account| {
             let standing = Standing::of(row, Parts::default(), Parts::default(), 0, change.at_ms);
             ledger::bear(change, standing.available)
         };
-        let claimed = self.0.ledger.set_aside(&place.boot, account, &told()?, judge);
+        let claimed = self.0.ledger.set_aside(&place.boot, account, &told_before, judge);
         let posted = claimed.and_then(|parts| {
-            ask(&self.0.data_dir)
+            self.ask()
                 .and_then(|()| self.0.ledger.change(change, &place.boot, told))
                 .inspect_err(|_| drop(self.0.ledger.release_claim(&place.boot, account, parts)))
         });
@@ -101,7 +108,7 @@ impl Billing {
 
     /// Whether the account bears all claims beside what the process that admits held when it is asked now.
     fn is_borne(&self, account: &str) -> Result<bool, StoreError> {
-        ask(&self.0.data_dir)?;
+        self.ask()?;
         self.0.ledger.bears_claims(account, &self.told_by_others(account)?)
     }
 
@@ -114,9 +121,30 @@ impl Billing {
         }
     }
 
+    /// Has the process that admits tell what it holds. Where there is none, what the last one had settled is entered
+    /// before anybody takes it for free.
+    fn ask(&self) -> Result<(), StoreError> {
+        let (ledger, data_dir) = (&self.0.ledger, &self.0.data_dir);
+        let mirror = HeldMirror::open(data_dir)?;
+        let question = mirror.ask()?;
+        let began = Instant::now();
+        loop {
+            if !owner::is_taken(data_dir)? {
+                return enter_left_behind(ledger, data_dir, &ledger.boots()?);
+            }
+            if mirror.questions()?.0 >= question {
+                return Ok(());
+            }
+            if began.elapsed() > ANSWER_WITHIN {
+                return Err(StoreError::Unusable("the gateway that serves does not tell what it holds".into()));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
     /// What living processes other than this one tell that they hold of the account.
     pub(super) fn told_by_others(&self, account: &str) -> Result<Vec<Claim>, StoreError> {
-        let live = journal::live_boots(&self.0.data_dir);
+        let live = journal::live_boots(&self.0.data_dir)?;
         let told = HeldMirror::open(&self.0.data_dir)?.of(account)?;
         Ok(told.into_iter().filter(|claim| claim.boot != self.boot() && live.contains(&claim.boot)).collect())
     }
@@ -126,21 +154,4 @@ impl From<StoreError> for Refused {
     fn from(error: StoreError) -> Self {
         Self::Unavailable(error.to_string())
     }
-}
-
-/// Has the process that admits tell what it holds. Where there is none, whoever comes next begins with the claims.
-fn ask(data_dir: &Path) -> Result<(), StoreError> {
-    if !owner::is_taken(data_dir) {
-        return Ok(());
-    }
-    let mirror = HeldMirror::open(data_dir)?;
-    let question = mirror.ask()?;
-    let began = Instant::now();
-    while mirror.questions()?.0 < question && owner::is_taken(data_dir) {
-        if began.elapsed() > ANSWER_WITHIN {
-            return Err(StoreError::Unusable("the gateway that serves does not tell what it holds".into()));
-        }
-        std::thread::sleep(LOOK);
-    }
-    Ok(())
 }

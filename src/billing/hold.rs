@@ -119,12 +119,12 @@ impl Hold {
         let billing = self.billing.clone();
         let Some(serving) = &billing.0.serving else { return Ok(Micro::ZERO) };
         let account = &self.opening.account;
-        let Resolved { taken, writeoff, freed } =
-            serving.holds.resolve(&billing.0.ledger, account, self.parts, cost, now_ms);
+        let resolved = serving.holds.resolve(&billing.0.ledger, account, self.parts, cost, now_ms);
+        let Resolved { taken, writeoff, freed } = resolved;
         serving.open.fetch_sub(1, Ordering::Relaxed);
         METRICS.open_holds.dec();
         let Some(opened_in) = self.opened_in.take() else {
-            billing.give_claim_back(account, self.parts);
+            billing.give_claim_back(account, freed);
             return Ok(Micro::ZERO);
         };
         let record = Record::End(self.ending(taken, writeoff, usage, outcome, estimated, now_ms));
@@ -140,11 +140,10 @@ impl Hold {
             }
             Err(error) => {
                 METRICS.ledger_error("journal_write");
-                serving.holds.unsettle(account, taken);
+                let freed = serving.holds.unsettle(&billing.0.ledger, account, &resolved);
                 // The ledger learns of it without the journal, in which a replay would find the same: open, and no end.
                 let (nothing, interrupted) = (Parts::default(), Outcome::Interrupted);
                 let ending = self.ending(nothing, Micro::ZERO, Usage::default(), interrupted, false, now_ms);
-                let freed = if billing.is_guest() { self.parts } else { Parts::ZERO };
                 serving.settler.give(Settlement { ending, freed, journalled_in: [Arc::clone(&opened_in), opened_in] });
                 Err(error)
             }

@@ -3,7 +3,7 @@
 //! The rule of admission: `balance = posted − (settled − applied)`, `available = balance − held`. `posted` and
 //! `applied` come out of the ledger as one snapshot, `settled` and `held` are steady under the account's lock; so the
 //! sum is exact at every moment, whatever the settler is just committing, and no lock is held across a commit.
-//! Holds die with the process, which is the only one that could have served them. What other processes have claimed
+//! Holds die with the process; one that hands over turns them into claims. What other processes have claimed
 //! (`billing/guest.rs`) is in the same snapshot, and counts as held. Must not know prices.
 
 use crate::money::{Micro, Parts};
@@ -164,12 +164,18 @@ impl Holds {
         Resolved { taken, writeoff: cost.minus(taken.total()), freed: if is_guest { held } else { taken } }
     }
 
-    /// Takes back what [`Holds::resolve`] settled, where it could not be journalled.
-    pub fn unsettle(&self, account: &str, taken: Parts) {
+    /// Takes back what [`Holds::resolve`] settled, where it could not be journalled. Returns what is no longer claimed of
+    /// it, should this process be a guest.
+    pub fn unsettle(&self, ledger: &Ledger, account: &str, resolved: &Resolved) -> Parts {
         if let Some(open) = self.shard(account).get_mut(account) {
-            open.settled = open.settled.minus(taken);
+            open.settled = open.settled.minus(resolved.taken);
             open.unmirrored = true;
+            // Under the lock: a hand-over that comes later finds nothing of it.
+            if ledger.is_guest() {
+                return resolved.freed;
+            }
         }
+        Parts::ZERO
     }
 
     /// The account's standing; `None` where it is not open.
@@ -183,13 +189,14 @@ impl Holds {
         Ok(row.map(|row| Standing::of(row, open.held, open.settled, open.requests, now_ms)))
     }
 
-    /// True where the account has no request open and nothing settled that the ledger lacks: a lapse may be posted.
+    /// True where the account has no request open, in this process or a guest, and nothing settled that the ledger lacks:
+    /// a lapse may be posted.
     pub fn is_quiet(&self, ledger: &Ledger, account: &str) -> Result<bool, StoreError> {
         let shard = self.shard(account);
-        let Some(open) = shard.get(account) else { return Ok(true) };
-        let row = ledger.account(account, &self.boot)?;
-        let applied = row.map(|row| Parts { paid: row.applied_paid, trial: row.applied_trial });
-        Ok(open.requests == 0 && applied == Some(open.settled))
+        let open = shard.get(account).copied().unwrap_or_default();
+        let Some(row) = ledger.account(account, &self.boot)? else { return Ok(true) };
+        let applied = Parts { paid: row.applied_paid, trial: row.applied_trial };
+        Ok(open.requests == 0 && applied == open.settled && !row.claimed_trial.is_positive())
     }
 
     /// Runs `work` while nothing can be held or settled for the account, with what this process claims of it. `None` where
@@ -212,6 +219,7 @@ impl Holds {
         let shards: Vec<_> =
             self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner)).collect();
         let all = shards.iter().flat_map(|shard| shard.iter());
+        let all = all.filter(|(_, open)| open.held != Parts::ZERO || open.settled != Parts::ZERO);
         let held: Vec<_> = all.map(|(account, open)| (account.to_string(), self.claim(open))).collect();
         ledger.hand_over(&self.boot, &held)
     }

@@ -317,13 +317,25 @@ fn decode(line: &[u8]) -> Option<Record> {
 }
 
 /// Boots that have a journal: their processes live, or what they left is not replayed.
-pub fn boots(data_dir: &Path) -> Vec<String> {
-    folders(data_dir).into_iter().map(|(boot, _)| boot).collect()
+///
+/// # Errors
+/// It cannot be told.
+pub fn boots(data_dir: &Path) -> Result<Vec<String>, StoreError> {
+    Ok(folders(data_dir)?.into_iter().map(|(boot, _)| boot).collect())
 }
 
 /// Boots whose processes live, told by their locks.
-pub fn live_boots(data_dir: &Path) -> Vec<String> {
-    folders(data_dir).into_iter().filter(|(_, dir)| matches!(claim(dir), Ok(None))).map(|(boot, _)| boot).collect()
+///
+/// # Errors
+/// It cannot be told: nobody is to be taken for dead then.
+pub fn live_boots(data_dir: &Path) -> Result<Vec<String>, StoreError> {
+    let mut live = Vec::new();
+    for (boot, dir) in folders(data_dir)? {
+        if matches!(try_claim(&dir)?, Claimed::Living) {
+            live.push(boot);
+        }
+    }
+    Ok(live)
 }
 
 /// Claims the journals of dead processes, the oldest first. They stay claimed until dropped.
@@ -332,39 +344,61 @@ pub fn live_boots(data_dir: &Path) -> Vec<String> {
 /// A folder cannot be read or locked.
 pub fn left_behind(data_dir: &Path) -> Result<Vec<Left>, StoreError> {
     let mut left = Vec::new();
-    for (boot, dir) in folders(data_dir) {
-        let mut claimed = None;
+    for (boot, dir) in folders(data_dir)? {
         // A command that looks for living processes holds a lock for a moment: one refusal is no proof of life.
         for _ in 0..3 {
-            claimed = claim(&dir).map_err(|source| StoreError::io("claim a journal left behind", source))?;
-            if claimed.is_some() {
-                break;
+            match try_claim(&dir)? {
+                Claimed::Living => std::thread::sleep(Duration::from_millis(3)),
+                Claimed::Gone => break,
+                Claimed::Left(lock) => {
+                    left.push(Left { dir, boot, lock });
+                    break;
+                }
             }
-            std::thread::sleep(Duration::from_millis(3));
         }
-        left.extend(claimed.map(|lock| Left { dir, boot, lock }));
     }
     Ok(left)
 }
 
-fn folders(data_dir: &Path) -> Vec<(String, PathBuf)> {
-    let entries = std::fs::read_dir(data_dir.join("journal")).into_iter().flatten().flatten();
-    let mut folders: Vec<_> = entries
-        .filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b"."))
-        .filter(|entry| entry.path().join(LOCK).exists())
-        .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
-        .collect();
+fn folders(data_dir: &Path) -> Result<Vec<(String, PathBuf)>, StoreError> {
+    let failed = |source| StoreError::io("look for journals", source);
+    let entries = match std::fs::read_dir(data_dir.join("journal")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let mut folders = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        let is_named = !entry.file_name().as_encoded_bytes().starts_with(b".");
+        if is_named && entry.path().join(LOCK).exists() {
+            folders.extend(entry.file_name().into_string().ok().map(|boot| (boot, entry.path())));
+        }
+    }
     folders.sort();
-    folders
+    Ok(folders)
 }
 
-/// The folder's lock, or `None` where a living process holds it.
-fn claim(dir: &Path) -> io::Result<Option<File>> {
-    let file = open_lock(dir)?;
+/// What a look at a folder's lock finds.
+enum Claimed {
+    /// A process holds it, or another one looks at this moment.
+    Living,
+    /// Its process is gone: nobody else has it while this is held.
+    Left(File),
+    /// The folder was just removed.
+    Gone,
+}
+
+fn try_claim(dir: &Path) -> Result<Claimed, StoreError> {
+    let failed = |source| StoreError::io("look at a journal's lock", source);
+    // Never created here: a folder that is being removed must stay empty.
+    let file = match OpenOptions::new().write(true).open(dir.join(LOCK)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Claimed::Gone),
+        file => file.map_err(failed)?,
+    };
     match file.try_lock() {
-        Ok(()) => Ok(Some(file)),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(error)) => Err(error),
+        Ok(()) => Ok(Claimed::Left(file)),
+        Err(TryLockError::WouldBlock) => Ok(Claimed::Living),
+        Err(TryLockError::Error(error)) => Err(failed(error)),
     }
 }
 
@@ -410,12 +444,12 @@ impl Left {
 /// # Errors
 /// A running process owns it, or it cannot be locked.
 pub fn claim_left(dir: &Path) -> Result<Left, StoreError> {
-    let failed = |source| StoreError::io("claim a journal", source);
-    if !dir.join(LOCK).exists() {
-        return Err(StoreError::Unusable(format!("{} is not a journal folder", dir.display())));
-    }
-    let lock = claim(dir).map_err(failed)?;
-    let lock = lock.ok_or_else(|| StoreError::Unusable(format!("{} is in use by a running gateway", dir.display())))?;
+    let unusable = |what: &str| Err(StoreError::Unusable(format!("{} is {what}", dir.display())));
+    let lock = match try_claim(dir)? {
+        Claimed::Left(lock) => lock,
+        Claimed::Living => return unusable("in use by a running gateway"),
+        Claimed::Gone => return unusable("not a journal folder"),
+    };
     let boot = dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     Ok(Left { dir: dir.to_owned(), boot, lock })
 }
@@ -427,7 +461,7 @@ pub fn claim_left(dir: &Path) -> Result<Left, StoreError> {
 pub fn copy(from: &Path, to: &Path) -> Result<usize, StoreError> {
     let failed = |source| StoreError::io("copy the journal", source);
     let mut copied = 0;
-    for (boot, dir) in folders(from) {
+    for (boot, dir) in folders(from)? {
         let target = to.join("journal").join(boot);
         sqlite::create_dir(&target)?;
         open_lock(&target).map_err(failed)?;
@@ -479,7 +513,7 @@ pub struct Kept {
 /// # Errors
 /// A file cannot be read.
 pub fn kept(data_dir: &Path) -> Result<Vec<Kept>, StoreError> {
-    let live = live_boots(data_dir);
+    let live = live_boots(data_dir)?;
     let mut all = Vec::new();
     for entry in std::fs::read_dir(data_dir.join("journal")).into_iter().flatten().flatten() {
         if !entry.path().is_dir() {

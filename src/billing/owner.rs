@@ -10,6 +10,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 const FILE: &str = "serving.lock";
+const SUCCESSOR: &str = "successor.lock";
+/// Whoever only looks holds a lock for a moment.
+const LOOKS_ARE_OVER: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// The right to admit; given up when dropped.
@@ -22,7 +25,7 @@ pub struct Owner(#[expect(dead_code, reason = "the lock is what it is for")] Fil
 pub fn take(data_dir: &Path, patience: Duration) -> Result<Owner, StoreError> {
     let failed = |source| StoreError::io("take the right to serve", source);
     let began = Instant::now();
-    let mut file = open(data_dir).map_err(failed)?;
+    let mut file = open(data_dir, FILE).map_err(failed)?;
     loop {
         match file.try_lock() {
             Ok(()) => break,
@@ -46,11 +49,51 @@ pub fn take(data_dir: &Path, patience: Duration) -> Result<Owner, StoreError> {
     Ok(Owner(file))
 }
 
-/// Some process has the right. One that only looks, as this does, has the lock for a moment: that may be mistaken for it.
-pub fn is_taken(data_dir: &Path) -> bool {
-    open(data_dir).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+/// Some process has the right. Several may look at once; [`take`] waits for those who do.
+///
+/// # Errors
+/// It cannot be told.
+pub fn is_taken(data_dir: &Path) -> Result<bool, StoreError> {
+    is_locked(data_dir, FILE)
 }
 
-fn open(data_dir: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(data_dir.join(FILE))
+/// Announces a successor for as long as the file is held.
+///
+/// # Errors
+/// There is one already, or the file cannot be opened.
+pub fn announce(data_dir: &Path) -> Result<File, StoreError> {
+    let failed = |source| StoreError::io("announce a successor", source);
+    let file = open(data_dir, SUCCESSOR).map_err(failed)?;
+    let began = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+            Err(TryLockError::WouldBlock) if began.elapsed() > LOOKS_ARE_OVER => {
+                return Err(StoreError::Unusable(format!("another successor waits for {}", data_dir.display())));
+            }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOOK),
+        }
+    }
+}
+
+/// A successor waits for the right.
+///
+/// # Errors
+/// It cannot be told.
+pub fn has_successor(data_dir: &Path) -> Result<bool, StoreError> {
+    is_locked(data_dir, SUCCESSOR)
+}
+
+fn is_locked(data_dir: &Path, name: &str) -> Result<bool, StoreError> {
+    let failed = |source| StoreError::io("look who serves", source);
+    match open(data_dir, name).map_err(failed)?.try_lock_shared() {
+        Ok(()) => Ok(false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(error)) => Err(failed(error)),
+    }
+}
+
+fn open(data_dir: &Path, name: &str) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(data_dir.join(name))
 }

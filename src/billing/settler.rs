@@ -195,8 +195,8 @@ impl Run {
 
     fn housekeep(&self, now_ms: i64) {
         if !self.ledger.is_guest() {
-            self.lapse(now_ms);
             self.clear_dead_guests();
+            self.lapse(now_ms);
         }
         self.journal.reap();
         self.journal.recover();

@@ -118,7 +118,7 @@ fn a_hold_is_set_aside_settled_once_and_explained_by_a_receipt() {
     assert_eq!(balance(&billing), "9.5 held 0 available 9.5");
     assert_sound(&billing, 1);
     billing.finish();
-    assert!(journal::live_boots(dir.path()).is_empty(), "a journal that is covered is removed");
+    assert!(journal::live_boots(dir.path()).unwrap().is_empty(), "a journal that is covered is removed");
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn a_living_processs_journal_is_not_replayed_under_its_feet() {
     account_with(&billing, 10);
     let (quote, usage) = one_credit();
     let (hold, _) = billing.reserve(opening("req_a"), &quote, false, NOW).unwrap();
-    let boot = journal::live_boots(dir.path()).pop().unwrap();
+    let boot = journal::live_boots(dir.path()).unwrap().pop().unwrap();
     let other = Billing::open(dir.path()).unwrap();
     assert!(other.replay(&dir.path().join("journal").join(boot)).is_err(), "it would void a request that runs");
     billing.settle(hold, usage, Outcome::Completed, false, NOW).unwrap();

@@ -77,7 +77,7 @@ pub fn verify(ledger: &Ledger, data_dir: &Path, now_ms: i64) -> Result<Verdict, 
     let accounts = ledger.walk(&mut |entry| audit.entry(&entry))?;
     audit.refunds();
     audit.accounts(&accounts);
-    audit.journal(&kept, !journal::live_boots(data_dir).is_empty(), now_ms);
+    audit.journal(&kept, !journal::live_boots(data_dir)?.is_empty(), now_ms);
     audit.holds(data_dir)?;
     Ok(audit.verdict)
 }
@@ -307,7 +307,7 @@ impl Audit<'_> {
     /// What living processes hold is covered, and the dead hold nothing beside the living.
     fn holds(&mut self, data_dir: &Path) -> Result<(), StoreError> {
         let mirror = HeldMirror::open(data_dir)?;
-        let live = journal::live_boots(data_dir);
+        let live = journal::live_boots(data_dir)?;
         let mut accounts = HashSet::new();
         for (account, claim) in mirror.all()? {
             if live.contains(&claim.boot) {

@@ -4,7 +4,7 @@ use crate::account::{Account, credits, taken};
 use crate::client::{Answer, Connection};
 use crate::crash::{self, Habit};
 use crate::surface::{BOTH, Chat, Surface};
-use crate::world::{SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, wait_for};
 use std::time::Duration;
 
 /// What the old process may take for the way out: it keeps its sockets for five seconds.
@@ -136,6 +136,70 @@ fn a_predecessor_that_dies_after_the_hand_over_leaves_nothing_held() {
     assert!(endings.iter().all(|ending| ending["outcome"] == "interrupted"), "{endings:?}");
     assert_eq!(world.standing(&account).balance, 300_000_000);
     drop(running);
+    world.close();
+}
+
+#[test]
+fn without_a_successor_the_signal_changes_nothing() {
+    let world = World::new();
+    let account = world.account();
+    world.signal("QUIT");
+    wait_for("the gateway to say why", SOON, || world.log().contains("no successor waits").then_some(()));
+    for surface in BOTH {
+        assert_eq!(world.ask(&surface.whole(&account.key, "input=10 output=5")).status, 200);
+    }
+    world.close();
+}
+
+#[test]
+fn a_stream_that_takes_longer_than_a_drain_outlives_its_gateways_upgrade() {
+    let mut world = Plan::default().limit("drain_seconds", 1).start();
+    let account = world.account();
+    let running = streams(&world, &account, 2, "events=110 gap_ms=100 input=10 output=5", 1_000);
+    let mut old = world.upgrade();
+    for (surface, mut connection, mut answer) in running {
+        connection.finish(&mut answer);
+        assert!(surface.is_complete(&answer), "a stream was cut: {}", answer.text());
+    }
+    wait_for("the old gateway to end", WAY_OUT, || old.try_wait().unwrap());
+    world.close();
+}
+
+#[test]
+fn an_old_gateway_that_is_told_to_end_has_the_drains_time() {
+    let mut world = Plan::default().limit("drain_seconds", 1).start();
+    let account = world.account();
+    let running = streams(&world, &account, 2, "events=300 gap_ms=100 input=10 output=5", 1_000);
+    let mut old = world.upgrade();
+    let pid = old.id().to_string();
+    wait_for("the old gateway to have handed over", WAY_OUT, || world.log().contains("handing over").then_some(()));
+    assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let status = wait_for("the old gateway to end", WAY_OUT, || old.try_wait().unwrap());
+    assert_eq!(status.code(), Some(0));
+    drop(running);
+    wait_for("the cut ones to end", SOON, || (world.standing(&account).held == 0).then_some(()));
+    assert_eq!(world.standing(&account).balance, 300_000_000);
+    world.close();
+}
+
+#[test]
+fn the_key_of_a_request_that_died_with_its_old_gateway_is_free_again() {
+    let mut world = World::new();
+    let account = world.account();
+    let mut connection = world.connect();
+    let stream = Chat.stream(&account.key, "events=90 gap_ms=100 input=10 output=5").header("idempotency-key", "k1");
+    connection.send(&stream.bytes());
+    let mut answer = connection.begin();
+    assert!(connection.more(&mut answer), "{}", answer.text());
+    let mut old = world.upgrade();
+    old.kill().unwrap();
+    old.wait().unwrap();
+    let again = wait_for("the key to be free", SOON, || {
+        let answer = world.ask(&stream);
+        assert!(matches!(answer.status, 200 | 409), "{}", answer.text());
+        (answer.status == 200).then_some(answer)
+    });
+    assert!(Chat.is_complete(&again), "{}", again.text());
     world.close();
 }
 

@@ -165,7 +165,7 @@ fn a_hold_that_outlives_its_process_or_that_no_balance_covers() {
     let mirror = Connection::open(dir.path().join("holds.db")).unwrap();
     mirror.execute_batch("INSERT INTO held VALUES ('boot_gone', 'acct_test', 1, 0, 0, 0)").unwrap();
     assert_eq!(rules(dir.path(), NOW), ["holds"], "a dead boot's");
-    let boot = journal::live_boots(dir.path()).pop().unwrap();
+    let boot = journal::live_boots(dir.path()).unwrap().pop().unwrap();
     mirror.execute("UPDATE held SET boot = ?1, paid = 8499999", [&boot]).unwrap();
     assert_eq!(rules(dir.path(), NOW), Vec::<&str>::new(), "covered to the last µc");
     mirror.execute("UPDATE held SET paid = 8500000", []).unwrap();

@@ -14,7 +14,7 @@ fn handed_over(dir: &Path) -> (Billing, Vec<Hold>, Billing) {
     let held = held.collect();
     let successor = std::thread::scope(|scope| {
         let successor = scope.spawn(|| Billing::succeed(dir, &Limits::default()).unwrap());
-        old.hand_over().unwrap();
+        wait_for("the successor to wait", || old.hand_over().is_ok());
         successor.join().unwrap()
     });
     (old, held, successor)
@@ -85,6 +85,55 @@ fn what_a_predecessor_held_that_died_is_free_again_and_what_it_had_finished_is_d
     let of = |outcome| receipts.iter().filter(|receipt| receipt.detail.outcome == outcome).count();
     assert_eq!((of(Outcome::Completed), of(Outcome::Interrupted)), (1, 2));
     assert_sound(&new, 1);
+}
+
+#[test]
+fn a_trial_that_ends_waits_for_what_a_predecessor_holds_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = serving(dir.path());
+    let now = clock::now_ms();
+    let ends_at_ms = now + 300;
+    old.open_account(ACCOUNT, Some(Trial { credits: Micro::new(10_000_000), ends_at_ms }), now).unwrap();
+    let (quote, usage) = one_credit();
+    let (held, _) = old.reserve(opening("req_old"), &quote, true, now).unwrap();
+    let new = std::thread::scope(|scope| {
+        let successor = scope.spawn(|| Billing::succeed(dir.path(), &Limits::default()).unwrap());
+        wait_for("the successor to wait", || old.hand_over().is_ok());
+        successor.join().unwrap()
+    });
+    let at = |now_ms| new.balance(ACCOUNT, now_ms).unwrap();
+    // Two rounds of the successor's housekeeping, in which it could lapse.
+    let began = Instant::now();
+    wait_for("the trial to be long over", || began.elapsed() > Duration::from_millis(2_500));
+    assert_eq!(at(clock::now_ms()).balance, Micro::new(1_000_000), "what is held stays until it resolves");
+    old.settle(held, usage, Outcome::Completed, false, clock::now_ms()).unwrap();
+    wait_for("the debit", || new.receipt(ACCOUNT, "req_old").unwrap().is_some());
+    let receipt = new.receipt(ACCOUNT, "req_old").unwrap().unwrap();
+    assert_eq!((receipt.credits, receipt.writeoff), (Micro::new(1_000_000), Micro::ZERO));
+    wait_for("the rest to lapse", || new.0.ledger.account(ACCOUNT, "").unwrap().unwrap().trial == Micro::ZERO);
+    assert_sound(&new, 1);
+}
+
+#[test]
+fn what_a_dead_gateway_had_settled_is_not_free_to_a_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let billing = Billing::serve_by_hand(dir.path(), &Limits::default()).unwrap();
+    billing.keep_prices(&[model()], NOW).unwrap();
+    account_with(&billing, 10);
+    let (quote, usage) = one_credit();
+    let (hold, _) = billing.reserve(opening("req_a"), &quote, true, NOW).unwrap();
+    // Its client has the last byte, and nothing of it has reached the ledger.
+    billing.settle(hold, usage, Outcome::Completed, false, NOW).unwrap();
+    drop(billing);
+    let operator = Billing::open(dir.path()).unwrap();
+    let take = |credits: i64, reference: &str| {
+        operator.adjust(ACCOUNT, Micro::new(-credits * 1_000_000), reference, "a test", NOW)
+    };
+    assert!(matches!(take(10, "all"), Err(StoreError::Refused(_))), "nine are left");
+    take(9, "the rest").unwrap();
+    let receipt = operator.receipt(ACCOUNT, "req_a").unwrap().unwrap();
+    assert_eq!((receipt.credits, receipt.writeoff), (Micro::new(1_000_000), Micro::ZERO));
+    assert_sound(&operator, 1);
 }
 
 #[test]
