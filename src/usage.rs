@@ -169,6 +169,7 @@ pub struct MessagesUsage {
     known: Usage,
     input_seen: bool,
     output_final: bool,
+    searches_seen: u64,
 }
 
 impl MessagesUsage {
@@ -188,9 +189,15 @@ impl MessagesUsage {
         (self.input_seen && self.output_final).then(|| self.so_far())
     }
 
-    /// The input classes and the last output count heard of; `None` until any input was counted.
+    /// Searches whose results have come, told or not.
+    pub fn searched(&mut self, searches: u64) {
+        self.searches_seen = self.searches_seen.saturating_add(searches);
+    }
+
+    /// The input classes, the last output count heard of, and the searches; `None` until any input was counted.
     pub fn input_learned(&self) -> Option<Usage> {
-        self.input_seen.then(|| self.so_far())
+        let web_searches = self.known.web_searches.max(self.searches_seen);
+        self.input_seen.then(|| Usage { web_searches, ..self.so_far() })
     }
 
     fn so_far(&self) -> Usage {

@@ -150,7 +150,7 @@ impl StreamPass {
     /// The input classes and the output so far, as a messages vendor tells them before its end.
     pub fn input_learned(&self) -> Option<Usage> {
         match self.watch.protocol {
-            Protocol::Chat => self.usage().or_else(|| self.watch.chat.of_tier()),
+            Protocol::Chat => self.usage().or_else(|| self.watch.chat.so_far()),
             Protocol::Messages => self.watch.messages.usage.input_learned(),
         }
     }

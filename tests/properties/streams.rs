@@ -311,3 +311,35 @@ proptest! {
         }
     }
 }
+
+/// A stream of these events, left before its end: what was learned of it, and the bytes it generated.
+fn left_early(protocol: Protocol, events: &[&str]) -> (Option<Usage>, u64) {
+    let mut pass = StreamPass::new(protocol, "public", false, 1 << 20);
+    for event in events {
+        pass.push(format!("data: {event}\n\n").as_bytes(), &mut Vec::new()).unwrap();
+    }
+    (pass.input_learned(), pass.generated_bytes())
+}
+
+#[test]
+fn what_was_spoken_and_searched_is_not_free_for_who_leaves_before_the_usage() {
+    let sound = format!(
+        r#"{{"choices":[{{"index":0,"delta":{{"audio":{{"id":"a","transcript":"Hello","data":"{}"}}}}}}]}}"#,
+        "A".repeat(6_401)
+    );
+    let (learned, generated) = left_early(Protocol::Chat, &[&sound]);
+    assert_eq!(learned.unwrap().audio_output, 3, "a token for each 3 200 bytes begun");
+    assert_eq!(generated, 5, "the transcript is text");
+    let silent = r#"{"choices":[{"index":0,"delta":{"audio":{"data":"AAAA"}}}]}"#;
+    assert_eq!(left_early(Protocol::Chat, &[silent]).1, 1, "sound without words was generated all the same");
+    let start = r#"{"type":"message_start","message":{"usage":{"input_tokens":9,"output_tokens":1}}}"#;
+    let result = r#"{"type":"content_block_start","index":1,"content_block":{"type":"web_search_tool_result"}}"#;
+    let (learned, _) = left_early(Protocol::Messages, &[start, result, result]);
+    assert_eq!(learned.unwrap().web_searches, 2);
+    let told = r#"{"type":"message_delta","delta":{},"usage":{"output_tokens":5,"server_tool_use":{"web_search_requests":1}}}"#;
+    let mut pass = StreamPass::new(Protocol::Messages, "public", false, 1 << 20);
+    for event in [start, result, result, told] {
+        pass.push(format!("data: {event}\n\n").as_bytes(), &mut Vec::new()).unwrap();
+    }
+    assert_eq!(pass.usage().unwrap().web_searches, 1, "what the vendor tells is billed");
+}

@@ -24,6 +24,8 @@ pub(super) struct Chunk {
     pub null_usage: Option<Span>,
     pub is_error: bool,
     pub generated_bytes: u64,
+    /// Of spoken sound, as it is written.
+    sound_bytes: u64,
     pub has_reasoning: bool,
     choices: Vec<Choice>,
 }
@@ -56,6 +58,7 @@ pub(super) struct Seen {
     usage: Option<Usage>,
     /// Said with every chunk.
     tier: Option<ServiceTier>,
+    sound_bytes: u64,
     /// Bit sets by choice index. The surface allows 128 choices.
     begun: u128,
     finished: u128,
@@ -78,6 +81,7 @@ impl Seen {
             }
         }
         self.tier = chunk.tier.or(self.tier);
+        self.sound_bytes = self.sound_bytes.saturating_add(chunk.sound_bytes);
         // Some vendors repeat a growing usage, some end with an empty one: the last that says anything wins.
         if let Some(usage) = chunk.usage.and_then(|counters| counters.usage())
             && (self.usage.is_none() || !usage.is_zero())
@@ -90,9 +94,11 @@ impl Seen {
         self.usage.map(|usage| Usage { service_tier: self.tier, ..usage })
     }
 
-    /// What is known before the usage is told.
-    pub fn of_tier(&self) -> Option<Usage> {
-        self.tier.map(Usage::of_tier)
+    /// What is known before the usage is told: the tier, and what was spoken.
+    pub fn so_far(&self) -> Option<Usage> {
+        let known = self.tier.is_some() || self.sound_bytes > 0;
+        let audio_output = self.sound_bytes.div_ceil(SOUND_BYTES_PER_TOKEN);
+        known.then(|| Usage { service_tier: self.tier, audio_output, ..Usage::default() })
     }
 
     pub fn id_json(&self) -> &str {
@@ -210,26 +216,46 @@ fn choice(scan: &mut Scan<'_>, chunk: &mut Chunk) -> Result<(), Broken> {
     chunk.choices.push(choice);
     chunk.is_error |= is_error;
     chunk.generated_bytes = chunk.generated_bytes.saturating_add(said.bytes).saturating_add(said.reasoning);
+    chunk.sound_bytes = chunk.sound_bytes.saturating_add(said.sound);
+    if said.sound > 0 {
+        // Generated it is, though no text.
+        chunk.generated_bytes = chunk.generated_bytes.max(1);
+    }
     chunk.has_reasoning |= said.reasoning > 0;
     Ok(())
 }
 
-/// Bytes generated in a delta or message, beside reasoning and of it.
+/// Bytes of sound, in base64, that stand for one token: a stream's sound is 16-bit samples at 24 kHz, 64 000 such bytes a
+/// second, and a token is a twentieth of a second. Source: the chat vendor's guides to audio, read 2026-11.
+const SOUND_BYTES_PER_TOKEN: u64 = 3_200;
+
+/// Bytes generated in a delta or message, beside reasoning and sound, and of them.
 #[derive(Default)]
 struct Said {
     bytes: u64,
     reasoning: u64,
+    sound: u64,
 }
 
 /// Vendors that say their reasoning under two names say it twice.
 fn delta(scan: &mut Scan<'_>) -> Result<Said, Broken> {
-    let (mut bytes, mut reasoning) = (0_u64, 0_u64);
+    let (mut bytes, mut reasoning, mut sound) = (0_u64, 0_u64, 0_u64);
     scan.object_or_skip(|scan, key| {
         match key.name().as_ref() {
             "content" => bytes += content(scan)?,
             "refusal" => bytes += text(scan)?,
             "reasoning_content" | "reasoning" => reasoning = reasoning.max(text(scan)?),
             "function_call" => bytes += arguments(scan)?,
+            "audio" => {
+                scan.object_or_skip(|scan, key| {
+                    match key.name().as_ref() {
+                        "transcript" => bytes += text(scan)?,
+                        "data" => sound += text(scan)?,
+                        _ => drop(scan.skip()?),
+                    }
+                    Ok::<(), Broken>(())
+                })?;
+            }
             "tool_calls" => {
                 scan.array_or_skip(|scan| {
                     scan.object_or_skip(|scan, key| {
@@ -246,7 +272,7 @@ fn delta(scan: &mut Scan<'_>) -> Result<Said, Broken> {
         }
         Ok::<(), Broken>(())
     })?;
-    Ok(Said { bytes, reasoning })
+    Ok(Said { bytes, reasoning, sound })
 }
 
 /// A string, or the parts that some vendors stream instead.

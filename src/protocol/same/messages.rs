@@ -41,6 +41,8 @@ pub(super) struct EventSeen<'a> {
     is_refusal: bool,
     /// Something was generated that is not text: a tool call, hidden thinking, a search.
     has_other_output: bool,
+    /// Searches whose results it has.
+    searches: u64,
 }
 
 /// What the events of a stream said so far.
@@ -61,6 +63,7 @@ impl Seen {
             Some(counters) if is_delta => self.usage.settle(&counters),
             _ => {}
         }
+        self.usage.searched(event.searches);
         self.has_stop_reason |= event.has_stop_reason;
         self.is_refusal |= event.is_refusal;
         self.has_other_output |= event.has_other_output;
@@ -163,6 +166,7 @@ impl EventSeen<'_> {
                 "type" => {
                     let kind = scan.text_or_skip()?;
                     let is_plain = kind.as_ref().is_some_and(|kind| matches!(kind.raw, "text" | "thinking"));
+                    self.searches += u64::from(kind.as_ref().is_some_and(|kind| kind.raw == "web_search_tool_result"));
                     self.has_thinking |= kind.is_some_and(|kind| matches!(kind.raw, "thinking" | "redacted_thinking"));
                     self.has_other_output |= !is_plain;
                 }
