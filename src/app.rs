@@ -177,6 +177,12 @@ fn start_sidecar(state: sidecar::Sidecar, life: Life) -> anyhow::Result<()> {
         anyhow::Ok((bind("listen.sidecar", settings.sidecar)?, bind("listen.admin", settings.admin)?))
     })?;
     let (sidecar_listener, admin_listener) = listeners;
+    if !settings.admin.ip().is_loopback() {
+        log::warn!(
+            "listen.admin {} is not a loopback address: whoever reaches it with an administrator's key moves money",
+            settings.admin
+        );
+    }
     let interface = admin::router(state.accounts.clone(), state.billing.clone());
     let admin = own_state(life.clone()).merge(interface);
     std::thread::Builder::new().name("sidecar".into()).spawn(move || {

@@ -180,6 +180,25 @@ fn a_hold_that_outlives_its_process_or_that_no_balance_covers() {
 }
 
 #[test]
+fn a_claim_that_outlives_its_process_or_that_no_balance_covers() {
+    let dir = tempfile::tempdir().unwrap();
+    books(dir.path());
+    // By hand: a gateway that does its housekeeping would clear what is planted here.
+    let billing = Billing::serve_by_hand(dir.path(), &Limits::default()).unwrap();
+    let ledger = Connection::open(dir.path().join("ledger.db")).unwrap();
+    ledger.execute_batch("INSERT INTO claim VALUES ('boot_gone', 'acct_test', 1, 0)").unwrap();
+    assert_eq!(rules(dir.path(), NOW), ["holds"], "a dead boot's");
+    ledger.execute_batch("DELETE FROM claim").unwrap();
+    let mirror = Connection::open(dir.path().join("holds.db")).unwrap();
+    mirror.execute("INSERT INTO held VALUES (?1, 'acct_test', 8000000, 0, 0, 0)", [billing.boot()]).unwrap();
+    let guest = journal::Place::begin(dir.path()).unwrap();
+    ledger.execute("INSERT INTO claim VALUES (?1, 'acct_test', 499999, 0)", [&guest.boot]).unwrap();
+    assert_eq!(rules(dir.path(), NOW), Vec::<&str>::new(), "covered to the last µc, together");
+    ledger.execute("UPDATE claim SET paid = 500000", []).unwrap();
+    assert_eq!(rules(dir.path(), NOW), ["holds"], "one more");
+}
+
+#[test]
 fn a_running_gateway_under_load_is_sound_at_every_moment() {
     let dir = tempfile::tempdir().unwrap();
     let billing = serving(dir.path());
