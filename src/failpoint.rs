@@ -50,6 +50,10 @@ points! {
     AfterCommit = "after_commit",
     /// The ledger covers a file of the journal; the file is still there.
     BeforeReap = "before_reap",
+    /// A sign-up's account is kept; the ledger does not know of it.
+    AccountKept = "account_kept",
+    /// A sign-up's grant is in the ledger; its account says that it is missing.
+    AccountGranted = "account_granted",
     /// At the end of a drained process, before the ledger's log is carried back.
     BeforeCheckpoint = "before_checkpoint",
     /// The same, after it.

@@ -7,6 +7,7 @@
 use super::{Account, AccountError, Accounts, new_id, normal_email, password};
 use crate::billing::{Billing, Trial};
 use crate::config::{Signup, SignupMode};
+use crate::failpoint::{self, Point};
 use crate::store::StoreError;
 use crate::store::app::AccountRow;
 
@@ -102,7 +103,9 @@ pub fn sign_up_with(
     now_ms: i64,
 ) -> Result<Account, AccountError> {
     let account = accounts.create_account(new, now_ms)?;
+    failpoint::pass(Point::AccountKept);
     billing.open_account(&account.id, new.trial, now_ms)?;
+    failpoint::pass(Point::AccountGranted);
     accounts.db.mark_granted(&account.id, now_ms)?;
     Ok(account)
 }

@@ -33,6 +33,12 @@ impl Request {
         Self { body: Some(body.into()), ..Self::new("POST", path) }.header("content-type", "application/json")
     }
 
+    /// A form as a browser sends it.
+    pub fn form(path: &str, fields: &str) -> Self {
+        let form = Self { body: Some(fields.into()), ..Self::new("POST", path) };
+        form.header("content-type", "application/x-www-form-urlencoded")
+    }
+
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.into(), value.into()));
         self

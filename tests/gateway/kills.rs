@@ -429,3 +429,25 @@ fn an_unknown_fail_point_is_refused_with_the_names() {
     let name = |row: &Row| row.point.split(':').next().unwrap().to_owned();
     assert!(ROWS.iter().all(|row| told.contains(&name(row))), "{told}");
 }
+
+#[test]
+fn a_sign_up_that_dies_between_its_two_files_has_its_grant_once() {
+    let mut world = World::new();
+    for (round, point) in ["account_kept", "account_granted"].repeat(rounds()).into_iter().enumerate() {
+        world.kill();
+        world.start_failing(Some(point));
+        let email = format!("new-{round}@example.test");
+        let form = format!("email=new-{round}%40example.test&password=correct+horse+battery");
+        let sign_up = Request::form("/dashboard/sign-up", &form);
+        assert!(client::try_ask(world.edge, &sign_up).is_none_or(|answer| answer.status >= 500), "{point}");
+        world.wait_killed();
+        world.start_gateway();
+        let (key_id, key) = world.key(&email, "test");
+        let account = Account { id: email.clone(), email, key, key_id };
+        let grants = world.json(&["ledger", "show", &account.id]);
+        assert_eq!(grants.to_string().matches("\"kind\":\"trial\"").count(), 1, "{point}: {grants}");
+        assert_eq!(world.standing(&account).balance, 300_000_000, "{point}");
+        assert_eq!(world.ask(&Chat.whole(&account.key, "input=10 output=5")).status, 200, "{point}");
+    }
+    world.close();
+}
