@@ -226,8 +226,7 @@ pub fn wide_cost(terms: impl IntoIterator<Item = Term>) -> i128 {
 
 /// `micro` µc, held within the bounds of an amount.
 pub fn bounded(micro: i128) -> Micro {
-    let beyond = if micro < 0 { i64::MIN } else { i64::MAX };
-    Micro::new(i64::try_from(micro).unwrap_or(beyond))
+    Micro::new(micro.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
 }
 
 /// `count × price × factor` exactly, as a decimal string of credits with up to 18 decimals (a receipt's line).
@@ -257,11 +256,47 @@ mod tests {
             assert_eq!(text.parse::<Micro>(), Ok(Micro(micro)));
             assert_eq!(Micro(micro).to_string(), text);
         }
+        assert_eq!("-0".parse::<Micro>().unwrap().to_string(), "0", "who owes nothing reads no sign");
         assert_eq!("9007199254.740991".parse(), Ok(Micro(MICRO_MAX)));
         assert!("9007199254.740992".parse::<Micro>().is_err());
         for bad in ["", ".", "1.", ".5", "1e3", "0.0000001", "+1", " 1", "1,5", "99999999999999", "--1"] {
             assert!(bad.parse::<Micro>().is_err(), "{bad:?} was taken for an amount");
         }
+    }
+
+    #[test]
+    fn no_sum_leaves_the_bounds_that_every_store_holds_exactly() {
+        let (most, one) = (Micro(MICRO_MAX), Micro(1));
+        let least = Micro(-MICRO_MAX);
+        assert_eq!((Micro::new(MICRO_MAX + 1), Micro::new(-MICRO_MAX - 1)), (most, least));
+        assert_eq!((most.plus(one), least.minus(one)), (most, least));
+        assert_eq!((most.minus(one), least.plus(one)), (Micro(MICRO_MAX - 1), Micro(1 - MICRO_MAX)));
+        for (wide, held) in [(i128::MAX, most), (i128::MIN, least), (7, Micro(7)), (0, Micro::ZERO), (-7, Micro(-7))] {
+            assert_eq!(bounded(wide), held);
+        }
+    }
+
+    #[test]
+    fn an_account_has_credit_from_the_first_millionth_on_and_none_that_it_owes() {
+        assert_eq!([-1, 0, 1].map(|micro| Micro(micro).is_positive()), [false, false, true]);
+        assert_eq!([-5, 0, 5].map(|micro| Micro(micro).or_zero().get()), [0, 0, 5]);
+    }
+
+    #[test]
+    fn a_cost_is_borne_by_the_trial_first_and_then_by_what_was_paid_for() {
+        let parts = |paid, trial| Parts { paid: Micro(paid), trial: Micro(trial) };
+        assert_eq!(parts(5, 3).total(), Micro(8));
+        assert_eq!(parts(5, 3).plus(parts(10, 20)), parts(15, 23));
+        assert_eq!(parts(5, 3).minus(parts(10, 2)), parts(-5, 1));
+        assert_eq!(parts(-5, 3).or_zero(), parts(0, 3));
+        assert_eq!(parts(5, -3).or_zero(), parts(5, 0));
+        for (amount, borne) in
+            [(0, parts(0, 0)), (2, parts(0, 2)), (3, parts(0, 3)), (4, parts(1, 3)), (9, parts(5, 3))]
+        {
+            assert_eq!(parts(5, 3).take(Micro(amount)), borne, "{amount}");
+        }
+        assert_eq!(parts(5, -3).take(Micro(4)), parts(4, 0), "a bucket that owes bears nothing");
+        assert_eq!(parts(-5, 3).take(Micro(4)), parts(0, 3));
     }
 
     #[test]

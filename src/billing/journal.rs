@@ -555,7 +555,7 @@ fn read_journal(dir: &Path) -> Result<Read, StoreError> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             bytes => bytes.map_err(failed)?,
         };
-        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
         for line in bytes.get(..whole).unwrap_or_default().split(|byte| *byte == b'\n').filter(|line| !line.is_empty())
         {
             match decode(line) {
@@ -572,3 +572,6 @@ fn read_journal(dir: &Path) -> Result<Read, StoreError> {
     }
     Ok(read)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,477 @@
+//! The journal alone, on folders of the tests' own: what outlives a process, and what is not removed too soon.
+//!
+//! What must die, or be kept from writing, does so in a process of its own: the test starts itself again.
+
+use super::*;
+use crate::money::Micro;
+use crate::protocol::Protocol;
+use crate::store::ledger::{Detail, Outcome};
+use crate::usage::Usage;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output, Stdio};
+use std::sync::{RwLock, RwLockReadGuard};
+use tempfile::TempDir;
+
+const SEGMENT: u64 = 1 << 20;
+const RESERVED: u64 = 1 << 16;
+
+fn ending(request: &str, outcome: Outcome) -> Ending {
+    Ending {
+        request_id: request.into(),
+        account: "acct_test".into(),
+        at_ms: 1_800_000_000_000,
+        paid: Micro::new(1_000_000),
+        trial: Micro::ZERO,
+        writeoff: Micro::ZERO,
+        detail: Detail {
+            key_id: "key_1".into(),
+            key_shown: "gw-sk-…".into(),
+            model: "beta-5.2".into(),
+            surface: Protocol::Chat,
+            vendor: "beta".into(),
+            outcome,
+            usage: Usage { input: 10_000, ..Usage::default() },
+            price_version: "pv_1".into(),
+            estimated: false,
+        },
+    }
+}
+
+fn open(request: &str) -> Record {
+    Record::Open(ending(request, Outcome::Interrupted))
+}
+
+fn end(request: &str) -> Record {
+    Record::End(ending(request, Outcome::Completed))
+}
+
+fn begin(data_dir: &Path) -> Journal {
+    Journal::begin(data_dir, SEGMENT, RESERVED).unwrap()
+}
+
+fn folder(data_dir: &Path, journal: &Journal) -> PathBuf {
+    data_dir.join("journal").join(journal.boot())
+}
+
+fn length(path: &Path) -> u64 {
+    std::fs::metadata(path).unwrap().len()
+}
+
+/// A process that wrote `records` and died. Returns its folder.
+fn died_with(data_dir: &Path, records: &[Record]) -> PathBuf {
+    let journal = begin(data_dir);
+    for record in records {
+        journal.write(record).unwrap();
+    }
+    folder(data_dir, &journal)
+}
+
+/// The one journal left behind.
+fn left(data_dir: &Path) -> Left {
+    let mut left = left_behind(data_dir).unwrap();
+    assert_eq!(left.len(), 1);
+    left.remove(0)
+}
+
+/// By request, whether it was completed; sorted.
+fn told(endings: Vec<Ending>) -> Vec<(String, bool)> {
+    let completed = |ending: Ending| (ending.request_id, ending.detail.outcome == Outcome::Completed);
+    let mut told: Vec<_> = endings.into_iter().map(completed).collect();
+    told.sort();
+    told
+}
+
+fn expected(requests: &[(&str, bool)]) -> Vec<(String, bool)> {
+    requests.iter().map(|(request, completed)| ((*request).into(), *completed)).collect()
+}
+
+/// Written while a process begins: until it is itself, it has a copy of every lock of this one, and whoever of this one
+/// died would seem to live.
+static PROCESSES: RwLock<()> = RwLock::new(());
+
+/// A test's folder. No process begins while it is there.
+struct DataDir {
+    dir: TempDir,
+    _none_begins: RwLockReadGuard<'static, ()>,
+}
+
+impl DataDir {
+    fn new() -> Self {
+        let none_begins = PROCESSES.read().unwrap_or_else(PoisonError::into_inner);
+        Self { dir: tempfile::tempdir().unwrap(), _none_begins: none_begins }
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+/// Tells a test that it runs in the process of its own, and in which folder.
+const APART: &str = "GATEWAY_JOURNAL_TEST_DIR";
+
+fn apart() -> Option<PathBuf> {
+    std::env::var_os(APART).map(PathBuf::from)
+}
+
+/// Runs `test` again in a process of its own, where a write beyond the limit on a file's size fails instead of killing.
+fn run_apart(test: &str, data_dir: &TempDir) -> Output {
+    let (_, module) = module_path!().split_once("::").unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"trap "" XFSZ; exec "$0" "$@""#]).arg(std::env::current_exe().unwrap());
+    command.args(["--exact", &format!("{module}::{test}"), "--nocapture"]).env(APART, data_dir.path());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let begins = PROCESSES.write().unwrap_or_else(PoisonError::into_inner);
+    let child = command.spawn().unwrap();
+    drop(begins);
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn every_request_that_a_dead_process_knew_of_is_told_as_it_last_stood() {
+    let dir = DataDir::new();
+    let folder = died_with(dir.path(), &[open("req_a"), open("req_b"), end("req_a"), open("req_c"), end("req_c")]);
+    let left = left(dir.path());
+    assert_eq!(folder.file_name().unwrap().to_str(), Some(left.boot.as_str()));
+    let (endings, unreadable) = left.endings().unwrap();
+    assert_eq!(told(endings), expected(&[("req_a", true), ("req_b", false), ("req_c", true)]));
+    assert_eq!(unreadable, 0);
+    left.remove(0).unwrap();
+    assert!(!folder.exists() && !folder.with_extension("damaged").exists());
+    assert!(left_behind(dir.path()).unwrap().is_empty());
+}
+
+#[test]
+fn a_record_comes_back_with_every_amount_and_count_that_was_written() {
+    let dir = DataDir::new();
+    let written = ending("req_a", Outcome::ClientLeft);
+    died_with(dir.path(), &[Record::End(written.clone())]);
+    assert_eq!(left(dir.path()).endings().unwrap(), (vec![written], 0));
+}
+
+#[test]
+fn changed_lines_are_not_believed_and_what_they_were_in_is_kept() {
+    let dir = DataDir::new();
+    let folder = died_with(dir.path(), &[end("req_1"), end("req_2"), end("req_3")]);
+    let log = folder.join("000001.log");
+    // One pays less than it did, one is another's.
+    let text = std::fs::read_to_string(&log).unwrap().replacen("req_2", "req_X", 1);
+    let (rest, last) = text.split_at(text.find("req_3").unwrap());
+    std::fs::write(&log, format!("{rest}{}", last.replacen(r#""paid":"1""#, r#""paid":"0""#, 1))).unwrap();
+    let left = left(dir.path());
+    let (endings, unreadable) = left.endings().unwrap();
+    assert_eq!((told(endings), unreadable), (expected(&[("req_1", true)]), 2));
+    left.remove(unreadable).unwrap();
+    let aside = folder.with_extension("damaged");
+    assert!(!folder.exists() && aside.join("000001.log").exists());
+    assert!(!aside.join(LOCK).exists(), "it is not to be replayed again");
+    assert!(boots(dir.path()).is_empty());
+    let kept = kept(dir.path()).unwrap();
+    assert_eq!(kept.len(), 1, "the audit sees what could be read");
+    assert!(!kept[0].is_living && kept[0].ended);
+}
+
+#[test]
+fn a_last_line_that_was_cut_is_no_damage_and_one_cut_before_it_is() {
+    let dir = DataDir::new();
+    let folder = died_with(dir.path(), &[end("req_1"), end("req_2")]);
+    let log = folder.join("000001.log");
+    let whole = std::fs::read(&log).unwrap();
+    let read = |bytes: &[u8]| {
+        std::fs::write(&log, bytes).unwrap();
+        let (endings, unreadable) = read_endings(&folder).unwrap();
+        (endings.len(), unreadable)
+    };
+    assert_eq!(read(&whole), (2, 0));
+    assert_eq!(read(&whole[..whole.len() - 20]), (1, 0), "its client never got the end");
+    let torn = [&whole[..whole.len() - 20], &whole].concat();
+    assert_eq!(read(&torn), (3, 1), "the next record closes it");
+    assert_eq!(read(b"\n"), (0, 0));
+    assert_eq!(read(b"half"), (0, 0));
+    assert_eq!(read(b"\n00000000 \n0\n\xff\xff\xff\xff\xff\xff\xff\xff {}\n"), (0, 3));
+}
+
+#[test]
+fn half_of_an_ending_is_none_and_its_request_was_interrupted() {
+    if let Some(dir) = apart() {
+        failpoint::arm(&"torn_journal_end:2".parse().unwrap());
+        let journal = begin(&dir);
+        for record in [open("req_done"), open("req_torn"), end("req_done"), end("req_torn")] {
+            journal.write(&record).unwrap();
+        }
+        panic!("it was to die");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let output = run_apart("half_of_an_ending_is_none_and_its_request_was_interrupted", &dir);
+    assert_eq!(output.status.signal(), Some(9), "{output:?}");
+    let left = left(dir.path());
+    let log = std::fs::read_to_string(left.dir.join("000001.log")).unwrap();
+    let (_, torn) = log.rsplit_once('\n').unwrap();
+    assert!(torn.contains(r#"{"end":{"ref":"req_torn""#) && !torn.ends_with('}'), "{torn}");
+    let (endings, unreadable) = left.endings().unwrap();
+    assert_eq!((told(endings), unreadable), (expected(&[("req_done", true), ("req_torn", false)]), 0));
+}
+
+/// Tells the process that started this one.
+struct ToStderr;
+
+impl log::Log for ToStderr {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        eprintln!("{}", record.args());
+    }
+
+    fn flush(&self) {}
+}
+
+/// No file of this process becomes longer.
+fn limit_files(bytes: Option<u64>) {
+    let limit = Rlimit { current: bytes, ..getrlimit(Resource::Fsize) };
+    setrlimit(Resource::Fsize, limit).unwrap();
+}
+
+#[test]
+fn on_a_full_disk_whatever_runs_may_end_and_nothing_begins_until_there_is_room() {
+    if let Some(dir) = apart() {
+        return fill_the_disk(&dir);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let output = run_apart("on_a_full_disk_whatever_runs_may_end_and_nothing_begins_until_there_is_room", &dir);
+    let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.contains("1 passed"), "{out}{errors}");
+    let warnings = errors.lines().filter(|line| line.contains("nothing is admitted")).count();
+    assert_eq!(warnings, 2, "an operator is told once each time that the disk becomes full:\n{errors}");
+    let (endings, unreadable) = left(dir.path()).endings().unwrap();
+    // Of the first two the ledger has the ends, and there a request ends once.
+    let known = [("req_1", false), ("req_2", false), ("req_3", false), ("req_4", true)];
+    assert_eq!((told(endings), unreadable), (expected(&known), 0));
+}
+
+fn fill_the_disk(dir: &Path) {
+    log::set_logger(&ToStderr).unwrap();
+    log::set_max_level(log::LevelFilter::Error);
+    let journal = begin(dir);
+    let (log, reserve) = (folder(dir, &journal).join("000001.log"), folder(dir, &journal).join(RESERVE));
+    let room = |path: &Path| std::fs::metadata(path).unwrap().blocks();
+    for request in ["req_1", "req_2", "req_3", "req_4"] {
+        journal.write(&open(request)).unwrap();
+    }
+    let before = std::fs::read(&log).unwrap();
+    // Room for a part of the next record.
+    limit_files(Some(before.len() as u64 + 100));
+    assert!(journal.write(&open("req_late")).is_err());
+    assert!(journal.is_short());
+    assert_eq!(std::fs::read(&log).unwrap(), before, "what did not fit whole is taken back");
+    let in_reserve = [journal.write(&end("req_1")).unwrap(), journal.write(&end("req_2")).unwrap()];
+    assert_eq!(std::fs::read(&log).unwrap(), before);
+    assert_eq!(read_endings(log.parent().unwrap()).unwrap().0.len(), 4, "an end in the reserve ends its request");
+
+    limit_files(None);
+    journal.recover();
+    assert!(journal.is_short() && length(&reserve) > 0, "the ledger lacks what the reserve took");
+    drop(in_reserve);
+    journal.recover();
+    assert!(!journal.is_short());
+    assert_eq!(length(&reserve), 0);
+    journal.write(&end("req_4")).unwrap();
+
+    // Not a byte more fits anywhere: what was set aside stays so.
+    let set_aside = room(&reserve);
+    limit_files(Some(0));
+    assert!(journal.write(&end("req_5")).is_err());
+    assert!(journal.write(&open("req_late")).is_err());
+    assert!(journal.is_short());
+    assert_eq!((length(&reserve), room(&reserve)), (0, set_aside));
+    limit_files(None);
+}
+
+#[test]
+fn a_reserve_that_finds_no_room_admits_nothing_and_one_that_does_is_room_indeed() {
+    let dir = DataDir::new();
+    let probe = File::create(dir.path().join("probe")).unwrap();
+    if rustix::fs::fallocate(&probe, FallocateFlags::KEEP_SIZE, 0, RESERVED) == Err(Errno::OPNOTSUPP) {
+        eprintln!("this file system sets no room aside: nothing to see");
+        return;
+    }
+    let without = Journal::begin(dir.path(), SEGMENT, 1 << 62).unwrap();
+    assert!(without.is_short());
+    without.recover();
+    assert!(without.is_short());
+    let with = begin(dir.path());
+    assert!(!with.is_short());
+    let reserve = std::fs::metadata(folder(dir.path(), &with).join(RESERVE)).unwrap();
+    assert_eq!(reserve.len(), 0);
+    assert!(reserve.blocks() * 512 >= RESERVED);
+}
+
+#[test]
+fn a_file_is_full_at_its_size_and_goes_once_the_ledger_covers_it_whole() {
+    let dir = DataDir::new();
+    let record = end("req_1");
+    let bytes = encode(&record).unwrap().len() as u64;
+    let journal = Journal::begin(dir.path(), 2 * bytes, RESERVED).unwrap();
+    let folder = folder(dir.path(), &journal);
+    let files = || log_files(&folder).unwrap().iter().map(|path| length(path) / bytes).collect::<Vec<_>>();
+    let mut held: Vec<_> = (0..6).map(|_| journal.write(&record).unwrap()).collect();
+    assert_eq!(files(), [2, 2, 2]);
+    journal.reap();
+    assert_eq!(files(), [2, 2, 2], "the ledger lacks them all");
+    held.remove(0);
+    journal.reap();
+    assert_eq!(files(), [2, 2, 2], "half of the first is in the ledger");
+    held.remove(0);
+    journal.reap();
+    assert_eq!(files(), [2, 2], "all of the first is in the ledger");
+    held[0].keep();
+    held.clear();
+    journal.reap();
+    assert_eq!(files(), [2, 2], "one is left to the next start, one is not full until more is written");
+    drop(journal.write(&record).unwrap());
+    journal.reap();
+    assert_eq!(files(), [2, 1]);
+    journal.close();
+    assert_eq!(files(), [2, 1], "what is left to the next start stays");
+}
+
+#[test]
+fn a_journal_that_the_ledger_covers_whole_is_gone_with_its_process_and_no_other_is() {
+    let dir = DataDir::new();
+    let journal = begin(dir.path());
+    let folder = folder(dir.path(), &journal);
+    let held = journal.write(&end("req_1")).unwrap();
+    journal.close();
+    assert_eq!(read_endings(&folder).unwrap().0.len(), 1, "the ledger lacks it");
+    held.keep();
+    drop(held);
+    journal.close();
+    assert_eq!(read_endings(&folder).unwrap().0.len(), 1, "it is left to the next start");
+    let covered = begin(dir.path());
+    drop(covered.write(&end("req_2")).unwrap());
+    covered.close();
+    assert_eq!(boots(dir.path()), [journal.boot()]);
+}
+
+#[test]
+fn the_living_are_told_by_their_locks_and_only_the_dead_are_claimed() {
+    let dir = DataDir::new();
+    assert!(boots(dir.path()).is_empty() && live_boots(dir.path()).is_empty());
+    let dead = died_with(dir.path(), &[end("req_1")]);
+    let living = begin(dir.path());
+    let place = Place::begin(dir.path()).unwrap();
+    // One that is just beginning, and what was never a journal.
+    let unnamed = dir.path().join("journal/.0190");
+    std::fs::create_dir(&unnamed).unwrap();
+    open_lock(&unnamed).unwrap();
+    std::fs::create_dir(dir.path().join("journal/lost+found")).unwrap();
+    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+    assert_eq!(boots(dir.path()), [name(&dead), living.boot().into(), place.boot.clone()]);
+    assert_eq!(live_boots(dir.path()), [living.boot().to_owned(), place.boot.clone()]);
+    for taken in [living.boot(), place.boot.as_str()] {
+        let error = claim_left(&dir.path().join("journal").join(taken)).err().unwrap();
+        assert!(error.to_string().contains("in use by a running gateway"), "{error}");
+    }
+    for other in ["journal/lost+found", "journal/none"] {
+        let error = claim_left(&dir.path().join(other)).err().unwrap();
+        assert!(error.to_string().contains("not a journal folder"), "{error}");
+        assert!(!dir.path().join(other).join(LOCK).exists());
+    }
+    let claimed = left(dir.path());
+    assert_eq!(claimed.dir, dead);
+    assert!(claim_left(&dead).is_err(), "it is claimed already");
+    drop(claimed);
+    let claimed = claim_left(&dead).unwrap();
+    assert_eq!((claimed.boot.clone(), claimed.endings().unwrap().0.len()), (name(&dead), 1));
+    assert!(left_behind(dir.path()).unwrap().is_empty());
+    drop(claimed);
+    place.leave();
+    assert_eq!(boots(dir.path()), [name(&dead), living.boot().into()]);
+}
+
+#[test]
+fn a_journal_is_the_operators_alone() {
+    let dir = DataDir::new();
+    let folder = died_with(dir.path(), &[end("req_1")]);
+    let copied = tempfile::tempdir().unwrap();
+    copy(dir.path(), copied.path()).unwrap();
+    for folder in [folder.clone(), copied.path().join("journal").join(folder.file_name().unwrap())] {
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&folder), 0o700);
+        assert_eq!((mode(&folder.join("000001.log")), mode(&folder.join(LOCK))), (0o600, 0o600));
+    }
+}
+
+#[test]
+fn a_reserve_goes_first_where_the_disk_may_be_full_unless_it_was_needed() {
+    let dir = DataDir::new();
+    let folder = died_with(dir.path(), &[open("req_1")]);
+    let reserve = folder.join(RESERVE);
+    let needed = encode(&end("req_1")).unwrap();
+    std::fs::write(&reserve, &needed).unwrap();
+    let left = left(dir.path());
+    left.give_up_reserve();
+    assert_eq!(std::fs::read(&reserve).unwrap(), needed);
+    assert_eq!(told(left.endings().unwrap().0), expected(&[("req_1", true)]));
+    std::fs::write(&reserve, []).unwrap();
+    left.give_up_reserve();
+    assert!(!reserve.exists());
+    left.give_up_reserve();
+    assert_eq!(told(left.endings().unwrap().0), expected(&[("req_1", false)]));
+}
+
+#[test]
+fn a_copy_has_the_living_and_the_dead_and_a_needed_reserve() {
+    let dir = DataDir::new();
+    let dead = died_with(dir.path(), &[open("req_1"), open("req_2")]);
+    std::fs::write(dead.join(RESERVE), encode(&end("req_2")).unwrap()).unwrap();
+    let living = begin(dir.path());
+    let held = living.write(&end("req_3")).unwrap();
+    // Removed by its process between the look at the folder and the look at the file.
+    symlink("gone", dead.join("000002.log")).unwrap();
+    let to = tempfile::tempdir().unwrap();
+    assert_eq!(copy(dir.path(), to.path()).unwrap(), 3);
+    let of = |boot: &str| to.path().join("journal").join(boot);
+    assert!(!of(living.boot()).join(RESERVE).exists(), "room set aside is nothing to copy");
+    drop(held);
+    let endings = left_behind(to.path()).unwrap().iter().flat_map(|left| left.endings().unwrap().0).collect();
+    assert_eq!(told(endings), expected(&[("req_1", false), ("req_2", true), ("req_3", true)]));
+}
+
+#[test]
+fn what_cannot_be_read_is_told_and_never_taken_for_nothing() {
+    let dir = DataDir::new();
+    let folder = died_with(dir.path(), &[end("req_1")]);
+    let left = left(dir.path());
+    symlink("gone", folder.join("000002.log")).unwrap();
+    assert_eq!(left.endings().unwrap().0.len(), 1, "a file that its process just removed is in the ledger");
+    std::fs::create_dir(folder.join("000003.log")).unwrap();
+    assert!(left.endings().is_err());
+    assert!(kept(dir.path()).is_err());
+    let to = tempfile::tempdir().unwrap();
+    assert!(copy(dir.path(), to.path()).is_err());
+    assert!(log_files(&folder.join("000001.log")).is_err(), "a file is no folder");
+    left.remove(0).unwrap();
+    assert!(log_files(&folder).unwrap().is_empty(), "a folder that its process just removed is in the ledger");
+}
+
+#[test]
+fn the_audit_sees_who_lives_and_what_still_runs() {
+    let dir = DataDir::new();
+    let dead = died_with(dir.path(), &[open("req_1"), end("req_1"), open("req_2")]);
+    let living = begin(dir.path());
+    let held = living.write(&open("req_3")).unwrap();
+    std::fs::write(dir.path().join("journal/note"), "not a journal").unwrap();
+    let mut all: Vec<_> = kept(dir.path()).unwrap();
+    all.sort_by(|one, other| one.ending.request_id.cmp(&other.ending.request_id));
+    let all: Vec<_> = all
+        .iter()
+        .map(|kept| (kept.ending.request_id.as_str(), kept.boot.as_str(), kept.is_living, kept.ended))
+        .collect();
+    let dead = dead.file_name().unwrap().to_str().unwrap();
+    let expected = [("req_1", dead, false, true), ("req_2", dead, false, false), ("req_3", living.boot(), true, false)];
+    assert_eq!(all, expected);
+    drop(held);
+}
