@@ -9,6 +9,9 @@
 //! On a full disk whatever runs may still end: a reserve, set aside while there was room, takes ends and nothing else.
 //! Nothing begins until it is whole again. Must not know prices or balances.
 
+#[cfg(test)]
+mod tests;
+
 use crate::failpoint::{self, Point};
 use crate::store::StoreError;
 use crate::store::ledger::Ending;
@@ -572,6 +575,3 @@ fn read_journal(dir: &Path) -> Result<Read, StoreError> {
     }
     Ok(read)
 }
-
-#[cfg(test)]
-mod tests;
