@@ -166,7 +166,7 @@ fn changed_lines_are_not_believed_and_what_they_were_in_is_kept() {
     let aside = folder.with_extension("damaged");
     assert!(!folder.exists() && aside.join("000001.log").exists());
     assert!(!aside.join(LOCK).exists(), "it is not to be replayed again");
-    assert!(boots(dir.path()).is_empty());
+    assert!(boots(dir.path()).unwrap().is_empty());
     let kept = kept(dir.path()).unwrap();
     assert_eq!(kept.len(), 1, "the audit sees what could be read");
     assert!(!kept[0].is_living && kept[0].ended);
@@ -352,13 +352,13 @@ fn a_journal_that_the_ledger_covers_whole_is_gone_with_its_process_and_no_other_
     let covered = begin(dir.path());
     drop(covered.write(&end("req_2")).unwrap());
     covered.close();
-    assert_eq!(boots(dir.path()), [journal.boot()]);
+    assert_eq!(boots(dir.path()).unwrap(), [journal.boot()]);
 }
 
 #[test]
 fn the_living_are_told_by_their_locks_and_only_the_dead_are_claimed() {
     let dir = DataDir::new();
-    assert!(boots(dir.path()).is_empty() && live_boots(dir.path()).is_empty());
+    assert!(boots(dir.path()).unwrap().is_empty() && live_boots(dir.path()).unwrap().is_empty());
     let dead = died_with(dir.path(), &[end("req_1")]);
     let living = begin(dir.path());
     let place = Place::begin(dir.path()).unwrap();
@@ -368,8 +368,8 @@ fn the_living_are_told_by_their_locks_and_only_the_dead_are_claimed() {
     open_lock(&unnamed).unwrap();
     std::fs::create_dir(dir.path().join("journal/lost+found")).unwrap();
     let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
-    assert_eq!(boots(dir.path()), [name(&dead), living.boot().into(), place.boot.clone()]);
-    assert_eq!(live_boots(dir.path()), [living.boot().to_owned(), place.boot.clone()]);
+    assert_eq!(boots(dir.path()).unwrap(), [name(&dead), living.boot().into(), place.boot.clone()]);
+    assert_eq!(live_boots(dir.path()).unwrap(), [living.boot().to_owned(), place.boot.clone()]);
     for taken in [living.boot(), place.boot.as_str()] {
         let error = claim_left(&dir.path().join("journal").join(taken)).err().unwrap();
         assert!(error.to_string().contains("in use by a running gateway"), "{error}");
@@ -388,7 +388,7 @@ fn the_living_are_told_by_their_locks_and_only_the_dead_are_claimed() {
     assert!(left_behind(dir.path()).unwrap().is_empty());
     drop(claimed);
     place.leave();
-    assert_eq!(boots(dir.path()), [name(&dead), living.boot().into()]);
+    assert_eq!(boots(dir.path()).unwrap(), [name(&dead), living.boot().into()]);
 }
 
 #[test]
