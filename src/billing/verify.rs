@@ -323,7 +323,7 @@ impl Audit<'_> {
             }
         }
         let orphaned = || -> Result<Option<String>, StoreError> {
-            let claimants = self.ledger.claimants()?;
+            let claimants = self.ledger.claimants_of_credit()?;
             let known = journal::boots(data_dir)?;
             let orphan = claimants.into_iter().find(|boot| !known.contains(boot));
             Ok(orphan.map(|boot| format!("boot {boot}, which is gone, still has claims")))
