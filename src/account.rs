@@ -7,6 +7,7 @@
 mod key;
 mod password;
 mod session;
+mod shared;
 mod sign_up;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ mod tests;
 pub use key::parse as parse_key;
 pub use password::{LEAST_CHARS as PASSWORD_LEAST_CHARS, MOST_CHARS as PASSWORD_MOST_CHARS};
 pub use session::{NewSession, Session, csrf_token};
+pub use shared::SharedKeys;
 pub use sign_up::{NewAccount, complete_sign_ups, sign_up, sign_up_with};
 
 use crate::store::StoreError;
@@ -34,6 +36,26 @@ const EMAIL_BYTES_MAX: usize = 254;
 #[derive(Clone)]
 pub struct Accounts {
     db: Arc<AppDb>,
+}
+
+/// Where an edge asks whose a key is.
+#[derive(Clone)]
+pub enum Keys {
+    Here(Accounts),
+    Shared(SharedKeys),
+}
+
+impl Keys {
+    /// As [`Accounts::authenticate`].
+    ///
+    /// # Errors
+    /// Why the key does not open the door.
+    pub async fn authenticate(&self, key: &str) -> Result<Principal, Refusal> {
+        match self {
+            Self::Here(accounts) => accounts.authenticate(key),
+            Self::Shared(keys) => keys.authenticate(key).await,
+        }
+    }
 }
 
 /// The account and the key that pay for a request.

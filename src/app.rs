@@ -1,15 +1,20 @@
 //! Settings → stores → services → servers, and the way down again. The only file that knows both faces.
 //!
-//! Must not handle requests.
+//! Must not handle requests. Next: `app/sidecar.rs` (the sidecar as a process of its own).
 
-use crate::account::{self, Accounts};
+mod sidecar;
+
+use crate::account::{self, Accounts, Keys, SharedKeys};
 use crate::admin;
-use crate::billing::{self, Billing};
+use crate::billing::{self, Billing, SharedBilling, Till};
+use crate::catalog::Model;
 use crate::clock;
 use crate::config::{self, Limits, Settings};
 use crate::edge::Gateway;
 use crate::idempotency::Idempotency;
-use crate::sidecar;
+use crate::sidecar::{self as pages, Sidecar};
+use crate::store::StoreError;
+use crate::store::redis::SharedStore;
 use crate::telemetry::METRICS;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
@@ -20,6 +25,7 @@ use pingora::apps::HttpServerOptions;
 use pingora::listeners::tls::TlsSettings;
 use pingora::server::configuration::{Opt, ServerConf};
 use pingora::server::{ExecutionPhase, RunArgs, Server, ShutdownSignal, ShutdownSignalWatch};
+pub use sidecar::run as sidecar;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,6 +42,14 @@ pub enum Start {
     Upgrade,
 }
 
+impl Start {
+    pub fn of(upgrade: bool) -> Self {
+        if upgrade { Self::Upgrade } else { Self::Fresh }
+    }
+}
+
+const WAITING: &str = "waiting for the running gateway to hand over: send it SIGQUIT";
+
 /// How often the way down looks whether all is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
 /// How often the sidecar looks whether it has a successor.
@@ -44,6 +58,9 @@ const SUCCESSION_LOOK: Duration = Duration::from_millis(250);
 const LATE_REQUESTS: Duration = Duration::from_secs(3);
 /// How long a successor may take from getting the right to serve to asking for the sockets.
 const SUCCESSOR_READY: Duration = Duration::from_secs(60);
+/// How long a shared store's answer is waited for where a request waits for it, and where none does.
+const ADMIT_PATIENCE: Duration = Duration::from_millis(250);
+const SETTLE_PATIENCE: Duration = Duration::from_secs(2);
 /// Connections to vendors that are kept for reuse.
 const UPSTREAM_POOL: usize = 1_024;
 /// Connections that wait to be accepted by the sidecar.
@@ -54,7 +71,7 @@ const BACKLOG: u32 = 1_024;
 struct Life {
     config_file: PathBuf,
     settings: Arc<ArcSwap<Settings>>,
-    billing: Billing,
+    billing: Till,
     /// The edge accepts connections.
     ready: Arc<AtomicBool>,
     draining: Arc<AtomicBool>,
@@ -68,6 +85,11 @@ struct Life {
 /// # Errors
 /// It cannot start.
 pub fn run(config_file: &Path, settings: Settings, start: Start) -> anyhow::Result<()> {
+    if settings.store.address().is_some() {
+        anyhow::bail!(
+            "store.kind: redis is for `model-gateway edge` and `model-gateway sidecar`; `run` needs kind: embedded"
+        );
+    }
     if billing::UNBILLED {
         log::warn!("this program bills nothing: it was built to be measured");
         anyhow::ensure!(
@@ -79,7 +101,7 @@ pub fn run(config_file: &Path, settings: Settings, start: Start) -> anyhow::Resu
     let billing = match start {
         Start::Fresh => Billing::serve(&settings.data_dir, &settings.limits)?,
         Start::Upgrade => {
-            log::info!("waiting for the running gateway to hand over: send it SIGQUIT");
+            log::info!("{WAITING}");
             Billing::succeed(&settings.data_dir, &settings.limits)?
         }
     };
@@ -90,13 +112,57 @@ pub fn run(config_file: &Path, settings: Settings, start: Start) -> anyhow::Resu
         log::warn!("completed {completed} sign-ups that a crash had left without their grant");
     }
     let settings = Arc::new(ArcSwap::from_pointee(settings));
+    let (keys, till) = (Keys::Here(accounts.clone()), Till::Here(billing.clone()));
+    let (server, life) = edge(config_file, &settings, keys, till, start)?;
+    let interface = admin::router(accounts.clone(), billing.clone());
+    let pages = Sidecar::new(accounts, billing, settings);
+    start_private(Some(pages), own_state(life.clone()).merge(interface), life.clone())?;
+    serve(server, life)
+}
+
+/// Runs one of the edges that share a store, until it is told to stop.
+///
+/// # Errors
+/// It cannot start.
+pub fn run_edge(config_file: &Path, settings: Settings, start: Start) -> anyhow::Result<()> {
+    let address = settings
+        .store
+        .address()
+        .context("store.kind is embedded: an edge alone needs kind: redis; `model-gateway run` is the whole service")?;
+    // Each thread with a runtime of its own has a connection of its own.
+    let store = |patience| SharedStore::new(address.clone(), patience);
+    let keys = SharedKeys::start(store(ADMIT_PATIENCE), store(SETTLE_PATIENCE))?;
+    let stores = (store(ADMIT_PATIENCE), store(SETTLE_PATIENCE));
+    let (data_dir, models, limits) = (&settings.data_dir, settings.catalog.models(), &settings.limits);
+    let shared = match start {
+        Start::Fresh => SharedBilling::serve(data_dir, stores, models, limits)?,
+        Start::Upgrade => {
+            log::info!("{WAITING}");
+            SharedBilling::succeed(data_dir, stores, models, limits)?
+        }
+    };
+    let till = Till::Shared(shared);
+    let settings = Arc::new(ArcSwap::from_pointee(settings));
+    let (server, life) = edge(config_file, &settings, Keys::Shared(keys), till, start)?;
+    start_private(None, own_state(life.clone()), life.clone())?;
+    serve(server, life)
+}
+
+/// The edge, ready to serve.
+fn edge(
+    config_file: &Path,
+    settings: &Arc<ArcSwap<Settings>>,
+    keys: Keys,
+    billing: Till,
+    start: Start,
+) -> anyhow::Result<(Server, Life)> {
     let data_dir = settings.load().data_dir.clone();
-    let idempotency = Idempotency::start(&data_dir, &billing, Arc::clone(&settings), now_ms)?;
-    let gateway = Gateway::new(Arc::clone(&settings), accounts.clone(), billing.clone(), idempotency);
+    let idempotency = Idempotency::start(&data_dir, &billing, Arc::clone(settings), clock::now_ms())?;
+    let gateway = Gateway::new(Arc::clone(settings), keys, billing.clone(), idempotency);
     let life = Life {
         config_file: config_file.to_owned(),
-        settings: Arc::clone(&settings),
-        billing: billing.clone(),
+        settings: Arc::clone(settings),
+        billing,
         ready: Arc::default(),
         draining: Arc::clone(&gateway.draining),
         succeeded: Arc::default(),
@@ -104,8 +170,13 @@ pub fn run(config_file: &Path, settings: Settings, start: Start) -> anyhow::Resu
     };
     let server = edge_server(&settings.load(), gateway, start)?;
     watch_phases(&server, Arc::clone(&life.succeeded))?;
-    start_sidecar(sidecar::Sidecar::new(accounts, billing, Arc::clone(&settings)), life.clone())?;
-    start_watch(life.clone())?;
+    Ok((server, life))
+}
+
+fn serve(server: Server, life: Life) -> ! {
+    if let Err(error) = start_watch(life.clone()) {
+        log::error!("start the watch: {error}; the way down takes the whole drain time");
+    }
     // Returns when the grace period is over; the watch ends the process before, once all is settled.
     server.run(RunArgs { shutdown_signal: Box::new(life.clone()) });
     finish(&life.billing)
@@ -169,28 +240,32 @@ fn watch_phases(server: &Server, succeeded: Arc<AtomicBool>) -> anyhow::Result<(
     Ok(())
 }
 
-/// Serves the sidecar and the admin pages on a thread and runtime of their own, so that a slow page costs no request.
-fn start_sidecar(state: sidecar::Sidecar, life: Life) -> anyhow::Result<()> {
+/// Serves the admin pages, and those of the sidecar where it is part of this process, on a thread and runtime of their
+/// own, so that a slow page costs no request.
+fn start_private(sidecar: Option<Sidecar>, admin: axum::Router, life: Life) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let settings = life.settings.load_full();
-    let listeners = runtime.block_on(async {
-        anyhow::Ok((bind("listen.sidecar", settings.sidecar)?, bind("listen.admin", settings.admin)?))
-    })?;
-    let (sidecar_listener, admin_listener) = listeners;
     if !settings.admin.ip().is_loopback() {
         log::warn!(
             "listen.admin {} is not a loopback address: whoever reaches it with an administrator's key moves money",
             settings.admin
         );
     }
-    let interface = admin::router(state.accounts.clone(), state.billing.clone());
-    let admin = own_state(life.clone()).merge(interface);
+    let (admin_listener, pages) = runtime.block_on(async {
+        let pages =
+            sidecar.map(|sidecar| anyhow::Ok((bind("listen.sidecar", settings.sidecar)?, sidecar))).transpose()?;
+        anyhow::Ok((bind("listen.admin", settings.admin)?, pages))
+    })?;
     std::thread::Builder::new().name("sidecar".into()).spawn(move || {
         runtime.block_on(async {
-            let dashboard = sidecar::serve(sidecar_listener, state, life.clone().succeeded());
-            let admin = axum::serve(admin_listener, admin).with_graceful_shutdown(life.succeeded());
-            let admin = async { admin.await };
-            if let Err(error) = tokio::try_join!(dashboard, admin) {
+            let admin = axum::serve(admin_listener, admin).with_graceful_shutdown(life.clone().succeeded());
+            let dashboard = async {
+                match pages {
+                    Some((listener, sidecar)) => pages::serve(listener, sidecar, life.succeeded()).await,
+                    None => Ok(()),
+                }
+            };
+            if let Err(error) = tokio::try_join!(dashboard, async { admin.await }) {
                 log::error!("serve the sidecar: {error}");
             }
         });
@@ -259,7 +334,7 @@ fn start_watch(life: Life) -> anyhow::Result<()> {
 
 /// Settles what is settled, and ends the process.
 #[expect(clippy::disallowed_methods, reason = "the one end: everything that ended is in the ledger by now")]
-fn finish(billing: &Billing) -> ! {
+fn finish(billing: &Till) -> ! {
     billing.finish();
     std::process::exit(0)
 }
@@ -365,16 +440,24 @@ impl Life {
     /// Takes models, prices, vendors and limits from the file anew; a bad file changes nothing. Running requests keep
     /// what they were admitted under.
     fn reload(&self) {
-        let outcome = config::load(&self.config_file).map_err(anyhow::Error::from).and_then(|settings| {
-            self.billing.keep_prices(settings.catalog.models(), clock::now_ms())?;
-            self.settings.store(Arc::new(settings));
-            Ok(())
-        });
-        let result = if outcome.is_ok() { "ok" } else { "refused" };
-        METRICS.config_reloads.with_label_values(&[result]).inc();
-        match outcome {
-            Ok(()) => log::info!("reloaded {}", self.config_file.display()),
-            Err(error) => log::error!("reload refused, the old settings stay: {error}"),
-        }
+        reload(&self.config_file, &self.settings, |models| self.billing.keep_prices(models, clock::now_ms()));
+    }
+}
+
+fn reload(
+    config_file: &Path,
+    settings: &ArcSwap<Settings>,
+    keep_prices: impl FnOnce(&[Arc<Model>]) -> Result<(), StoreError>,
+) {
+    let outcome = config::load(config_file).map_err(anyhow::Error::from).and_then(|new| {
+        keep_prices(new.catalog.models())?;
+        settings.store(Arc::new(new));
+        Ok(())
+    });
+    let result = if outcome.is_ok() { "ok" } else { "refused" };
+    METRICS.config_reloads.with_label_values(&[result]).inc();
+    match outcome {
+        Ok(()) => log::info!("reloaded {}", config_file.display()),
+        Err(error) => log::error!("reload refused, the old settings stay: {error}"),
     }
 }

@@ -3,10 +3,13 @@
 //! The order that makes a bill right: a hold before the vendor is called, the ending in the journal before the client
 //! gets the last byte, the ledger within milliseconds. Read `billing/pricing.rs` (how much), `billing/rules.rs` (what
 //! bounds it), `billing/holds.rs` (may it), `billing/journal.rs` and `billing/settler.rs` (it counts once, whatever
-//! dies). Must not know HTTP.
+//! dies); where many edges share one store, `billing/shared.rs`. Must not know HTTP.
 
 mod backup;
+mod beside;
 pub mod correct;
+mod courier;
+pub mod feeder;
 mod guest;
 mod hold;
 pub mod holds;
@@ -15,8 +18,11 @@ mod owner;
 pub mod pricing;
 pub mod rules;
 mod settler;
+mod shared;
+pub mod shown;
 #[cfg(test)]
 mod tests;
+mod till;
 mod verify;
 
 use crate::catalog::{Model, Price};
@@ -26,8 +32,9 @@ use crate::money::{Micro, Parts};
 use crate::store::StoreError;
 use crate::store::holds::HeldMirror;
 use crate::store::ledger::{Detail, Ending, Entry, Ledger, Outcome, Post, Selection};
+use crate::store::redis::Address;
+use crate::store::sqlite;
 use crate::telemetry::METRICS;
-use crate::usage::Usage;
 pub use hold::{Hold, Opening};
 pub use holds::Refused;
 use holds::{Holds, Standing};
@@ -35,16 +42,12 @@ use journal::Journal;
 use owner::Owner;
 use pricing::Quote;
 use settler::{Settler, Work};
+pub use shared::SharedBilling;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+pub use till::Till;
 pub use verify::Verdict;
-
-/// How long a start waits for a process that is just ending.
-const START_PATIENCE: Duration = Duration::from_secs(2);
-/// How long a successor waits until it is handed the right to serve.
-const UPGRADE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// This program was built to be measured: it bills nothing, and `app.rs` lets it listen on loopback addresses alone.
 pub const UNBILLED: bool = cfg!(feature = "unbilled");
@@ -57,6 +60,8 @@ struct Inner {
     ledger: Arc<Ledger>,
     data_dir: PathBuf,
     serving: Option<Serving>,
+    /// The store that edges share, where it decides who may spend what.
+    shared: Option<Address>,
 }
 
 /// What only the process that serves requests has.
@@ -116,8 +121,16 @@ impl Billing {
     /// # Errors
     /// The ledger cannot be opened.
     pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
+        Self::open_beside(data_dir, None)
+    }
+
+    /// As [`Billing::open`], where a shared store decides who may spend what, if one does.
+    ///
+    /// # Errors
+    /// The ledger cannot be opened.
+    pub fn open_beside(data_dir: &Path, shared: Option<Address>) -> Result<Self, StoreError> {
         let ledger = Arc::new(Ledger::open(data_dir)?);
-        Ok(Self(Arc::new(Inner { ledger, data_dir: data_dir.to_owned(), serving: None })))
+        Ok(Self(Arc::new(Inner { ledger, data_dir: data_dir.to_owned(), serving: None, shared })))
     }
 
     /// For the gateway: replays what dead processes left, then serves.
@@ -125,7 +138,8 @@ impl Billing {
     /// # Errors
     /// The ledger or the journal cannot be opened, or a replay cannot be entered, or another process serves.
     pub fn serve(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
-        Self::serve_with(data_dir, limits, Settler::start, START_PATIENCE)
+        sqlite::create_dir(data_dir)?;
+        Self::serve_with(data_dir, limits, Settler::start, owner::begin(data_dir)?)
     }
 
     /// As [`Billing::serve`], for the successor of a process that serves: waits until that hands over.
@@ -133,10 +147,8 @@ impl Billing {
     /// # Errors
     /// As [`Billing::serve`]; the predecessor did not hand over.
     pub fn succeed(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
-        let announced = owner::announce(data_dir)?;
-        let billing = Self::serve_with(data_dir, limits, Settler::start, UPGRADE_PATIENCE);
-        drop(announced);
-        billing
+        sqlite::create_dir(data_dir)?;
+        Self::serve_with(data_dir, limits, Settler::start, owner::succeed(data_dir)?)
     }
 
     /// As [`Billing::serve`], but nothing reaches the ledger by itself: every turn of the settler is a call of
@@ -145,7 +157,8 @@ impl Billing {
     /// # Errors
     /// As [`Billing::serve`].
     pub fn serve_by_hand(data_dir: &Path, limits: &Limits) -> Result<Self, StoreError> {
-        Self::serve_with(data_dir, limits, Settler::by_hand, START_PATIENCE)
+        sqlite::create_dir(data_dir)?;
+        Self::serve_with(data_dir, limits, Settler::by_hand, owner::begin(data_dir)?)
     }
 
     /// One turn of a settler that works by hand. False where nothing was waiting for the ledger.
@@ -160,10 +173,9 @@ impl Billing {
         data_dir: &Path,
         limits: &Limits,
         start: fn(Work, usize) -> Result<Settler, StoreError>,
-        patience: Duration,
+        owner: Owner,
     ) -> Result<Self, StoreError> {
         let ledger = Arc::new(Ledger::open(data_dir)?);
-        let owner = owner::take(data_dir, patience)?;
         enter_left_behind(&ledger, data_dir, &ledger.boots()?)?;
         let journal = Arc::new(Journal::begin(data_dir, limits.journal_segment_bytes, limits.journal_reserve_bytes)?);
         let mut mirror = HeldMirror::open(data_dir)?;
@@ -191,7 +203,7 @@ impl Billing {
             most_open_per_account: limits.open_requests_per_account,
             most_pending: count(limits.journal_pending),
         };
-        Ok(Self(Arc::new(Inner { ledger, data_dir: data_dir.to_owned(), serving: Some(serving) })))
+        Ok(Self(Arc::new(Inner { ledger, data_dir: data_dir.to_owned(), serving: Some(serving), shared: None })))
     }
 
     /// Makes the prices of `models` durable, before the first request under them.
@@ -212,7 +224,7 @@ impl Billing {
             return Err(Refused::Unavailable("this process does not serve".into()));
         };
         if UNBILLED {
-            return Ok((Hold::unbilled(self, opening), quote.output_limit));
+            return Ok((Hold::unbilled(Till::Here(self.clone()), opening), quote.output_limit));
         }
         if serving.settler.state.closing.load(Ordering::Acquire) {
             return Err(Refused::Unavailable("the process is ending".into()));
@@ -233,40 +245,9 @@ impl Billing {
             return self.reserve_as_guest(serving, opening, quote, exact, now_ms);
         };
         failpoint::pass(Point::AfterReserve);
-        let hold = Hold::open(self, opening, quote.service_tier, parts, now_ms)
+        let hold = Hold::open(Till::Here(self.clone()), opening, quote.service_tier, parts, now_ms)
             .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")))?;
         Ok((hold, limit))
-    }
-
-    /// Ends a request with what it used. Once this returns, the debit outlives the process: the client may have the
-    /// last byte. Returns what is debited.
-    ///
-    /// # Errors
-    /// The journal could not be written: nothing is debited, and the client must not get the last byte.
-    pub fn settle(
-        &self,
-        mut hold: Hold,
-        usage: Usage,
-        outcome: Outcome,
-        estimated: bool,
-        now_ms: i64,
-    ) -> Result<Micro, std::io::Error> {
-        let price = Arc::clone(&hold.opening().model.price);
-        let usage = match outcome {
-            // What is free is billed as nothing, so that the receipt adds up.
-            Outcome::RefusedFree => Usage::default(),
-            // An estimate never exceeds the hold.
-            _ if estimated => hold.bears(usage),
-            _ => hold.at_tier(usage),
-        };
-        hold.end(usage, pricing::cost(&usage, &price), outcome, estimated, now_ms)
-    }
-
-    /// Ends a request that costs nothing, and says why.
-    pub fn release(&self, mut hold: Hold, outcome: Outcome, now_ms: i64) {
-        if let Err(error) = hold.end(Usage::default(), Micro::ZERO, outcome, false, now_ms) {
-            log::error!("journal a release: {error}; the request is entered as interrupted");
-        }
     }
 
     /// Opens the ledger account with its sign-up grant. The grant goes by the reference `trial:<account>`: doing it
@@ -393,9 +374,13 @@ impl Billing {
     /// Recomputes every debit and checks every invariant.
     ///
     /// # Errors
-    /// The ledger cannot be read; what is wrong in it is not an error but a finding.
+    /// The ledger (or the shared store) cannot be read; what is wrong in it is not an error but a finding.
     pub fn verify(&self, now_ms: i64) -> Result<Verdict, StoreError> {
-        verify::verify(&self.0.ledger, &self.0.data_dir, now_ms)
+        let mut verdict = verify::verify(&self.0.ledger, &self.0.data_dir, now_ms)?;
+        if let Some(address) = &self.0.shared {
+            beside::compare(&self.0.ledger, address, &mut verdict)?;
+        }
+        Ok(verdict)
     }
 
     /// Enters what a journal folder left behind holds. Returns (endings that were new, unreadable lines).

@@ -42,6 +42,17 @@ enum Command {
         #[arg(long, env = "GW_FAIL", hide = true, value_name = "NAME[:N]")]
         fail: Option<failpoint::Plan>,
     },
+    /// Run one of many edges that share a store (`store: {kind: redis}`).
+    Edge {
+        /// As of `run`.
+        #[arg(long)]
+        upgrade: bool,
+        /// Kill this process at a named point, for tests.
+        #[arg(long, env = "GW_FAIL", hide = true, value_name = "NAME[:N]")]
+        fail: Option<failpoint::Plan>,
+    },
+    /// Run the ledger, the dashboard and what edges ask of them, beside a shared store (`store.kind: redis`).
+    Sidecar,
     /// Simulate the vendors, both protocols on one port.
     Simulate {
         #[arg(long, default_value = "127.0.0.1:9100")]
@@ -89,9 +100,13 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run { upgrade, fail } => {
             fail.iter().for_each(failpoint::arm);
-            let start = if upgrade { app::Start::Upgrade } else { app::Start::Fresh };
-            app::run(&file, config::load(&file)?, start)?;
+            app::run(&file, config::load(&file)?, app::Start::of(upgrade))?;
         }
+        Command::Edge { upgrade, fail } => {
+            fail.iter().for_each(failpoint::arm);
+            app::run_edge(&file, config::load(&file)?, app::Start::of(upgrade))?;
+        }
+        Command::Sidecar => app::sidecar(&file, config::load(&file)?)?,
         Command::Simulate { listen, fault } => simulate(&listen, fault.as_deref())?,
         Command::Check => check(&file, json)?,
         Command::Schema => writeln!(std::io::stdout(), "{:#}", config::schema())?,
@@ -126,7 +141,7 @@ fn with_store(
     run: impl FnOnce(&account::Context<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let accounts = Accounts::open(&settings.data_dir)?;
-    let billing = Billing::open(&settings.data_dir)?;
+    let billing = Billing::open_beside(&settings.data_dir, settings.store.address())?;
     let signup = &settings.signup;
     run(&account::Context { accounts: &accounts, billing: &billing, signup, json, now_ms: clock::now_ms() })
 }

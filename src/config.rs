@@ -11,6 +11,7 @@ mod read;
 use crate::catalog::{Catalog, Endpoint, Model, Price, Secret, Vendor};
 use crate::money::Micro;
 use crate::protocol::Protocol;
+use crate::store::redis::Address;
 pub use raw::{Limits, SignupMode};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -28,11 +29,25 @@ pub struct Settings {
     pub tls: Option<(PathBuf, PathBuf)>,
     pub base_url: String,
     pub data_dir: PathBuf,
+    pub store: Store,
+    /// A shared store may lose what it is told.
+    pub allow_volatile: bool,
     pub signup: Signup,
     pub catalog: Catalog,
     pub limits: Limits,
     /// Names of the messages protocol's version header that clients may use, lower case.
     pub version_headers: Vec<String>,
+}
+
+/// Where keys, balances and holds are decided upon.
+#[derive(Debug, Clone)]
+pub enum Store {
+    /// In this process and its `data_dir`.
+    Embedded,
+    /// In one Redis server.
+    Redis(Secret),
+    /// In a Redis Cluster, of which these are some nodes.
+    RedisCluster(Vec<Secret>),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +56,19 @@ pub struct Signup {
     pub trial_credits: Micro,
     /// 0 = no trial.
     pub trial_ms: i64,
+}
+
+impl Store {
+    /// Where the shared store is; `None` where there is none.
+    pub fn address(&self) -> Option<Address> {
+        match self {
+            Self::Embedded => None,
+            Self::Redis(url) => Some(Address::One(url.reveal().to_owned())),
+            Self::RedisCluster(nodes) => {
+                Some(Address::Cluster(nodes.iter().map(|node| node.reveal().to_owned()).collect()))
+            }
+        }
+    }
 }
 
 /// One thing wrong with a config file.
@@ -147,6 +175,8 @@ impl Judge {
         if config.data_dir.is_empty() {
             self.fault("data_dir", "must name a folder");
         }
+        let allow_volatile = config.store.allow_volatile;
+        let store = self.store(config.store);
         let signup = self.signup(&config.signup);
         let vendors = self.vendors(config.vendors);
         let version_headers = version_headers(&config.limits, &vendors);
@@ -158,6 +188,8 @@ impl Judge {
             tls: config.listen.tls.map(|tls| (tls.cert.into(), tls.key.into())),
             base_url: config.base_url.trim_end_matches('/').to_owned(),
             data_dir: config.data_dir.into(),
+            store: store?,
+            allow_volatile,
             signup: signup?,
             catalog,
             limits: config.limits,
@@ -188,6 +220,32 @@ impl Judge {
             }
             Err(error) => {
                 self.fault(key, error.to_string());
+                None
+            }
+        }
+    }
+
+    fn store(&mut self, store: raw::Store) -> Option<Store> {
+        let is_address = |url: &String| url.starts_with("redis://") || url.starts_with("rediss://");
+        let named = store.url.iter().map(|_| "store.url").chain(store.cluster.iter().map(|_| "store.cluster"));
+        for (key, _) in named.zip(store.url.iter().chain(&store.cluster)).filter(|(_, url)| !is_address(url)) {
+            self.fault(key, "must begin with redis:// or rediss://");
+        }
+        match (store.kind, store.url, store.cluster.is_empty()) {
+            (raw::StoreKind::Embedded, None, true) => Some(Store::Embedded),
+            (raw::StoreKind::Embedded, ..) => {
+                self.fault(
+                    "store",
+                    "an embedded store has no address: leave `url` and `cluster` out, or say kind: redis",
+                );
+                None
+            }
+            (raw::StoreKind::Redis, Some(url), true) => Some(Store::Redis(Secret::new(url))),
+            (raw::StoreKind::Redis, None, false) => {
+                Some(Store::RedisCluster(store.cluster.into_iter().map(Secret::new).collect()))
+            }
+            (raw::StoreKind::Redis, ..) => {
+                self.fault("store", "kind: redis takes either `url` or `cluster`");
                 None
             }
         }

@@ -13,8 +13,8 @@ mod reject;
 mod reply;
 mod upstream;
 
-use crate::account::Accounts;
-use crate::billing::Billing;
+use crate::account::Keys;
+use crate::billing::Till;
 use crate::config::{Limits, Settings};
 use crate::idempotency::Idempotency;
 use arc_swap::ArcSwap;
@@ -33,8 +33,8 @@ use std::time::Duration;
 /// What every request shares.
 pub struct Gateway {
     pub settings: Arc<ArcSwap<Settings>>,
-    pub accounts: Accounts,
-    pub billing: Billing,
+    pub keys: Keys,
+    pub billing: Till,
     pub idempotency: Idempotency,
     /// No new work is taken.
     pub draining: Arc<AtomicBool>,
@@ -45,15 +45,10 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    pub fn new(
-        settings: Arc<ArcSwap<Settings>>,
-        accounts: Accounts,
-        billing: Billing,
-        idempotency: Idempotency,
-    ) -> Self {
+    pub fn new(settings: Arc<ArcSwap<Settings>>, keys: Keys, billing: Till, idempotency: Idempotency) -> Self {
         Self {
             settings,
-            accounts,
+            keys,
             billing,
             idempotency,
             draining: Arc::default(),
@@ -135,7 +130,7 @@ impl ProxyHttp for Gateway {
         header: &mut ResponseHeader,
         ctx: &mut Context,
     ) -> Result<()> {
-        if matches!(ctx.stage, Stage::Sidecar) {
+        if matches!(ctx.stage, Stage::Sidecar { .. }) {
             ctx.status = header.status.as_u16();
             header.insert_header("x-request-id", &ctx.request_id)?;
             return header.insert_header("request-id", &ctx.request_id);
@@ -151,7 +146,7 @@ impl ProxyHttp for Gateway {
         end: bool,
         ctx: &mut Context,
     ) -> Result<Option<Duration>> {
-        reply::body(&self.billing, ctx, body, end).map(|()| None)
+        reply::body(ctx, body, end).map(|()| None)
     }
 
     /// 7a. Nobody answered the call.
@@ -184,7 +179,7 @@ impl ProxyHttp for Gateway {
 
     /// 8. Nothing is left to try.
     async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Context) -> FailToProxy {
-        if let Err(error) = reject::tell(&self.billing, session, error, ctx).await {
+        if let Err(error) = reject::tell(session, error, ctx).await {
             log::debug!("tell a client of a failure: {error}");
         }
         FailToProxy { error_code: ctx.status, can_reuse_downstream: false }
@@ -192,7 +187,7 @@ impl ProxyHttp for Gateway {
 
     /// 9. What it came to.
     async fn logging(&self, session: &mut Session, _error: Option<&Error>, ctx: &mut Context) {
-        meter::end(&self.billing, session, ctx).await;
+        meter::end(session, ctx).await;
     }
 
     /// Clients leave and vendors fail all day: the metrics and the access record tell, not the error log.

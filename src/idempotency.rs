@@ -6,7 +6,7 @@
 //! was not kept leaves a key that is done and has nothing to give. Read `store/idempotency.rs` for what survives what.
 //! Must not know HTTP; who asks calls `edge/admit/keyed.rs`.
 
-use crate::billing::Billing;
+use crate::billing::Till;
 use crate::clock;
 use crate::config::{Limits, Settings};
 use crate::store::StoreError;
@@ -92,7 +92,7 @@ impl Idempotency {
     /// The database cannot be opened, or the ledger not be asked.
     pub fn start(
         data_dir: &Path,
-        billing: &Billing,
+        billing: &Till,
         settings: Arc<ArcSwap<Settings>>,
         now_ms: i64,
     ) -> Result<Self, StoreError> {
@@ -106,7 +106,7 @@ impl Idempotency {
         Ok(inner)
     }
 
-    fn open(data_dir: &Path, billing: &Billing) -> Result<Self, StoreError> {
+    fn open(data_dir: &Path, billing: &Till) -> Result<Self, StoreError> {
         let db = IdempotencyDb::open(data_dir)?;
         let (boot, touched) = (billing.boot().to_owned(), AtomicBool::new(true));
         Ok(Self(Arc::new(Inner { db, boot, touched, unwritten: Mutex::default() })))
@@ -114,7 +114,7 @@ impl Idempotency {
 
     /// Of each request that a dead process was answering: done without an answer where it was debited, else as if it
     /// had never been asked. Requests of processes whose journal is not replayed stay as they are.
-    fn resolve_left(&self, billing: &Billing, expires_at_ms: i64) -> Result<(), StoreError> {
+    fn resolve_left(&self, billing: &Till, expires_at_ms: i64) -> Result<(), StoreError> {
         for (account, request_id) in self.0.db.left_running(&billing.boots_not_replayed()?)? {
             if billing.was_debited(&account, &request_id)? {
                 log::warn!("request {request_id} was debited, and its answer is lost: its idempotency key is spent");
@@ -161,7 +161,7 @@ impl Idempotency {
         })
     }
 
-    fn tidy(&self, billing: &Billing, settings: &ArcSwap<Settings>) {
+    fn tidy(&self, billing: &Till, settings: &ArcSwap<Settings>) {
         let mut tick = 0_u32;
         loop {
             std::thread::sleep(TICK);

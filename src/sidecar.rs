@@ -12,6 +12,7 @@ mod guard;
 mod keys;
 mod live;
 mod overview;
+pub mod own;
 mod page;
 mod problem;
 mod session;
@@ -113,8 +114,30 @@ pub async fn serve(
     state: Sidecar,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
+    serve_with(listener, state, Router::new(), shutdown).await
+}
+
+/// As [`serve`], in a process of its own: answers edges too.
+///
+/// # Errors
+/// The listener failed.
+pub async fn serve_edges(
+    listener: tokio::net::TcpListener,
+    state: Sidecar,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    let more = own::router(state.clone());
+    serve_with(listener, state, more, shutdown).await
+}
+
+async fn serve_with(
+    listener: tokio::net::TcpListener,
+    state: Sidecar,
+    more: Router,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
     let (close, closing) = watch::channel(false);
-    let service = routes(state, closing).into_make_service_with_connect_info::<SocketAddr>();
+    let service = more.merge(routes(state, closing)).into_make_service_with_connect_info::<SocketAddr>();
     let listener = listener.tap_io(|stream| {
         if let Err(error) = stream.set_nodelay(true) {
             log::debug!("sidecar: set TCP_NODELAY: {error}");

@@ -4,6 +4,7 @@
 //! * [`ledger`]: balances and immutable entries (`ledger.db`), the truth about money.
 //! * [`holds`]: a view of the open holds of running processes for other processes (`holds.db`); dies with them.
 //! * [`idempotency`]: what was asked and answered under idempotency keys (`idempotency.db`).
+//! * [`redis`]: keys, balances and holds that many edges share.
 //!
 //! The contract of the ledger, whichever database keeps it: an entry with the same kind and reference counts once; a
 //! request ends at most once; a balance never goes below zero; entries are never changed; what a call reports as
@@ -13,6 +14,7 @@ pub mod app;
 pub mod holds;
 pub mod idempotency;
 pub mod ledger;
+pub mod redis;
 pub mod sqlite;
 
 /// Why the store could not do something.
@@ -20,6 +22,8 @@ pub mod sqlite;
 pub enum StoreError {
     #[error("{operation}: {source}")]
     Sqlite { operation: &'static str, source: rusqlite::Error },
+    #[error("{operation}: {source}")]
+    Redis { operation: &'static str, source: ::redis::RedisError },
     #[error("{operation}: {source}")]
     Io { operation: &'static str, source: std::io::Error },
     #[error("{0}")]
@@ -38,6 +42,10 @@ pub enum StoreError {
 impl StoreError {
     pub fn sqlite(operation: &'static str, source: rusqlite::Error) -> Self {
         Self::Sqlite { operation, source }
+    }
+
+    pub fn redis(operation: &'static str, source: ::redis::RedisError) -> Self {
+        Self::Redis { operation, source }
     }
 
     pub fn io(operation: &'static str, source: std::io::Error) -> Self {

@@ -50,6 +50,11 @@ mod overrun;
 mod own;
 #[path = "gateway/prices.rs"]
 mod prices;
+#[allow(dead_code, reason = "shared with the tests of the scripts")]
+#[path = "stores/server.rs"]
+mod server;
+#[path = "gateway/shared.rs"]
+mod shared;
 #[path = "gateway/shutdown.rs"]
 mod shutdown;
 #[path = "gateway/surface.rs"]

@@ -76,7 +76,7 @@ impl From<StoreError> for Problem {
             StoreError::Refused(why) => Self::Refused(why),
             StoreError::Unknown(what) => Self::NotFound(what),
             StoreError::ReferenceUsed(why) => Self::ReferenceUsed(why),
-            StoreError::Sqlite { .. } | StoreError::Io { .. } | StoreError::Unusable(_) => {
+            StoreError::Sqlite { .. } | StoreError::Redis { .. } | StoreError::Io { .. } | StoreError::Unusable(_) => {
                 Self::Inside(error.to_string())
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! Must not look at prices: a refund gives back what was taken, whatever the price is today.
 
-use super::Billing;
+use super::{Billing, beside};
 use crate::money::Micro;
 use crate::store::StoreError;
 use crate::store::ledger::{Change, ChangeKind, Posted, Refund};
@@ -86,6 +86,9 @@ impl Billing {
         if amount.is_positive() {
             // What is given needs no claim: nothing in this process has to stand still for it.
             return self.0.ledger.change(change, "", || Ok(Vec::new()));
+        }
+        if let Some(address) = &self.0.shared {
+            return beside::take(&self.0.ledger, address, change);
         }
         let change_here = |told| self.0.ledger.change(change, self.boot(), || Ok(vec![told]));
         let serving = self.0.serving.as_ref();

@@ -8,7 +8,7 @@
 use super::holds::{Refused, Standing};
 use super::journal::{self, Place};
 use super::pricing::Quote;
-use super::{Billing, Hold, Opening, Serving, decide, enter_left_behind, owner};
+use super::{Billing, Hold, Opening, Serving, Till, decide, enter_left_behind, owner};
 use crate::money::Parts;
 use crate::store::StoreError;
 use crate::store::holds::HeldMirror;
@@ -32,10 +32,7 @@ impl Billing {
         if self.is_guest() {
             return Ok(());
         }
-        if !owner::has_successor(&self.0.data_dir)? {
-            let message = "no successor waits: begin one with --upgrade before this process gets SIGQUIT";
-            return Err(StoreError::Refused(message.into()));
-        }
+        owner::expect_successor(&self.0.data_dir)?;
         serving.holds.hand_over(&self.0.ledger)?;
         drop(serving.owner.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());
         Ok(())
@@ -74,7 +71,7 @@ impl Billing {
             }
             if outcome.map_err(unavailable)? {
                 serving.holds.add(account, parts);
-                return Hold::open(self, opening, quote.service_tier, parts, now_ms)
+                return Hold::open(Till::Here(self.clone()), opening, quote.service_tier, parts, now_ms)
                     .map(|hold| (hold, limit))
                     .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")));
             }

@@ -2,11 +2,12 @@
 //!
 //! Must not decide amounts.
 
-use super::Billing;
 use super::holds::Resolved;
 use super::journal::{Record, Segment};
 use super::pricing::{self, TierAsked};
 use super::settler::Settlement;
+use super::shared::SharedBilling;
+use super::{Billing, Till};
 use crate::catalog::Model;
 use crate::clock;
 use crate::failpoint::{self, Point};
@@ -29,7 +30,7 @@ pub struct Opening {
     pub surface: Protocol,
 }
 
-/// Credit set aside for one request. To be ended by [`Billing::settle`] or [`Billing::release`]; one that is dropped
+/// Credit set aside for one request. To be ended by [`Hold::settle`] or [`Hold::release`]; one that is dropped
 /// otherwise (its task was cancelled, or panicked) is released as interrupted.
 pub struct Hold {
     opening: Opening,
@@ -38,7 +39,7 @@ pub struct Hold {
     tier: TierAsked,
     opened_in: Option<Arc<Segment>>,
     ended: bool,
-    billing: Billing,
+    till: Till,
 }
 
 impl Hold {
@@ -47,30 +48,45 @@ impl Hold {
     /// # Errors
     /// The journal cannot be written; the parts were given back.
     pub(super) fn open(
-        billing: &Billing,
+        till: Till,
         opening: Opening,
         tier: TierAsked,
         parts: Parts,
         now_ms: i64,
     ) -> Result<Self, std::io::Error> {
-        let mut hold = Self { opening, parts, tier, opened_in: None, ended: false, billing: billing.clone() };
+        let mut hold = Self { opening, parts, tier, opened_in: None, ended: false, till };
         METRICS.open_holds.inc();
-        let Some(serving) = &billing.0.serving else { return Ok(hold) };
-        serving.open.fetch_add(1, Ordering::Relaxed);
+        let Some((journal, open)) = hold.till.counted() else { return Ok(hold) };
+        open.fetch_add(1, Ordering::Relaxed);
         let unfinished =
             hold.ending(Parts::default(), Micro::ZERO, Usage::default(), Outcome::Interrupted, false, now_ms);
         // Where this fails, the hold is dropped, which gives the credit back.
         let opened_in =
-            serving.journal.write(&Record::Open(unfinished)).inspect_err(|_| METRICS.ledger_error("journal_write"))?;
+            journal.write(&Record::Open(unfinished)).inspect_err(|_| METRICS.ledger_error("journal_write"))?;
         hold.opened_in = Some(opened_in);
         failpoint::pass(Point::AfterJournalOpen);
         Ok(hold)
     }
 
     /// Of nothing, and ended by nothing: what a program that is measured has in a hold's place.
-    pub(super) fn unbilled(billing: &Billing, opening: Opening) -> Self {
+    pub(super) fn unbilled(till: Till, opening: Opening) -> Self {
         let tier = TierAsked::default();
-        Self { opening, parts: Parts::default(), tier, opened_in: None, ended: true, billing: billing.clone() }
+        Self { opening, parts: Parts::default(), tier, opened_in: None, ended: true, till }
+    }
+
+    /// The same, with what was set aside for it after it was journalled.
+    pub(super) fn of(mut self, parts: Parts) -> Self {
+        self.parts = parts;
+        self
+    }
+
+    /// Nothing was set aside: there is nothing to end, and nothing to tell the ledger.
+    pub(super) fn forget(mut self) {
+        self.ended = true;
+        METRICS.open_holds.dec();
+        if let Till::Shared(shared) = &self.till {
+            shared.closed();
+        }
     }
 
     /// What is set aside.
@@ -97,6 +113,36 @@ impl Hold {
         &self.opening
     }
 
+    /// Ends the request with what it used. Once this returns, the debit outlives the process: the client may have the
+    /// last byte. Returns what is debited.
+    ///
+    /// # Errors
+    /// The journal could not be written: nothing is debited, and the client must not get the last byte.
+    pub fn settle(
+        mut self,
+        usage: Usage,
+        outcome: Outcome,
+        estimated: bool,
+        now_ms: i64,
+    ) -> Result<Micro, std::io::Error> {
+        let price = Arc::clone(&self.opening.model.price);
+        let usage = match outcome {
+            // What is free is billed as nothing, so that the receipt adds up.
+            Outcome::RefusedFree => Usage::default(),
+            // An estimate never exceeds the hold.
+            _ if estimated => self.bears(usage),
+            _ => self.at_tier(usage),
+        };
+        self.end(usage, pricing::cost(&usage, &price), outcome, estimated, now_ms)
+    }
+
+    /// Ends a request that costs nothing, and says why.
+    pub fn release(mut self, outcome: Outcome, now_ms: i64) {
+        if let Err(error) = self.end(Usage::default(), Micro::ZERO, outcome, false, now_ms) {
+            log::error!("journal a release: {error}; the request is entered as interrupted");
+        }
+    }
+
     /// Lets go of it as a process does that is killed: the journal says open, and nothing more. For simulations.
     pub fn abandon(mut self) {
         self.ended = true;
@@ -104,7 +150,7 @@ impl Hold {
 
     /// The one way a hold ends: the credit is given back but for `cost`, and the ending is journalled and on its way
     /// to the ledger. One that was never journalled as open (the journal failed) leaves no trace.
-    pub(super) fn end(
+    fn end(
         &mut self,
         usage: Usage,
         cost: Micro,
@@ -116,13 +162,24 @@ impl Hold {
             return Ok(Micro::ZERO);
         }
         self.ended = true;
-        let billing = self.billing.clone();
+        METRICS.open_holds.dec();
+        match self.till.clone() {
+            Till::Here(billing) => self.end_here(&billing, (usage, cost, outcome, estimated), now_ms),
+            Till::Shared(shared) => self.end_shared(&shared, (usage, cost, outcome, estimated), now_ms),
+        }
+    }
+
+    fn end_here(
+        &mut self,
+        billing: &Billing,
+        (usage, cost, outcome, estimated): (Usage, Micro, Outcome, bool),
+        now_ms: i64,
+    ) -> Result<Micro, std::io::Error> {
         let Some(serving) = &billing.0.serving else { return Ok(Micro::ZERO) };
         let account = &self.opening.account;
         let resolved = serving.holds.resolve(&billing.0.ledger, account, self.parts, cost, now_ms);
         let Resolved { taken, writeoff, freed } = resolved;
         serving.open.fetch_sub(1, Ordering::Relaxed);
-        METRICS.open_holds.dec();
         let Some(opened_in) = self.opened_in.take() else {
             billing.give_claim_back(account, freed);
             return Ok(Micro::ZERO);
@@ -148,6 +205,30 @@ impl Hold {
                 Err(error)
             }
         }
+    }
+
+    /// The shared store has the last word on what of the cost is borne; what this side knows is the hold.
+    fn end_shared(
+        &mut self,
+        shared: &SharedBilling,
+        (usage, cost, outcome, estimated): (Usage, Micro, Outcome, bool),
+        now_ms: i64,
+    ) -> Result<Micro, std::io::Error> {
+        let taken = self.parts.take(cost);
+        let writeoff = cost.minus(taken.total());
+        let ending = self.ending(taken, writeoff, usage, outcome, estimated, now_ms);
+        let Some(opened_in) = self.opened_in.take() else {
+            shared.closed();
+            shared.end_unjournalled(ending, &self.opening.model.price);
+            return Ok(Micro::ZERO);
+        };
+        failpoint::pass(Point::BeforeJournalEnd);
+        let written = shared.end(ending, &self.opening.model.price, opened_in);
+        failpoint::pass(Point::AfterJournalEnd);
+        shared.closed();
+        let ending = written.inspect_err(|_| METRICS.ledger_error("journal_write"))?;
+        count(&ending, taken);
+        Ok(taken.total())
     }
 
     fn ending(

@@ -14,15 +14,38 @@ const SUCCESSOR: &str = "successor.lock";
 /// Whoever only looks holds a lock for a moment.
 const LOOKS_ARE_OVER: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(5);
+/// How long a start waits for a process that is just ending.
+const START_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a successor waits until it is handed the right to serve.
+const UPGRADE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The right to admit; given up when dropped.
 pub struct Owner(#[expect(dead_code, reason = "the lock is what it is for")] File);
+
+/// Takes the right as the successor of whoever has it: waits until that hands over.
+///
+/// # Errors
+/// As [`take`]; or another successor waits.
+pub fn succeed(data_dir: &Path) -> Result<Owner, StoreError> {
+    let announced = announce(data_dir)?;
+    let owner = take(data_dir, UPGRADE_PATIENCE);
+    drop(announced);
+    owner
+}
+
+/// Takes the right where nobody has it, but for a process that is just ending.
+///
+/// # Errors
+/// As [`take`].
+pub fn begin(data_dir: &Path) -> Result<Owner, StoreError> {
+    take(data_dir, START_PATIENCE)
+}
 
 /// Takes the right, waiting for whoever has it.
 ///
 /// # Errors
 /// Another process keeps it for longer than `patience`, or the file cannot be opened.
-pub fn take(data_dir: &Path, patience: Duration) -> Result<Owner, StoreError> {
+fn take(data_dir: &Path, patience: Duration) -> Result<Owner, StoreError> {
     let failed = |source| StoreError::io("take the right to serve", source);
     let began = Instant::now();
     let mut file = open(data_dir, FILE).map_err(failed)?;
@@ -61,7 +84,7 @@ pub fn is_taken(data_dir: &Path) -> Result<bool, StoreError> {
 ///
 /// # Errors
 /// There is one already, or the file cannot be opened.
-pub fn announce(data_dir: &Path) -> Result<File, StoreError> {
+fn announce(data_dir: &Path) -> Result<File, StoreError> {
     let failed = |source| StoreError::io("announce a successor", source);
     let file = open(data_dir, SUCCESSOR).map_err(failed)?;
     let began = Instant::now();
@@ -77,12 +100,14 @@ pub fn announce(data_dir: &Path) -> Result<File, StoreError> {
     }
 }
 
-/// A successor waits for the right.
-///
 /// # Errors
-/// It cannot be told.
-pub fn has_successor(data_dir: &Path) -> Result<bool, StoreError> {
-    is_locked(data_dir, SUCCESSOR)
+/// No successor waits for the right, or it cannot be told.
+pub fn expect_successor(data_dir: &Path) -> Result<(), StoreError> {
+    if is_locked(data_dir, SUCCESSOR)? {
+        return Ok(());
+    }
+    let message = "no successor waits: begin one with --upgrade before this process gets SIGQUIT";
+    Err(StoreError::Refused(message.into()))
 }
 
 fn is_locked(data_dir: &Path, name: &str) -> Result<bool, StoreError> {

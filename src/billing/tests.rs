@@ -15,6 +15,7 @@ use crate::catalog::{Endpoint, Secret, Vendor};
 use crate::clock;
 use crate::protocol::Protocol;
 use crate::store::ledger::Ledger;
+use crate::usage::Usage;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
@@ -109,7 +110,7 @@ fn a_hold_is_set_aside_settled_once_and_explained_by_a_receipt() {
     assert_eq!(limit, 1_000);
     assert_eq!(balance(&billing), "10 held 1 available 9");
     let half = Usage { output: 0, ..usage };
-    assert_eq!(billing.settle(hold, half, Outcome::Completed, false, NOW).unwrap(), Micro::new(500_000));
+    assert_eq!(hold.settle(half, Outcome::Completed, false, NOW).unwrap(), Micro::new(500_000));
     assert_eq!(balance(&billing), "9.5 held 0 available 9.5");
     wait_for("the receipt", || billing.receipt(ACCOUNT, "req_a").unwrap().is_some());
     let receipt = billing.receipt(ACCOUNT, "req_a").unwrap().unwrap();
@@ -163,7 +164,7 @@ fn under_load_the_last_credit_is_spent_and_no_more() {
                     let request = format!("req_{thread}_{turn}");
                     match billing.reserve(opening(&request), quote, true, NOW) {
                         Ok((hold, _)) => {
-                            billing.settle(hold, usage, Outcome::Completed, false, NOW).unwrap();
+                            hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
                             spent.fetch_add(1, Ordering::Relaxed);
                         }
                         Err(Refused::Insufficient { available, .. }) => {
@@ -192,7 +193,7 @@ fn a_cost_beyond_hold_and_balance_is_written_off() {
     let (quote, usage) = one_credit();
     let (hold, _) = billing.reserve(opening("req_a"), &quote, false, NOW).unwrap();
     let five_credits = Usage { output: 9_000, ..usage };
-    let taken = billing.settle(hold, five_credits, Outcome::Completed, false, NOW).unwrap();
+    let taken = hold.settle(five_credits, Outcome::Completed, false, NOW).unwrap();
     assert_eq!(taken, Micro::new(2_000_000), "the hold and what was available");
     wait_for("the receipt", || billing.receipt(ACCOUNT, "req_a").unwrap().is_some());
     assert_eq!(billing.receipt(ACCOUNT, "req_a").unwrap().unwrap().writeoff, Micro::new(3_000_000));
@@ -294,7 +295,7 @@ fn a_living_processs_journal_is_not_replayed_under_its_feet() {
     let boot = journal::live_boots(dir.path()).unwrap().pop().unwrap();
     let other = Billing::open(dir.path()).unwrap();
     assert!(other.replay(&dir.path().join("journal").join(boot)).is_err(), "it would void a request that runs");
-    billing.settle(hold, usage, Outcome::Completed, false, NOW).unwrap();
+    hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
     wait_for("the debit", || billing.verify(NOW).unwrap().debits == 1);
     assert_eq!(balance(&billing), "9 held 0 available 9");
 }
@@ -331,7 +332,7 @@ fn a_trial_is_spent_first_and_lapses_on_the_dot() {
     assert_eq!(at(ends_at_ms).balance, Micro::new(6_000_000), "the held part of the trial stays until it resolves");
     assert_eq!(at(ends_at_ms).available, Micro::new(5_000_000));
     assert!(!at(ends_at_ms).trial.unwrap().active, "it ends on the millisecond");
-    billing.settle(hold, usage, Outcome::Completed, false, ends_at_ms).unwrap();
+    hold.settle(usage, Outcome::Completed, false, ends_at_ms).unwrap();
     assert_eq!(at(ends_at_ms).balance, Micro::new(5_000_000), "the trial paid for what it had held");
 }
 
@@ -347,7 +348,7 @@ fn an_account_whose_trial_is_over_is_told_so_until_it_was_ever_given_credit() {
     wait_for("the lapse", || billing.0.ledger.account(ACCOUNT, "").unwrap().unwrap().trial == Micro::ZERO);
     billing.grant(ACCOUNT, Micro::new(1_000_000), "g", 0).unwrap();
     let (hold, _) = billing.reserve(opening("req_b"), &quote, false, NOW).unwrap();
-    billing.settle(hold, usage, Outcome::Completed, false, NOW).unwrap();
+    hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
     assert!(matches!(refused("req_c"), Refused::Insufficient { .. }));
     wait_for("the debit", || billing.verify(NOW).unwrap().debits == 1);
     assert_sound(&billing, 1);

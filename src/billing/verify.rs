@@ -11,7 +11,8 @@
 //! * entries follow one another and are as they were written: `hash chain`;
 //! * credit comes from somewhere and goes somewhere: `direction`, `trial balance`, `credited`, `a void costs nothing`;
 //! * refunds of a debit never pass it: `refund`; an adjustment says why: `detail`; a trial lapses once it is over: `lapse`;
-//! * the journal has nothing old that the ledger lacks: `journal`.
+//! * the journal has nothing old that the ledger lacks: `journal`;
+//! * a store that edges share has every balance as the ledger has it: `shared balance` (`billing/shared.rs`).
 //!
 //! Must not write.
 

@@ -88,7 +88,7 @@ pub enum Format {
 /// # Errors
 /// The ledger cannot be read, or its rules forbid what was asked for.
 pub fn run(command: LedgerCommand, settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
-    let billing = Billing::open(&settings.data_dir)?;
+    let billing = Billing::open_beside(&settings.data_dir, settings.store.address())?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     let account_id = |account: &str| -> anyhow::Result<String> {
         let found = Accounts::open(&settings.data_dir)?.find(account)?;

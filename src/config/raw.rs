@@ -53,18 +53,31 @@ pub struct Tls {
 #[serde(deny_unknown_fields)]
 pub struct Store {
     pub kind: StoreKind,
+    /// Of `redis`: one server, `redis://[user:password@]host:port[/database]`. `${ENV}` keeps a password out of the file.
+    #[serde(default)]
+    pub url: Option<String>,
+    /// Of `redis`, instead of `url`: some nodes of a Redis Cluster, each an address as above.
+    #[serde(default)]
+    pub cluster: Vec<String>,
+    /// Of `redis`: start although the server's settings let it forget (`maxmemory-policy` other than noeviction, no
+    /// `appendonly`). A restart of such a server loses all open holds, and requests that run then may be a write-off.
+    #[serde(default)]
+    pub allow_volatile: bool,
 }
 
 impl Default for Store {
     fn default() -> Self {
-        Self { kind: StoreKind::Embedded }
+        Self { kind: StoreKind::Embedded, url: None, cluster: Vec::new(), allow_volatile: false }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum StoreKind {
+    /// One machine: everything is in `data_dir`.
     Embedded,
+    /// Many edges: keys, balances and holds are in Redis; the ledger is in the sidecar's `data_dir`.
+    Redis,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

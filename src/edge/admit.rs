@@ -67,7 +67,7 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
         _ => Protocol::Chat,
     };
     if route == Route::Sidecar {
-        ctx.stage = Stage::Sidecar;
+        ctx.stage = Stage::Sidecar { account: None };
         return Ok(false);
     }
     match judge(gateway, &settings, session, ctx, route).await {
@@ -77,6 +77,10 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
         }
         Ok(Admitted::Call(call)) => {
             ctx.stage = Stage::Call(call);
+            Ok(false)
+        }
+        Ok(Admitted::Sidecar(account)) => {
+            ctx.stage = Stage::Sidecar { account: Some(account) };
             Ok(false)
         }
         Err(failure) => {
@@ -94,6 +98,8 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
 enum Admitted {
     Answered(&'static str),
     Call(Box<Call>),
+    /// A question of this account that only the sidecar can answer.
+    Sidecar(Arc<str>),
 }
 
 async fn judge(
@@ -125,8 +131,11 @@ async fn judge(
     if gateway.draining.load(Ordering::Acquire) {
         return Err(Failure::of(Kind::Draining));
     }
-    let principal = principal(gateway, session)?;
+    let principal = principal(gateway, session).await?;
     match route {
+        Route::Own(own::Question::Receipt(_)) if gateway.billing.asks_sidecar() => {
+            Ok(Admitted::Sidecar(principal.account_id))
+        }
         Route::Own(question) => {
             own::answer(gateway, settings, session, ctx, &principal, question).await?;
             Ok(Admitted::Answered("own"))
@@ -156,7 +165,7 @@ fn lost(error: Box<pingora::Error>) -> Failure {
 }
 
 /// The account and key that pay: of the two headers, the one that holds a gateway key.
-fn principal(gateway: &Gateway, session: &Session) -> Result<Principal, Failure> {
+async fn principal(gateway: &Gateway, session: &Session) -> Result<Principal, Failure> {
     let headers = &session.req_header().headers;
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| {
         let (scheme, key) = value.trim().split_once(' ')?;
@@ -173,7 +182,7 @@ fn principal(gateway: &Gateway, session: &Session) -> Result<Principal, Failure>
         (Some(key), _) | (None, Some(key)) => key,
         (None, None) => return Err(Failure::of(Kind::BadKey)),
     };
-    gateway.accounts.authenticate(key).map_err(|refusal| match refusal {
+    gateway.keys.authenticate(key).await.map_err(|refusal| match refusal {
         Refusal::BadKey => Failure::of(Kind::BadKey),
         Refusal::KeyDisabled => Failure::of(Kind::KeyDisabled),
         Refusal::AccountSuspended => Failure::new(Kind::KeyDisabled, "This account is suspended."),

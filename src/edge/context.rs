@@ -32,8 +32,8 @@ pub enum Stage {
     New,
     /// Answered here, without a vendor.
     Answered { what: &'static str },
-    /// On its way to the dashboard's process part.
-    Sidecar,
+    /// On its way to the sidecar; with the account whose receipt is asked for, where it is the one that can tell.
+    Sidecar { account: Option<Arc<str>> },
     /// On its way to a vendor, with credit held.
     Call(Box<Call>),
 }

@@ -5,7 +5,6 @@
 
 use super::context::{Call, Context, Stage};
 use super::intake::{self, Ended};
-use crate::billing::Billing;
 use crate::clock;
 use crate::protocol::failure::Kind;
 use crate::store::ledger::Outcome;
@@ -15,16 +14,16 @@ use pingora::proxy::Session;
 use std::time::Duration;
 
 /// Runs once per request, whatever became of it.
-pub async fn end(billing: &Billing, session: &mut Session, ctx: &mut Context) {
+pub async fn end(session: &mut Session, ctx: &mut Context) {
     if let Some(call) = ctx.call() {
         intake::restore(session, &call.shared).await;
-        resolve(billing, call);
+        resolve(call);
     }
     record(ctx);
 }
 
 /// Ends a hold that the answer did not: the vendor failed, or the client or the time ran out.
-pub fn resolve(billing: &Billing, call: &mut Call) {
+pub fn resolve(call: &mut Call) {
     // Dropped, it frees its key.
     let keyed = call.shared.take_keyed();
     let Some(hold) = call.hold.take() else { return };
@@ -50,11 +49,11 @@ pub fn resolve(billing: &Billing, call: &mut Call) {
         _ => false,
     };
     if !billed {
-        return billing.release(hold, outcome, now_ms);
+        return hold.release(outcome, now_ms);
     }
     let estimated = usage.is_none();
     let usage = usage.unwrap_or_else(|| Usage::estimated(input, call.body_bytes, generated));
-    match billing.settle(hold, usage, outcome, estimated, now_ms) {
+    match hold.settle(usage, outcome, estimated, now_ms) {
         Ok(_) => keyed.into_iter().for_each(|keyed| keyed.spend()),
         Err(error) => log::error!("journal a debit: {error}"),
     }
@@ -69,7 +68,7 @@ fn record(ctx: &Context) {
             (call.model.id.as_str(), "call")
         }
         Stage::Answered { what } => ("", *what),
-        Stage::Sidecar => ("", "sidecar"),
+        Stage::Sidecar { .. } => ("", "sidecar"),
         Stage::New => ("", "new"),
     };
     let status = if ctx.status == 0 { "499".to_owned() } else { ctx.status.to_string() };

@@ -5,23 +5,17 @@
 use super::context::Context;
 use super::{Gateway, reject};
 use crate::account::Principal;
-use crate::billing::{Balance, Receipt, pricing};
-use crate::catalog::{Model, Span};
+use crate::billing::shown;
+use crate::catalog::Model;
 use crate::clock;
 use crate::config::Settings;
 use crate::idempotency::Answer;
-use crate::money::Factor;
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
 use bytes::Bytes;
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 use serde_json::{Value, json};
-use std::time::Duration;
-
-/// How long a receipt is waited for, and how often it is looked for meanwhile.
-const RECEIPT_WAIT: Duration = Duration::from_secs(2);
-const RECEIPT_LOOK: Duration = Duration::from_millis(5);
 
 /// What is asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -98,9 +92,14 @@ pub async fn answer(
             None => return Err(Failure::model_not_found(&id)),
         },
         Question::Credits => {
-            credits(&gateway.billing.balance(&principal.account_id, clock::now_ms()).map_err(unavailable)?)
+            shown::credits(&gateway.billing.balance(&principal.account_id, clock::now_ms()).await.map_err(unavailable)?)
         }
-        Question::Receipt(request_id) => receipt(&awaited(gateway, principal, &request_id).await?),
+        Question::Receipt(request_id) => {
+            let look = || gateway.billing.receipt(&principal.account_id, &request_id);
+            let receipt = shown::awaited(look, &request_id).await;
+            let none = || Failure::new(Kind::UnknownPath, shown::NO_RECEIPT).with_retry_after(1);
+            shown::receipt(&receipt.map_err(unavailable)?.ok_or_else(none)?)
+        }
     };
     ctx.status = 200;
     let sent = async {
@@ -115,89 +114,6 @@ pub async fn answer(
 fn unavailable(error: crate::store::StoreError) -> Failure {
     log::error!("answer about an account: {error}");
     Failure::of(Kind::LedgerUnavailable)
-}
-
-/// The receipt: the client may ask the moment it has the last byte, a few milliseconds before the ledger knows.
-async fn awaited(gateway: &Gateway, principal: &Principal, request_id: &str) -> Result<Receipt, Failure> {
-    let until = tokio::time::Instant::now() + RECEIPT_WAIT;
-    loop {
-        if let Some(receipt) = gateway.billing.receipt(&principal.account_id, request_id).map_err(unavailable)? {
-            return Ok(receipt);
-        }
-        // Only a request that is being answered or settled can still get one.
-        if tokio::time::Instant::now() >= until || !is_request_id(request_id) {
-            let failure = Failure::new(Kind::UnknownPath, "There is no such receipt, or not yet.");
-            return Err(failure.with_retry_after(1));
-        }
-        tokio::time::sleep(RECEIPT_LOOK).await;
-    }
-}
-
-fn is_request_id(text: &str) -> bool {
-    text.strip_prefix("req_").is_some_and(|hex| hex.len() == 32 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
-}
-
-fn credits(balance: &Balance) -> Value {
-    let trial = balance.trial.as_ref().map(|trial| {
-        json!({
-            "ends_at": clock::rfc3339(trial.ends_at_ms),
-            "credits_left": trial.credits_left,
-            "active": trial.active,
-        })
-    });
-    json!({"balance": balance.balance, "held": balance.held, "available": balance.available, "trial": trial})
-}
-
-fn receipt(receipt: &Receipt) -> Value {
-    let detail = &receipt.detail;
-    let lines = pricing::lines(&detail.usage, &receipt.price).into_iter().filter(|line| line.count > 0);
-    let lines: Vec<_> = lines.map(line).collect();
-    let mut value = json!({
-        "request_id": receipt.request_id,
-        "at": clock::rfc3339(receipt.at_ms),
-        "model": detail.model,
-        "surface": detail.surface,
-        "key": detail.key_shown,
-        "outcome": detail.outcome,
-        "usage": detail.usage,
-        "price": price_in_force(receipt),
-        "lines": lines,
-        "credits": receipt.credits,
-        "estimated": detail.estimated,
-        "balance_after": receipt.balance_after,
-    });
-    if receipt.writeoff.is_positive() {
-        value["writeoff"] = json!(receipt.writeoff);
-    }
-    value
-}
-
-fn line(line: pricing::Line) -> Value {
-    let mut value = json!({"class": line.class, "price": line.price, "credits": line.credits()});
-    value[line.unit.as_str()] = json!(line.count);
-    if line.factor != Factor::ONE {
-        value["factor"] = json!(line.factor);
-    }
-    value
-}
-
-/// The prices that the response was billed at, of all that its list has.
-fn price_in_force(receipt: &Receipt) -> Value {
-    let (usage, price) = (&receipt.detail.usage, &receipt.price);
-    let Span { above_input_tokens, rates, .. } = price.span_of(usage.input_total());
-    let mut value = json!(rates);
-    value["version"] = json!(price.version);
-    if let Some(tokens) = above_input_tokens {
-        value["above_input_tokens"] = json!(tokens);
-    }
-    for line in pricing::lines(usage, price).iter().filter(|line| line.count > 0) {
-        value[line.class] = json!(line.price);
-    }
-    if let Some(tier) = usage.service_tier {
-        value["service_tier"] = json!(tier);
-        value["factor"] = json!(price.factor(Some(tier)));
-    }
-    value
 }
 
 fn models(settings: &Settings, surface: Protocol, query: &str) -> Result<Value, Failure> {

@@ -4,7 +4,6 @@
 
 use super::context::{Call, Context, Stage};
 use super::{intake, meter, reply};
-use crate::billing::Billing;
 use crate::protocol::failure::{Failure, Kind};
 use crate::telemetry::METRICS;
 use bytes::Bytes;
@@ -39,10 +38,10 @@ pub async fn send(session: &mut Session, ctx: &Context, mut head: ResponseHeader
 }
 
 /// Tells the client what failed: as an answer, or inside the stream that has begun.
-pub async fn tell(billing: &Billing, session: &mut Session, error: &Error, ctx: &mut Context) -> Result<()> {
+pub async fn tell(session: &mut Session, error: &Error, ctx: &mut Context) -> Result<()> {
     if let Some(call) = ctx.call()
         && !call.shared.progress().client_left()
-        && let Some(end) = reply::finish_late(billing, call)
+        && let Some(end) = reply::finish_late(call)
     {
         return session.write_response_body(Some(end), true).await;
     }
@@ -50,7 +49,7 @@ pub async fn tell(billing: &Billing, session: &mut Session, error: &Error, ctx: 
         && call.shared.is_keyed()
     {
         // Whoever reads of the failure finds the key decided.
-        meter::resolve(billing, call);
+        meter::resolve(call);
     }
     let (failure, unsent, began_stream) = match &mut ctx.stage {
         Stage::Call(call) => {
@@ -61,7 +60,7 @@ pub async fn tell(billing: &Billing, session: &mut Session, error: &Error, ctx: 
             let failure = call.failure.clone().unwrap_or_else(|| what_failed(call, error));
             (failure, std::mem::take(&mut call.reply.unsent), call.reply.is_stream())
         }
-        Stage::Sidecar => {
+        Stage::Sidecar { .. } => {
             (Failure::new(Kind::UpstreamUnreachable, "The dashboard does not answer."), Vec::new(), false)
         }
         Stage::New | Stage::Answered { .. } => (Failure::of(Kind::Internal), Vec::new(), false),

@@ -7,7 +7,7 @@
 use super::context::{Call, Context};
 use super::intake::Late;
 use super::{meter, own, upstream};
-use crate::billing::{Billing, Hold};
+use crate::billing::Hold;
 use crate::catalog::Model;
 use crate::clock;
 use crate::failpoint::{self, Point};
@@ -239,19 +239,19 @@ fn understanding(call: &Call, surface: Protocol, is_events: bool) -> Mode {
 ///
 /// # Errors
 /// The answer cannot go on; `call.failure` says why.
-pub fn body(billing: &Billing, ctx: &mut Context, body: &mut Option<Bytes>, end: bool) -> Result<()> {
+pub fn body(ctx: &mut Context, body: &mut Option<Bytes>, end: bool) -> Result<()> {
     let surface = ctx.surface;
     let request_id = ctx.request_id.clone();
     let Some(call) = ctx.call() else { return Ok(()) };
     let piece = body.take().unwrap_or_default();
     let mut status = None;
     let outcome = match &mut call.reply.mode {
-        Mode::Stream(..) => stream(billing, call, &piece, end),
-        Mode::Fold { .. } => fold(billing, call, &piece, end),
+        Mode::Stream(..) => stream(call, &piece, end),
+        Mode::Fold { .. } => fold(call, &piece, end),
         Mode::Whole(kept) => {
             let limit = size(call.settings.limits.response_buffer_bytes);
             match keep(kept, &piece, limit) {
-                Ok(()) if end => whole(billing, call, surface),
+                Ok(()) if end => whole(call, surface),
                 Ok(()) => Ok(None),
                 Err(failure) => Err(failure),
             }
@@ -284,7 +284,7 @@ pub fn body(billing: &Billing, ctx: &mut Context, body: &mut Option<Bytes>, end:
             Ok(())
         }
         Err(failure) if call.reply.is_open_stream() && call.shared.progress().has_begun() => {
-            *body = Some(end_by_failure(billing, call, &failure, surface, &request_id));
+            *body = Some(end_by_failure(call, &failure, surface, &request_id));
             Ok(())
         }
         Err(failure) => {
@@ -309,7 +309,7 @@ fn keep(kept: &mut Vec<u8>, piece: &[u8], limit: usize) -> Result<(), Failure> {
 
 const TOO_LARGE: &str = "The model's answer is larger than this gateway holds.";
 
-fn stream(billing: &Billing, call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failure> {
+fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failure> {
     let Mode::Stream(pass, _) = &mut call.reply.mode else { return Ok(None) };
     if pass.completed() {
         return Ok(None);
@@ -352,7 +352,7 @@ fn stream(billing: &Billing, call: &mut Call, piece: &[u8], end: bool) -> Result
     }
     if pass.completed() {
         let is_cut = counted.cut.is_some();
-        settle(billing, call, counted)?;
+        settle(call, counted)?;
         if is_cut { call.shared.hang_up() } else { call.shared.set_completed() }
     }
     keep_for_key(call, &out);
@@ -373,28 +373,28 @@ fn past_hold(model: &Model, hold: Option<&Hold>, body_bytes: u64, so_far: &Count
 
 /// Ends an answer whose model has finished although its vendor has broken off, or goes on saying nothing. `None`: it is
 /// no such answer.
-pub fn finish_late(billing: &Billing, call: &mut Call) -> Option<Bytes> {
+pub fn finish_late(call: &mut Call) -> Option<Bytes> {
     let outcome = match &call.reply.mode {
-        Mode::Stream(pass, _) if pass.is_finishing() => stream(billing, call, b"", true),
-        Mode::Fold { stream, .. } if stream.is_finishing() => fold(billing, call, b"", true),
+        Mode::Stream(pass, _) if pass.is_finishing() => stream(call, b"", true),
+        Mode::Fold { stream, .. } if stream.is_finishing() => fold(call, b"", true),
         _ => return None,
     };
     outcome.ok().flatten()
 }
 
 /// Ends a stream that has begun with a failure that the client can read. The connection stays in order.
-fn end_by_failure(billing: &Billing, call: &mut Call, failure: &Failure, surface: Protocol, request_id: &str) -> Bytes {
+fn end_by_failure(call: &mut Call, failure: &Failure, surface: Protocol, request_id: &str) -> Bytes {
     let mut last = std::mem::take(&mut call.reply.unsent);
     last.extend_from_slice(&failure.frame(surface, request_id));
     call.failure = Some(failure.clone());
-    meter::resolve(billing, call);
+    meter::resolve(call);
     call.shared.set_completed();
     call.reply.mode = Mode::Over;
     last.into()
 }
 
 /// Reads a piece of a stream whose whole the client waits for.
-fn fold(billing: &Billing, call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failure> {
+fn fold(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failure> {
     let limit = size(call.settings.limits.response_buffer_bytes);
     let Mode::Fold { stream, bytes } = &mut call.reply.mode else { return Ok(None) };
     *bytes = bytes.saturating_add(piece.len());
@@ -425,28 +425,28 @@ fn fold(billing: &Billing, call: &mut Call, piece: &[u8], end: bool) -> Result<O
         return Ok(None);
     }
     let is_cut = counted.cut.is_some();
-    let told = tell_whole(billing, call, out.into(), counted)?;
+    let told = tell_whole(call, out.into(), counted)?;
     if is_cut {
         call.shared.hang_up();
     }
     Ok(told)
 }
 
-fn whole(billing: &Billing, call: &mut Call, surface: Protocol) -> Result<Option<Bytes>, Failure> {
+fn whole(call: &mut Call, surface: Protocol) -> Result<Option<Bytes>, Failure> {
     let Mode::Whole(kept) = &mut call.reply.mode else { return Ok(None) };
     let (kept, vendor) = (std::mem::take(kept), call.model.vendor.protocol);
     let recall = call.reply.recall.clone();
     let whole = answer::whole(vendor, surface, &call.model.id, recall, call.reply.streams, kept.into())
         .map_err(|fault| fault.failure(vendor, &call.model.upstream_model, &call.model.id))?;
     let Whole { body, usage, learned, generated_bytes, refused_free } = whole;
-    tell_whole(billing, call, body, Counted { usage, learned, generated_bytes, refused_free, cut: None })
+    tell_whole(call, body, Counted { usage, learned, generated_bytes, refused_free, cut: None })
 }
 
 /// Gives a whole answer out, debited.
-fn tell_whole(billing: &Billing, call: &mut Call, body: Bytes, counted: Counted) -> Result<Option<Bytes>, Failure> {
+fn tell_whole(call: &mut Call, body: Bytes, counted: Counted) -> Result<Option<Bytes>, Failure> {
     call.reply.mode = Mode::Over;
     let mut late = Late { content_length: Some(body.len()), ..Late::default() };
-    if let Some(credits) = settle(billing, call, counted)? {
+    if let Some(credits) = settle(call, counted)? {
         let value = HeaderValue::from_str(&credits.to_string());
         late.headers.extend(value.ok().map(|value| ("x-gateway-credits", value)));
         if let Some(mut keyed) = call.shared.take_keyed() {
@@ -484,7 +484,7 @@ fn keep_for_key(call: &mut Call, bytes: &[u8]) {
 }
 
 /// The debit, before the last byte leaves.
-fn settle(billing: &Billing, call: &mut Call, answer: Counted) -> Result<Option<crate::money::Micro>, Failure> {
+fn settle(call: &mut Call, answer: Counted) -> Result<Option<crate::money::Micro>, Failure> {
     let Counted { usage, learned, generated_bytes, refused_free, cut } = answer;
     let Some(hold) = call.hold.take() else { return Ok(None) };
     let outcome = match (refused_free, call.shared.progress().client_left()) {
@@ -495,7 +495,7 @@ fn settle(billing: &Billing, call: &mut Call, answer: Counted) -> Result<Option<
     };
     let estimated = cut.is_some() || usage.is_none() && !refused_free;
     let usage = cut.or(usage).unwrap_or_else(|| Usage::estimated(learned, call.body_bytes, generated_bytes));
-    billing.settle(hold, usage, outcome, estimated, clock::now_ms()).map(Some).map_err(|error| {
+    hold.settle(usage, outcome, estimated, clock::now_ms()).map(Some).map_err(|error| {
         log::error!("journal a debit: {error}; the answer is withheld");
         Failure::of(Kind::LedgerUnavailable)
     })

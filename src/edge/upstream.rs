@@ -3,7 +3,7 @@
 //! The header is built anew from an allow-list: nothing of the client's own but the version and the preview flags
 //! passes, and the vendor's key enters here and nowhere else. Must not touch bodies.
 
-use super::context::{Call, Context};
+use super::context::{Call, Context, Stage};
 use super::intake::Ended;
 use super::{Gateway, admit};
 use crate::catalog::{Endpoint, Vendor};
@@ -232,13 +232,23 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
     Ok(())
 }
 
+/// Tells the sidecar whose question it is. Nobody but an edge may say it.
+const ACCOUNT: &str = "x-gateway-account";
+
 /// The header that the sidecar gets: the client's, but for what only we may say.
 ///
 /// # Errors
 /// The client's address does not fit into a header.
 pub fn sidecar_header(ctx: &Context, client: Option<String>, header: &mut RequestHeader) -> Result<()> {
-    for name in ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"] {
+    for name in ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", ACCOUNT] {
         header.remove_header(name);
+    }
+    if let Stage::Sidecar { account: Some(account) } = &ctx.stage {
+        // It was seen here; there it is nobody's business.
+        for name in ["authorization", "x-api-key"] {
+            header.remove_header(name);
+        }
+        header.insert_header(ACCOUNT, account.to_string())?;
     }
     if let Some(client) = client {
         header.insert_header("x-forwarded-for", client)?;

@@ -1,8 +1,8 @@
 //! What becomes of keys when their requests end, and when their process does.
 
 use super::*;
-use crate::billing::Opening;
 use crate::billing::pricing::{Quote, Reach};
+use crate::billing::{Billing, Opening, Till};
 use crate::config;
 use crate::money::Micro;
 use crate::protocol::Protocol;
@@ -70,7 +70,7 @@ fn keys_are_visible_ascii() {
 #[test]
 fn an_answer_is_given_again_up_to_the_cap_and_a_dropped_request_frees_its_key() {
     let dir = tempfile::tempdir().unwrap();
-    let of = Idempotency::open(dir.path(), &billing(dir.path())).unwrap();
+    let of = Idempotency::open(dir.path(), &Till::Here(billing(dir.path()))).unwrap();
     drop(new(&of, "req_1"));
     let limits = Limits { idempotency_body_bytes: 10, ..Limits::default() };
     for (name, pieces, kept) in
@@ -101,7 +101,7 @@ fn an_answer_is_given_again_up_to_the_cap_and_a_dropped_request_frees_its_key() 
 fn the_ledger_decides_what_became_of_a_dead_process() {
     let dir = tempfile::tempdir().unwrap();
     let (before, after) = (billing(dir.path()), NOW + 1_000);
-    let of = Idempotency::open(dir.path(), &before).unwrap();
+    let of = Idempotency::open(dir.path(), &Till::Here(before.clone())).unwrap();
     let mut left = Vec::new();
     // Before the hold; under a hold; debited; ended for nothing.
     for name in ["asked", "held", "debited", "voided"] {
@@ -111,10 +111,10 @@ fn the_ledger_decides_what_became_of_a_dead_process() {
     }
     let held = hold(&before, "held");
     let usage = Usage { input: 10, output: 10, ..Usage::default() };
-    before.settle(hold(&before, "debited"), usage, Outcome::Completed, false, NOW).unwrap();
-    before.release(hold(&before, "voided"), Outcome::VendorError, NOW);
+    hold(&before, "debited").settle(usage, Outcome::Completed, false, NOW).unwrap();
+    hold(&before, "voided").release(Outcome::VendorError, NOW);
     // While its journal is there, another process decides nothing.
-    of.resolve_left(&before, after).unwrap();
+    of.resolve_left(&Till::Here(before.clone()), after).unwrap();
     assert_eq!(of.0.db.left_running(&[]).unwrap().len(), 4);
     // It dies: nothing of it is dropped, and its lock goes with its files.
     std::mem::forget((left, held));
@@ -131,8 +131,8 @@ fn the_ledger_decides_what_became_of_a_dead_process() {
         std::fs::copy(file.path(), journal.join(file.file_name())).unwrap();
     }
     let next = billing(dir.path());
-    let of = Idempotency::open(dir.path(), &next).unwrap();
-    of.resolve_left(&next, after).unwrap();
+    let of = Idempotency::open(dir.path(), &Till::Here(next.clone())).unwrap();
+    of.resolve_left(&Till::Here(next.clone()), after).unwrap();
     assert!(!journal.exists(), "replayed");
     for (name, spent) in [("asked", false), ("held", false), ("debited", true), ("voided", false)] {
         let asked = of.begin(("acct_1", "/v1/messages", name), BODY, "again", &Limits::default(), NOW).unwrap();

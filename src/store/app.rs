@@ -3,6 +3,7 @@
 //! Inserts what it is given: ids, times, hashes and rules come from `account.rs`. Must not see a key, a password or a
 //! session token in the clear.
 
+pub mod change;
 pub mod session;
 
 use super::StoreError;
@@ -13,7 +14,7 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-const MIGRATIONS: &[&str] = &[include_str!("app/001_accounts.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("app/001_accounts.sql"), include_str!("app/002_changes.sql")];
 
 /// Connections for reading. A point read takes microseconds: more would not make two cores faster.
 const READERS: usize = 4;

@@ -5,6 +5,7 @@
 
 mod claim;
 mod correct;
+mod shared;
 
 use super::StoreError;
 use super::sqlite::{self, Readers};
@@ -19,12 +20,17 @@ use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+pub use shared::{Done, Found};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-const MIGRATIONS: &[&str] =
-    &[include_str!("ledger/001.sql"), include_str!("ledger/002.sql"), include_str!("ledger/003.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("ledger/001.sql"),
+    include_str!("ledger/002.sql"),
+    include_str!("ledger/003.sql"),
+    include_str!("ledger/004.sql"),
+];
 const READERS: usize = 8;
 
 /// The ledger's database.

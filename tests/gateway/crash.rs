@@ -44,7 +44,7 @@ pub struct Log {
 }
 
 impl Log {
-    fn add(&mut self, other: Self) {
+    pub fn add(&mut self, other: Self) {
         self.whole.extend(other.whole);
         self.finished.extend(other.finished);
         self.aborted.extend(other.aborted);

@@ -106,8 +106,9 @@ impl Drop for Simulator {
 }
 
 /// How a world differs from `conf/local.yaml`.
-#[derive(Default)]
 pub struct Plan {
+    role: &'static str,
+    sidecar: Option<u16>,
     limits: String,
     signup: Option<String>,
     alpha: Vec<String>,
@@ -116,7 +117,26 @@ pub struct Plan {
     data: Option<PathBuf>,
 }
 
+impl Default for Plan {
+    fn default() -> Self {
+        let (limits, signup, alpha, beta) = (String::new(), None, Vec::new(), Vec::new());
+        Self { role: "run", sidecar: None, limits, signup, alpha, beta, edits: Vec::new(), data: None }
+    }
+}
+
 impl Plan {
+    /// Another process than the whole service: `edge` or `sidecar`.
+    pub fn role(mut self, role: &'static str) -> Self {
+        self.role = role;
+        self
+    }
+
+    /// Where the sidecar listens that is another process.
+    pub fn sidecar(mut self, port: u16) -> Self {
+        self.sidecar = Some(port);
+        self
+    }
+
     pub fn limit(mut self, key: &str, value: u64) -> Self {
         self.limits.push_str(&format!("  {key}: {value}\n"));
         self
@@ -161,6 +181,7 @@ pub struct World {
     pub admin: u16,
     pub vendor: Simulator,
     data: PathBuf,
+    role: &'static str,
     gateway: Option<Child>,
     is_closed: bool,
 }
@@ -175,9 +196,10 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let config = dir.path().join("gateway.yaml");
         let vendor = Simulator::start(None);
-        let (edge, sidecar, admin) = (free_port(), free_port(), free_port());
+        let (edge, sidecar, admin) = (free_port(), plan.sidecar.unwrap_or_else(free_port), free_port());
         let data = plan.data.clone().unwrap_or_else(|| dir.path().join("data"));
-        let mut world = Self { dir, config, edge, sidecar, admin, vendor, data, gateway: None, is_closed: false };
+        let role = plan.role;
+        let mut world = Self { dir, config, edge, sidecar, admin, vendor, data, role, gateway: None, is_closed: false };
         std::fs::write(&world.config, world.config_text(plan)).unwrap();
         world.start_gateway();
         world
@@ -257,7 +279,7 @@ impl World {
     /// Starts the gateway, which may kill itself at a fail point, and does not wait.
     pub fn begin_gateway(&mut self, point: Option<&str>) {
         assert!(self.gateway.is_none(), "one gateway at a time");
-        self.gateway = Some(self.spawn_gateway(&["run"], point));
+        self.gateway = Some(self.spawn_gateway(&[self.role], point));
     }
 
     /// Waits until the gateway has been killed, by itself.
@@ -337,12 +359,17 @@ impl World {
 
     /// The end of every test: nothing is held or running, the gateway leaves with 0, and the ledger is right.
     pub fn close(mut self) {
+        self.leave();
+        crate::account::audit(&self);
+    }
+
+    /// The same without the ledger, which another process may have.
+    pub fn leave(&mut self) {
         self.vendor.wait_idle();
         wait_for("all holds to be gone", SOON, || (self.metric("gateway_open_holds", &[]) == 0.0).then_some(()));
         assert!(!self.log().contains("panicked"), "a panic:\n{}", self.log());
         self.signal("TERM");
         assert_eq!(self.wait_end(SOON), 0);
-        crate::account::audit(&self);
         self.is_closed = true;
     }
 }

@@ -357,7 +357,7 @@ impl Episode {
         let outcome = if self.dice.one_in(6) { Outcome::ClientLeft } else { Outcome::Completed };
         let hold = self.holds.remove(&request).unwrap();
         let kept = self.model.open[&request].clone();
-        let taken = self.core().settle(hold, usage, outcome, false, self.now).unwrap();
+        let taken = hold.settle(usage, outcome, false, self.now).unwrap();
         let expected = self.model.end(&request, cost, true, self.now);
         assert_eq!(i128::from(taken.get()), expected, "{request} of {tokens:?}");
         self.counts.settled += 1;
@@ -374,7 +374,7 @@ impl Episode {
             // Cut off inside the gateway: its own drop ends it.
             drop(hold);
         } else {
-            self.core().release(hold, Outcome::VendorError, self.now);
+            hold.release(Outcome::VendorError, self.now);
         }
         self.model.end(&request, 0, false, self.now);
         self.counts.released += 1;

@@ -12,10 +12,10 @@ fn books(dir: &Path) {
     let (quote, usage) = one_credit();
     for request in ["req_a", "req_b"] {
         let (hold, _) = billing.reserve(opening(request), &quote, false, NOW).unwrap();
-        billing.settle(hold, usage, Outcome::Completed, false, NOW).unwrap();
+        hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
     }
     let (hold, _) = billing.reserve(opening("req_void"), &quote, false, NOW).unwrap();
-    billing.release(hold, Outcome::VendorError, NOW);
+    hold.release(Outcome::VendorError, NOW);
     wait_for("all ends", || billing.receipts(ACCOUNT, None, 9).unwrap().len() == 3);
     billing.refund("req_a", Some(Micro::new(500_000)), "r", NOW).unwrap();
     billing.adjust(ACCOUNT, Micro::new(-1), "a", "a mistake", NOW).unwrap();
@@ -214,7 +214,7 @@ fn a_running_gateway_under_load_is_sound_at_every_moment() {
                     let (request, now_ms) = (format!("req_{thread}_{turn}"), clock::now_ms());
                     let (hold, _) = billing.reserve(opening(&request), quote, true, now_ms).unwrap();
                     let tiny = Usage { input: 1, output: 0, ..usage };
-                    billing.settle(hold, tiny, Outcome::Completed, false, now_ms).unwrap();
+                    hold.settle(tiny, Outcome::Completed, false, now_ms).unwrap();
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 running.fetch_sub(1, Ordering::Relaxed);

@@ -27,7 +27,7 @@ fn a_copy_has_every_ending_from_before_it_began() {
                     }
                     let request = format!("req_{thread}_{turn}");
                     let Ok((hold, _)) = billing.reserve(opening(&request), quote, true, NOW) else { continue };
-                    billing.settle(hold, usage, Outcome::Completed, false, NOW).unwrap();
+                    hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
                     done.lock().unwrap().push(request);
                 }
             });

@@ -22,7 +22,7 @@ fn debited(dir: &Path) -> (Billing, Billing) {
     account_with(&billing, 10);
     let (quote, usage) = one_credit();
     let (hold, _) = billing.reserve(opening("req_a"), &quote, false, NOW).unwrap();
-    billing.settle(hold, usage, Outcome::Completed, false, NOW).unwrap();
+    hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
     wait_for("the debit", || billing.receipt(ACCOUNT, "req_a").unwrap().is_some());
     (billing, Billing::open(dir).unwrap())
 }
@@ -85,7 +85,7 @@ fn what_a_trial_bore_comes_back_to_a_trial_that_runs_and_as_credit_after_it() {
     billing.grant(ACCOUNT, credits("5"), "g", 0).unwrap();
     let (quote, usage) = one_credit();
     let (hold, _) = billing.reserve(opening("req_a"), &quote, false, 0).unwrap();
-    billing.settle(hold, usage, Outcome::Completed, false, 0).unwrap();
+    hold.settle(usage, Outcome::Completed, false, 0).unwrap();
     wait_for("the debit", || billing.receipt(ACCOUNT, "req_a").unwrap().is_some());
     let buckets = || {
         let row = billing.0.ledger.account(ACCOUNT, "").unwrap().unwrap();
@@ -117,7 +117,7 @@ fn an_adjustment_takes_nothing_that_is_held_and_never_goes_below_zero() {
     refused(adjust("-8", "a1", "another mistake"));
     refused(adjust("-7", "a1", "a mistake"));
     assert_eq!(balance(&billing), "1 held 1 available 0");
-    billing.settle(hold, usage, Outcome::Completed, false, NOW).unwrap();
+    hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
     refused(adjust("-0.000001", "a2", "what is settled is not free, entered or not"));
     wait_for("the debit", || billing.receipt(ACCOUNT, "req_b").unwrap().is_some());
     assert_eq!(billing.receipt(ACCOUNT, "req_b").unwrap().unwrap().writeoff, Micro::ZERO);
@@ -173,7 +173,8 @@ fn a_ledger_of_an_older_version_keeps_its_entries_and_takes_what_came_later() {
         // Back to the form that the older version left, entries and all.
         old.execute_batch(
             "CREATE TABLE kept AS SELECT * FROM entry; DROP TABLE entry; CREATE TABLE a AS SELECT * FROM account;
-             PRAGMA foreign_keys = OFF; DROP TABLE account; DROP TABLE applied; DROP TABLE price_version; DROP TABLE claim;",
+             PRAGMA foreign_keys = OFF; DROP TABLE account; DROP TABLE applied; DROP TABLE price_version; DROP TABLE claim;
+             DROP TABLE shared_partition; DROP TABLE shared_pushed; DROP TABLE shared_mark;",
         )
         .unwrap();
         old.execute_batch(&schema).unwrap();

@@ -27,10 +27,10 @@ fn admitted(billing: &Billing, name: &str, tries: usize) -> Vec<Hold> {
         .collect()
 }
 
-fn settle_all(billing: &Billing, holds: Vec<Hold>) {
+fn settle_all(holds: Vec<Hold>) {
     let (_, usage) = one_credit();
     for hold in holds {
-        assert_eq!(billing.settle(hold, usage, Outcome::Completed, false, NOW).unwrap(), Micro::new(1_000_000));
+        assert_eq!(hold.settle(usage, Outcome::Completed, false, NOW).unwrap(), Micro::new(1_000_000));
     }
 }
 
@@ -55,16 +55,16 @@ fn a_successor_sees_what_its_predecessor_holds_and_gets_it_as_that_ends() {
     assert!(admitted(&old, "late", 3).is_empty(), "nor is what the successor holds");
     let (_, usage) = one_credit();
     let half = Usage { output: 0, ..usage };
-    old.settle(held.remove(0), half, Outcome::Completed, false, NOW).unwrap();
+    held.remove(0).settle(half, Outcome::Completed, false, NOW).unwrap();
     wait_for("the first", || balance(&new) == "9.5 held 9 available 0.5");
-    old.release(held.remove(0), Outcome::VendorError, NOW);
+    held.remove(0).release(Outcome::VendorError, NOW);
     wait_for("the second", || balance(&new) == "9.5 held 8 available 1.5");
     let late = admitted(&old, "late", 3);
     assert_eq!(late.len(), 1, "what is free the predecessor may have as well");
     assert_eq!(balance(&new), "9.5 held 9 available 0.5");
-    settle_all(&old, late);
-    settle_all(&old, held);
-    settle_all(&new, mine);
+    settle_all(late);
+    settle_all(held);
+    settle_all(mine);
     old.finish();
     wait_for("all", || new.receipts(ACCOUNT, None, 100).unwrap().len() == 11);
     assert_eq!(balance(&new), "0.5 held 0 available 0.5");
@@ -77,7 +77,7 @@ fn what_a_predecessor_held_that_died_is_free_again_and_what_it_had_finished_is_d
     let (old, mut held, new) = handed_over(dir.path());
     let (_, usage) = one_credit();
     // Its journal has the end of one; the ledger has it or not.
-    old.settle(held.remove(0), usage, Outcome::Completed, false, NOW).unwrap();
+    held.remove(0).settle(usage, Outcome::Completed, false, NOW).unwrap();
     held.into_iter().for_each(Hold::abandon);
     drop(old);
     wait_for("the dead one's affairs", || balance(&new) == "9 held 0 available 9");
@@ -106,7 +106,7 @@ fn a_trial_that_ends_waits_for_what_a_predecessor_holds_of_it() {
     let began = Instant::now();
     wait_for("the trial to be long over", || began.elapsed() > Duration::from_millis(2_500));
     assert_eq!(at(clock::now_ms()).balance, Micro::new(1_000_000), "what is held stays until it resolves");
-    old.settle(held, usage, Outcome::Completed, false, clock::now_ms()).unwrap();
+    held.settle(usage, Outcome::Completed, false, clock::now_ms()).unwrap();
     wait_for("the debit", || new.receipt(ACCOUNT, "req_old").unwrap().is_some());
     let receipt = new.receipt(ACCOUNT, "req_old").unwrap().unwrap();
     assert_eq!((receipt.credits, receipt.writeoff), (Micro::new(1_000_000), Micro::ZERO));
@@ -123,7 +123,7 @@ fn what_a_dead_gateway_had_settled_is_not_free_to_a_command() {
     let (quote, usage) = one_credit();
     let (hold, _) = billing.reserve(opening("req_a"), &quote, true, NOW).unwrap();
     // Its client has the last byte, and nothing of it has reached the ledger.
-    billing.settle(hold, usage, Outcome::Completed, false, NOW).unwrap();
+    hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
     drop(billing);
     let operator = Billing::open(dir.path()).unwrap();
     let take = |credits: i64, reference: &str| {
@@ -151,8 +151,8 @@ fn credit_for_ten_admits_exactly_ten_in_two_processes_that_race() {
         // Of two that race for the last credit both may be refused; afterwards it is there for either.
         mine.extend(admitted(&new, "rest", 10));
         assert_eq!(mine.len() + theirs.len(), 10, "round {round}: {} and {}", mine.len(), theirs.len());
-        settle_all(&old, theirs.split_off(0));
-        settle_all(&new, mine);
+        settle_all(theirs.split_off(0));
+        settle_all(mine);
         wait_for("all to be debited", || new.receipts(ACCOUNT, None, 100).unwrap().len() == 13);
         assert_eq!(balance(&new), "0 held 0 available 0");
         let unborne = new.receipts(ACCOUNT, None, 100).unwrap();
@@ -176,7 +176,7 @@ fn a_command_never_takes_what_a_request_was_just_given() {
                 let holds = admitted(billing, &format!("{round}"), 4);
                 std::thread::sleep(Duration::from_millis(1));
                 settled.fetch_add(holds.len(), Ordering::Relaxed);
-                settle_all(billing, holds);
+                settle_all(holds);
                 billing.grant(ACCOUNT, Micro::new(3_000_000), &format!("round {round}"), NOW).unwrap();
             }
             is_over.store(true, Ordering::Release);

@@ -85,7 +85,7 @@ pub async fn prepare(
     order.bear(dropped.as_slice())?;
     let Fitted { hold, sent } = match asked.free {
         true => Fitted { hold: None, sent: order.sent(None, None)? },
-        false => order.fit(gateway, principal)?,
+        false => order.fit(gateway, principal).await?,
     };
     let again = (sent.carries_thinking && !order.strict).then(|| order.again(sent.output_limit));
     let kept = sent.body.len() + again.as_ref().map_or(0, |again| again.body.len());
@@ -245,7 +245,7 @@ impl Order<'_> {
     }
 
     /// Sets the worst case of what the vendor will read aside, and lowers the output limit to what can be paid.
-    fn fit(&self, gateway: &Gateway, principal: Principal) -> Result<Fitted, Failure> {
+    async fn fit(&self, gateway: &Gateway, principal: Principal) -> Result<Fitted, Failure> {
         let sent = self.sent(None, None)?;
         let min_output = self.settings.limits.min_output_tokens;
         let mut translated = match sent.recall {
@@ -271,8 +271,7 @@ impl Order<'_> {
             model: Arc::clone(self.model),
             surface: self.surface,
         };
-        let reserve = || gateway.billing.reserve(opening, &quote, self.strict, clock::now_ms());
-        let reserved = if gateway.billing.is_guest() { tokio::task::block_in_place(reserve) } else { reserve() };
+        let reserved = gateway.billing.reserve(opening, &quote, self.strict, clock::now_ms()).await;
         let (hold, limit) = reserved.map_err(|refused| refusal(&refused))?;
         let hold = Some(hold);
         if limit == quote.output_limit {

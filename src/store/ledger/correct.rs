@@ -59,6 +59,16 @@ impl ChangeKind<'_> {
     }
 }
 
+impl Change<'_> {
+    fn detail(&self) -> PostedDetail {
+        let reason = match self.kind {
+            ChangeKind::Adjust { reason } => Some(reason.into()),
+            ChangeKind::Grant | ChangeKind::TopUp => None,
+        };
+        PostedDetail { request_id: None, reason, actor: self.actor.map(Into::into) }
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 pub struct Refund<'a> {
     pub reference: &'a str,
@@ -169,13 +179,8 @@ impl Ledger {
         told: impl FnOnce() -> Result<Vec<Claim>, StoreError>,
     ) -> Result<Posted, StoreError> {
         let sql = |source| StoreError::sqlite("change a balance", source);
-        let Change { kind, reference, account, amount, actor, at_ms } = *change;
-        let reason = match kind {
-            ChangeKind::Adjust { reason } => Some(reason.into()),
-            ChangeKind::Grant | ChangeKind::TopUp => None,
-        };
-        let detail = PostedDetail { request_id: None, reason, actor: actor.map(Into::into) };
-        let kind = kind.name();
+        let Change { reference, account, amount, at_ms, .. } = *change;
+        let (kind, detail) = (change.kind.name(), change.detail());
         self.correct(sql, |transaction| {
             if let Some(known) = find(transaction, kind, reference).map_err(sql)? {
                 let is_same = known.account == account && known.change() == amount && detail.is_same(&known);
@@ -200,6 +205,32 @@ impl Ledger {
                     .map_err(sql)?;
             }
             Ok(posted)
+        })
+    }
+
+    /// Adjusts by what a store that edges share has taken already.
+    ///
+    /// # Errors
+    /// The reference was used for something else, or the ledger does not have that much yet, or cannot be written.
+    pub fn take(&self, change: &Change<'_>, taken: Parts) -> Result<Posted, StoreError> {
+        let sql = |source| StoreError::sqlite("change a balance", source);
+        let Change { reference, account, amount, at_ms, .. } = *change;
+        let (kind, detail) = (change.kind.name(), change.detail());
+        self.correct(sql, |transaction| {
+            if let Some(known) = find(transaction, kind, reference).map_err(sql)? {
+                let is_same = known.account == account && known.change() == amount && detail.is_same(&known);
+                return already(transaction, is_same, &known).map_err(sql)?;
+            }
+            let (paid, trial) = balances(transaction, account).optional().map_err(sql)?.unwrap_or_default();
+            if taken.paid > paid || taken.trial > trial {
+                let asked = taken.total();
+                return Err(StoreError::Refused(format!(
+                    "take {asked} from account {account}: the shared store has given it, the ledger has {paid} paid and \
+                     {trial} trial; run the command again in a moment"
+                )));
+            }
+            let parts = (Micro::ZERO.minus(taken.paid), Micro::ZERO.minus(taken.trial));
+            post(transaction, Entry::new(kind, reference, account, at_ms, parts, detail.write()?), sql)
         })
     }
 

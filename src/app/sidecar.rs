@@ -1,0 +1,109 @@
+//! The sidecar as a process of its own, beside a store that many edges share: ledger, pages, and what edges ask.
+//!
+//! Must not admit requests: the shared store does.
+
+use super::{bind, reload};
+use crate::account::{self, Accounts};
+use crate::admin;
+use crate::billing::Billing;
+use crate::billing::feeder::Feeder;
+use crate::clock;
+use crate::config::Settings;
+use crate::sidecar::{self, Sidecar};
+use crate::telemetry::METRICS;
+use anyhow::Context as _;
+use arc_swap::ArcSwap;
+use axum::http::StatusCode;
+use axum::routing::get;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+/// How long open pages may take to end.
+const END_WITHIN: Duration = Duration::from_secs(5);
+
+/// Serves until SIGTERM or SIGINT; SIGHUP reloads the file.
+///
+/// # Errors
+/// It cannot start, or a listener failed.
+pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
+    let address = settings.store.address();
+    let address = address.context("store.kind: embedded has no sidecar of its own: use `model-gateway run`")?;
+    let accounts = Accounts::open(&settings.data_dir)?;
+    let billing = Billing::open_beside(&settings.data_dir, Some(address.clone()))?;
+    let now_ms = clock::now_ms();
+    billing.keep_prices(settings.catalog.models(), now_ms)?;
+    let feeder = Arc::new(Feeder::start(&settings.data_dir, &address, settings.allow_volatile)?);
+    let completed = account::complete_sign_ups(&accounts, &billing, now_ms)?;
+    if completed > 0 {
+        log::warn!("completed {completed} sign-ups that a crash had left without their grant");
+    }
+    let settings = Arc::new(ArcSwap::from_pointee(settings));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let state = Sidecar::new(accounts, billing.clone(), Arc::clone(&settings));
+    let served = runtime.block_on(serve(config_file, state, Arc::clone(&feeder)));
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    feeder.finish();
+    served
+}
+
+async fn serve(config_file: &Path, state: Sidecar, feeder: Arc<Feeder>) -> anyhow::Result<()> {
+    let settings = state.settings.load_full();
+    let pages = bind("listen.sidecar", settings.sidecar)?;
+    let admin_listener = bind("listen.admin", settings.admin)?;
+    let (close, closing) = watch::channel(false);
+    let closed = || {
+        let mut closing = closing.clone();
+        async move { drop(closing.wait_for(|closed| *closed).await) }
+    };
+    let pages = tokio::spawn(sidecar::serve_edges(pages, state.clone(), closed()));
+    let interface = admin::router(state.accounts.clone(), state.billing.clone());
+    let admin = axum::serve(admin_listener, own_state(feeder).merge(interface)).with_graceful_shutdown(closed());
+    let admin = tokio::spawn(async move { admin.await });
+    log::info!("listening on {} (sidecar), {} (admin)", settings.sidecar, settings.admin);
+    let ended = async {
+        tokio::try_join!(async { pages.await? }, async { admin.await? }).context("serve the sidecar").map(drop)
+    };
+    tokio::pin!(ended);
+    tokio::select! {
+        outcome = &mut ended => return outcome,
+        outcome = told_to_end(config_file, &state) => outcome?,
+    }
+    log::info!("ending");
+    close.send_replace(true);
+    tokio::time::timeout(END_WITHIN, ended).await.unwrap_or(Ok(()))
+}
+
+/// Returns on SIGTERM or SIGINT.
+async fn told_to_end(config_file: &Path, state: &Sidecar) -> anyhow::Result<()> {
+    let listen = |kind| signal(kind).context("listen to a signal");
+    let (mut term, mut int) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+    let mut hup = listen(SignalKind::hangup())?;
+    loop {
+        tokio::select! {
+            _ = term.recv() => return Ok(()),
+            _ = int.recv() => return Ok(()),
+            _ = hup.recv() => reload(config_file, &state.settings, |models| {
+                state.billing.keep_prices(models, clock::now_ms())
+            }),
+        }
+    }
+}
+
+/// `/metrics`, `/healthz` and `/readyz`: what needs no key.
+fn own_state(feeder: Arc<Feeder>) -> axum::Router {
+    let metrics = || async { ([("content-type", "text/plain; version=0.0.4")], METRICS.text()) };
+    let ready = move || {
+        std::future::ready(if feeder.is_healthy() {
+            (StatusCode::OK, "ready\n")
+        } else {
+            (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
+        })
+    };
+    axum::Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+}

@@ -1,0 +1,290 @@
+//! What the sidecar does beside a store that many edges share: it carries what happened there into the ledger, and what
+//! the ledger and the accounts' database say back there.
+//!
+//! One thread, one duty after the other, each to be done again from its beginning after a failure or a crash: nothing
+//! here counts twice, so nothing here remembers how far it was. A duty that fails is tried again on its own, the others
+//! go on. Must not decide who may spend what: the store's scripts do.
+//! Read next: `feeder/follow.rs` (events into entries), `feeder/lineage.rs` (what a server lost), `feeder/tell.rs` (the
+//! other way).
+
+mod follow;
+mod lineage;
+mod tell;
+
+use super::journal::{self, Place};
+use super::owner::{self, Owner};
+use crate::clock;
+use crate::money::Parts;
+use crate::store::StoreError;
+use crate::store::app::AppDb;
+use crate::store::app::change::ChangeAt;
+use crate::store::holds::HeldMirror;
+use crate::store::ledger::{Found, Ledger};
+use crate::store::redis::{Address, PARTITIONS, SharedStore};
+use crate::telemetry::METRICS;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+pub use tell::adjustment;
+
+const TICK: Duration = Duration::from_millis(20);
+/// An answer of the store that takes longer is a failure.
+const PATIENCE: Duration = Duration::from_secs(2);
+const RETRY_LEAST: Duration = Duration::from_millis(50);
+const RETRY_MOST: Duration = Duration::from_secs(5);
+/// The last pass without a failure is older than this: the ledger lags behind.
+const LAG_MOST_MS: i64 = 5_000;
+
+/// What is to be done, and how often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Duty {
+    Find,
+    Follow,
+    Push,
+    Keys,
+    Seed,
+    Mirror,
+    Lapse,
+    Sweep,
+    Mark,
+}
+
+/// In this order.
+const DUTIES: [(Duty, &str, Duration); 9] = [
+    (Duty::Find, "find_partitions", Duration::from_millis(200)),
+    (Duty::Follow, "follow_events", Duration::ZERO),
+    (Duty::Push, "push_entries", Duration::from_millis(50)),
+    (Duty::Keys, "push_keys", Duration::from_millis(100)),
+    (Duty::Seed, "seed_accounts", Duration::from_millis(40)),
+    (Duty::Mirror, "mirror", Duration::from_millis(200)),
+    (Duty::Lapse, "lapse", Duration::from_secs(1)),
+    (Duty::Sweep, "sweep", Duration::from_secs(10)),
+    (Duty::Mark, "mark", Duration::from_secs(60)),
+];
+
+/// A duty's course.
+struct Course {
+    duty: Duty,
+    name: &'static str,
+    every: Duration,
+    due: Instant,
+    /// How long it was waited after the last failure; zero where it works.
+    pause: Duration,
+}
+
+/// The work itself, step by step; [`Feeder`] is the thread that does it.
+pub struct Feed {
+    ledger: Ledger,
+    app: AppDb,
+    store: SharedStore,
+    mirror: HeldMirror,
+    place: Place,
+    /// By partition.
+    found: Vec<Option<Found>>,
+    /// The last entry that the store was told of, as far as this process knows.
+    pushed: i64,
+    keys_after: ChangeAt,
+    wanted: BTreeSet<String>,
+    mirrored: BTreeMap<String, Parts>,
+    backlog: follow::Backlog,
+    /// Events that cannot be entered and have been reported.
+    reported: HashSet<String>,
+    _owner: Owner,
+}
+
+impl Feed {
+    /// Takes the right to feed the ledger in `data_dir`.
+    ///
+    /// # Errors
+    /// Another process has it, or a database cannot be opened.
+    pub fn begin(data_dir: &Path, store: SharedStore) -> Result<Self, StoreError> {
+        let ledger = Ledger::open(data_dir)?;
+        let owner = owner::begin(data_dir)?;
+        let place = Place::begin(data_dir)?;
+        let mut mirror = HeldMirror::open(data_dir)?;
+        mirror.forget_boots(&journal::live_boots(data_dir)?)?;
+        let found = (0..PARTITIONS).map(|partition| ledger.found(partition)).collect::<Result<_, _>>()?;
+        Ok(Self {
+            pushed: ledger.pushed()?,
+            app: AppDb::open(data_dir)?,
+            ledger,
+            store,
+            mirror,
+            place,
+            found,
+            keys_after: ChangeAt::default(),
+            wanted: BTreeSet::new(),
+            mirrored: BTreeMap::new(),
+            backlog: follow::Backlog::default(),
+            reported: HashSet::new(),
+            _owner: owner,
+        })
+    }
+
+    /// Every duty once.
+    ///
+    /// # Errors
+    /// Why the first that failed did; those after it were not done.
+    pub async fn all(&mut self) -> Result<(), StoreError> {
+        for (duty, ..) in DUTIES {
+            self.perform(duty).await?;
+        }
+        Ok(())
+    }
+
+    async fn perform(&mut self, duty: Duty) -> Result<(), StoreError> {
+        match duty {
+            Duty::Find => self.find_all().await,
+            Duty::Follow => self.follow_all().await,
+            Duty::Push => self.push().await,
+            Duty::Keys => self.push_keys().await,
+            Duty::Seed => self.seed().await,
+            Duty::Mirror => self.mirror().await,
+            Duty::Lapse => self.lapse().await,
+            Duty::Sweep => self.sweep().await,
+            Duty::Mark => self.mark(),
+        }
+    }
+
+    /// Leaves the place among the living: what was mirrored is no longer told.
+    ///
+    /// # Errors
+    /// The mirror cannot be written.
+    pub fn end(self) -> Result<(), StoreError> {
+        self.mirror.forget(&self.place.boot)?;
+        self.place.leave();
+        Ok(())
+    }
+}
+
+/// The thread that feeds.
+pub struct Feeder {
+    state: Arc<State>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct State {
+    ending: AtomicBool,
+    /// When all that was due was last done without a failure, and all events were in the ledger.
+    passed_ms: AtomicI64,
+}
+
+impl Feeder {
+    /// Connects, judges the server's settings, and starts.
+    ///
+    /// # Errors
+    /// The store cannot be reached or would forget what it is told (unless `may_forget`), another process feeds this
+    /// ledger, or a database cannot be opened.
+    pub fn start(data_dir: &Path, address: &Address, may_forget: bool) -> Result<Self, StoreError> {
+        let failed = |source| StoreError::io("start the feeder", source);
+        // The connection's own work is done by the runtime that made it.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let store = runtime.block_on(async {
+            let store = SharedStore::connect(address, PATIENCE).await?;
+            judge_settings(&store, may_forget).await?;
+            Ok::<_, StoreError>(store)
+        })?;
+        let feed = Feed::begin(data_dir, store)?;
+        let state = Arc::new(State::default());
+        let shared = Arc::clone(&state);
+        let thread = std::thread::Builder::new()
+            .name("feeder".into())
+            .spawn(move || runtime.block_on(run(feed, &shared)))
+            .map_err(failed)?;
+        Ok(Self { state, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// The store answers, and the ledger has all but the last moment of it.
+    pub fn is_healthy(&self) -> bool {
+        clock::now_ms().saturating_sub(self.state.passed_ms.load(Ordering::Relaxed)) <= LAG_MOST_MS
+    }
+
+    /// Does everything once more and ends.
+    pub fn finish(&self) {
+        self.state.ending.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn run(mut feed: Feed, state: &State) {
+    let begin = Instant::now();
+    let mut courses = DUTIES.map(|(duty, name, every)| Course { duty, name, every, due: begin, pause: Duration::ZERO });
+    while !state.ending.load(Ordering::Acquire) {
+        for course in &mut courses {
+            if course.due <= Instant::now() {
+                course.went(feed.perform(course.duty).await);
+            }
+        }
+        if !feed.backlog.is_left && courses.iter().all(|course| course.pause.is_zero()) {
+            state.passed_ms.store(clock::now_ms(), Ordering::Relaxed);
+        }
+        tokio::time::sleep(TICK).await;
+    }
+    if let Err(error) = feed.all().await {
+        log::warn!("the last pass of the feeder: {error}; the next start goes on from there");
+    }
+    if let Err(error) = feed.end() {
+        log::warn!("{error}");
+    }
+}
+
+impl Course {
+    fn went(&mut self, outcome: Result<(), StoreError>) {
+        let worked = self.pause.is_zero();
+        match outcome {
+            Ok(()) => {
+                if !worked {
+                    log::info!("{}: works again", self.name);
+                }
+                self.pause = Duration::ZERO;
+                self.due = Instant::now() + self.every;
+            }
+            Err(error) => {
+                METRICS.ledger_error(self.name);
+                if worked {
+                    log::error!("{}: {error}; trying again until it works", self.name);
+                }
+                self.pause = (self.pause * 2).clamp(RETRY_LEAST, RETRY_MOST);
+                self.due = Instant::now() + self.pause;
+            }
+        }
+    }
+}
+
+/// A store that forgets balances under memory pressure, or all of them with its process, is none to keep them in.
+async fn judge_settings(store: &SharedStore, may_forget: bool) -> Result<(), StoreError> {
+    let mut wrong = Vec::new();
+    let mut settings = Vec::new();
+    for name in ["maxmemory", "maxmemory-policy", "appendonly"] {
+        match store.setting(name).await {
+            Ok(value) => settings.push(value.unwrap_or_default()),
+            Err(error) => {
+                log::warn!("{error}: see to it that maxmemory-policy is noeviction and appendonly is yes");
+                return Ok(());
+            }
+        }
+    }
+    if let [limit, policy, appends] = &settings[..] {
+        if limit != "0" && policy != "noeviction" {
+            wrong.push(format!("maxmemory-policy is {policy}: it must be noeviction, or balances are thrown away"));
+        }
+        if appends != "yes" {
+            wrong.push(format!("appendonly is {appends}: it must be yes, or a restart loses all holds"));
+        }
+    }
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    let message = format!("the shared store's settings: {}", wrong.join("; "));
+    if may_forget {
+        log::warn!("{message}; store.allow_volatile says so");
+        return Ok(());
+    }
+    Err(StoreError::Unusable(format!("{message} (or say store.allow_volatile: true)")))
+}

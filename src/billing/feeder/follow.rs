@@ -1,0 +1,151 @@
+//! What happened in the store, into the ledger: read, entered in one commit, then cleared away.
+//!
+//! A partition's events are read from their beginning each time. What was entered and not cleared is read again, and the
+//! ledger knows it: that holds whichever server answers, and however far back its events begin. Must not clear what the
+//! ledger does not have.
+
+use super::Feed;
+use crate::catalog::Price;
+use crate::clock;
+use crate::money::{Micro, Parts};
+use crate::store::StoreError;
+use crate::store::ledger::{Detail, Done, Ending};
+use crate::store::redis::{Event, PARTITIONS, Post};
+use crate::telemetry::METRICS;
+use serde::Deserialize;
+
+/// Events in one commit, at most.
+const BATCH: usize = 512;
+/// Commits for one partition before the next has its turn.
+const BATCHES: usize = 16;
+/// Strange events that are told apart.
+const REPORTED_MOST: usize = 10_000;
+
+/// What an edge says of a request's end, beside what the store says of the money.
+#[derive(Debug, Deserialize)]
+struct Told {
+    at_ms: i64,
+    detail: Detail,
+    /// Of the version in the detail, should the ledger not have it yet.
+    #[serde(default)]
+    price: Option<Box<Price>>,
+}
+
+/// What a pass found.
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    events: i64,
+    oldest_ms: Option<i64>,
+    /// There was more than a pass takes.
+    pub is_left: bool,
+}
+
+impl Backlog {
+    fn saw(&mut self, events: usize, first_ms: Option<i64>) {
+        self.events = self.events.saturating_add(i64::try_from(events).unwrap_or(i64::MAX));
+        self.oldest_ms = [self.oldest_ms, first_ms].into_iter().flatten().min();
+    }
+}
+
+impl Feed {
+    pub(super) async fn follow_all(&mut self) -> Result<(), StoreError> {
+        self.backlog = Backlog::default();
+        for partition in 0..PARTITIONS {
+            self.follow(partition).await?;
+        }
+        let Backlog { events, oldest_ms, .. } = self.backlog;
+        METRICS.journal_pending.set(events);
+        let age_ms = oldest_ms.map_or(0, |oldest| clock::now_ms().saturating_sub(oldest).max(0));
+        METRICS.journal_oldest_seconds.set(age_ms / 1_000);
+        Ok(())
+    }
+
+    /// Brings a partition's events into the ledger, up to its last one or the end of its turn.
+    pub(super) async fn follow(&mut self, partition: u32) -> Result<(), StoreError> {
+        let mut after = "0".to_owned();
+        for _ in 0..BATCHES {
+            let events = self.store.events(partition, &after, BATCH).await?;
+            let (Some((first, _)), Some((last, _))) = (events.first(), events.last()) else { return Ok(()) };
+            self.backlog.saw(events.len(), told_at_ms(first));
+            after.clone_from(last);
+            let is_last = events.len() < BATCH;
+            self.enter(partition, events).await?;
+            if is_last {
+                return Ok(());
+            }
+        }
+        self.backlog.is_left = true;
+        Ok(())
+    }
+
+    async fn enter(&mut self, partition: u32, events: Vec<(String, Event)>) -> Result<(), StoreError> {
+        let (mut ids, mut all) = (Vec::new(), Vec::new());
+        for (id, event) in events {
+            match done(&id, event) {
+                Ok(done) => {
+                    ids.push(id);
+                    all.push(done);
+                }
+                Err(why) => self.report(partition, &id, &why),
+            }
+        }
+        if all.is_empty() {
+            return Ok(());
+        }
+        let entered = self.ledger.enter_shared(&all)?;
+        let (mut events, mut requests) = (Vec::new(), Vec::new());
+        for ((id, done), taken) in ids.into_iter().zip(all).zip(entered) {
+            let Some(taken) = taken else {
+                self.report(partition, &id, "its account is not in the ledger");
+                continue;
+            };
+            if let Done::Ended(ending, _) = done {
+                self.level(&ending, taken).await?;
+                requests.push(ending.request_id);
+            }
+            events.push(id);
+        }
+        self.store.clear(partition, &events, &requests).await
+    }
+
+    /// The ledger's word stands: what it took otherwise than the store (which may have ended the request twice, having
+    /// lost the first time) is given or taken there too.
+    async fn level(&self, ending: &Ending, taken: Parts) -> Result<(), StoreError> {
+        let change = Parts { paid: ending.paid, trial: ending.trial }.minus(taken);
+        if change == Parts::ZERO {
+            return Ok(());
+        }
+        let operation = format!("ended:{}", ending.request_id);
+        let (account, credited) = (ending.account.as_str(), Micro::ZERO);
+        let post = Post { operation: &operation, account, change, credited, only_free: false, seq: 0 };
+        self.store.post(&post).await.map(drop)
+    }
+
+    /// Says once that an event cannot be entered. It stays where it is, for whoever looks into it.
+    fn report(&mut self, partition: u32, id: &str, why: &str) {
+        if self.reported.len() < REPORTED_MOST && self.reported.insert(format!("{partition} {id}")) {
+            METRICS.ledger_error("strange_event");
+            log::error!("enter event {id} of partition {partition}: {why}; it stays in the shared store");
+        }
+    }
+}
+
+/// An event's id begins with its server's time.
+fn told_at_ms(id: &str) -> Option<i64> {
+    id.split_once('-').and_then(|(ms, _)| ms.parse().ok())
+}
+
+fn done(id: &str, event: Event) -> Result<Done, String> {
+    match event {
+        Event::Ended { request_id, account, taken, writeoff, ending } => {
+            let Told { at_ms, detail, price } = serde_json::from_str(&ending).map_err(|error| error.to_string())?;
+            let Parts { paid, trial } = taken;
+            let ending = Ending { request_id, account, at_ms, paid, trial, writeoff, detail };
+            Ok(Done::Ended(Box::new(ending), price))
+        }
+        Event::Lapsed { account, trial } => {
+            Ok(Done::Lapsed { account, trial, at_ms: told_at_ms(id).ok_or("its id tells no time")? })
+        }
+        Event::Unreadable(why) => Err(why),
+    }
+}

@@ -1,0 +1,146 @@
+//! What a server has lost, given back: after a failover its last moments, after a total loss everything.
+//!
+//! Every restart and failover changes who answers; a lost epoch says that there is nothing left. Then what the ledger
+//! entered since is made known again: ended requests by their markers, posts by theirs, so that what was not lost stays
+//! as it is. Without the markers, an edge that reports a request's end again would have it debited again. Must not look
+//! at balances: accounts are seeded as a whole.
+
+use super::Feed;
+use crate::clock;
+use crate::money::Micro;
+use crate::money::Parts;
+use crate::store::StoreError;
+use crate::store::ledger::{Entry, Found};
+use crate::store::redis::{Lineage, PARTITIONS, RESTORED_AT_ONCE, Restore, partition};
+use std::collections::BTreeMap;
+
+/// What a server may have lost that was there when it was last seen. Replicas lag by seconds, not minutes.
+const LOST_MOST_MS: i64 = 10 * 60_000;
+/// What edges may still report after everything was lost.
+const REPORTED_WITHIN_MS: i64 = 12 * 3_600_000;
+/// The markers of older requests may have gone by themselves: their absence says nothing.
+const MARKED_FOR_CERTAIN_MS: i64 = 11 * 3_600_000;
+/// An epoch that begins with this is being made: the ledger never remembers one such, so nobody goes by it.
+const RESTORING: &str = "restoring:";
+const PAGE: u32 = 1_000;
+
+impl Feed {
+    /// Looks who answers for each partition, and restores those where that has changed.
+    pub(super) async fn find_all(&mut self) -> Result<(), StoreError> {
+        let mut changed = Vec::new();
+        for partition in 0..PARTITIONS {
+            let lineage = self.store.lineage(partition).await?;
+            if !self.sees_again(partition, &lineage) {
+                changed.push((partition, lineage));
+            }
+        }
+        if changed.is_empty() { Ok(()) } else { self.restore(changed).await }
+    }
+
+    /// The same server with the same past as last time.
+    pub(super) fn sees_again(&mut self, partition: u32, lineage: &Lineage) -> bool {
+        let slot = usize::try_from(partition).ok().and_then(|index| self.found.get_mut(index));
+        let Some(Some(found)) = slot else { return false };
+        let same = found.server == lineage.server && is_kept(found, lineage);
+        if same {
+            found.seen_ms = clock::now_ms();
+        }
+        same
+    }
+
+    async fn restore(&mut self, changed: Vec<(u32, Lineage)>) -> Result<(), StoreError> {
+        let now_ms = clock::now_ms();
+        let mut since_ms = now_ms;
+        let mut anew = BTreeMap::new();
+        for (partition, lineage) in &changed {
+            let known = self.ledger.found(*partition)?;
+            match known.filter(|found| is_kept(found, lineage)) {
+                Some(found) => since_ms = since_ms.min(found.seen_ms.saturating_sub(LOST_MOST_MS)),
+                None => {
+                    since_ms = since_ms.min(now_ms.saturating_sub(REPORTED_WITHIN_MS));
+                    // Whatever is lost meanwhile takes this with it, and the epoch is not begun.
+                    let token = format!("{RESTORING}{}", uuid::Uuid::now_v7().simple());
+                    self.begin_epoch(*partition, &lineage.epoch, &token).await?;
+                    anew.insert(*partition, token);
+                }
+            }
+        }
+        let which: Vec<_> = changed.iter().map(|(partition, _)| *partition).collect();
+        let restored = self.restore_since(&which, since_ms, now_ms).await?;
+        let mut found = Vec::new();
+        for (partition, lineage) in changed {
+            let mut epoch = lineage.epoch;
+            if let Some(token) = anew.get(&partition) {
+                epoch = uuid::Uuid::now_v7().simple().to_string();
+                self.begin_epoch(partition, token, &epoch).await?;
+            }
+            found.push((partition, Found { server: lineage.server, epoch, seen_ms: now_ms }));
+        }
+        self.ledger.set_found(&found)?;
+        for (partition, found) in found {
+            if let Some(slot) = usize::try_from(partition).ok().and_then(|index| self.found.get_mut(index)) {
+                *slot = Some(found);
+            }
+        }
+        if !anew.is_empty() {
+            self.keys_after = Default::default();
+        }
+        let (all, new) = (which.len(), anew.len());
+        log::warn!(
+            "{all} partitions of the shared store answer anew, {new} of them empty: {restored} requests restored"
+        );
+        Ok(())
+    }
+
+    async fn begin_epoch(&self, partition: u32, before: &str, epoch: &str) -> Result<(), StoreError> {
+        if self.store.begin_epoch(partition, before, epoch).await? {
+            return Ok(());
+        }
+        Err(StoreError::Unusable(format!("partition {partition} of the shared store was lost while it was restored")))
+    }
+
+    /// Makes known again what the ledger entered since. Returns how many requests were not known.
+    async fn restore_since(&self, which: &[u32], since_ms: i64, now_ms: i64) -> Result<usize, StoreError> {
+        let mut after = self.ledger.mark(since_ms)?;
+        let mut restored = 0;
+        loop {
+            let entries = self.ledger.entries_after(after, PAGE)?;
+            let Some(last) = entries.last() else { return Ok(restored) };
+            after = last.seq;
+            let mut requests: BTreeMap<u32, Vec<Restore>> = BTreeMap::new();
+            for entry in entries {
+                let partition = partition(&entry.account);
+                if !which.contains(&partition) {
+                    continue;
+                }
+                if !entry.is_ending() {
+                    self.tell_post(&entry).await?;
+                } else if now_ms.saturating_sub(entry.at_ms) < MARKED_FOR_CERTAIN_MS {
+                    requests.entry(partition).or_default().push(request(entry));
+                }
+            }
+            for (partition, requests) in requests {
+                for some in requests.chunks(RESTORED_AT_ONCE) {
+                    restored += self.store.restore(partition, some).await?;
+                }
+            }
+        }
+    }
+
+    /// Remembers how far all is, so that what is lost later is known from there on.
+    pub(super) fn mark(&mut self) -> Result<(), StoreError> {
+        let found = self.found.iter().zip(0..).filter_map(|(found, partition)| Some((partition, found.clone()?)));
+        self.ledger.set_found(&found.collect::<Vec<_>>())?;
+        self.ledger.set_pushed(self.pushed)?;
+        self.ledger.set_mark(clock::now_ms())
+    }
+}
+
+fn is_kept(found: &Found, lineage: &Lineage) -> bool {
+    found.epoch == lineage.epoch && !lineage.epoch.is_empty()
+}
+
+fn request(entry: Entry) -> Restore {
+    let taken = Parts { paid: Micro::ZERO.minus(entry.d_paid), trial: Micro::ZERO.minus(entry.d_trial) };
+    Restore { request_id: entry.reference, account: entry.account, taken, seq: entry.seq }
+}

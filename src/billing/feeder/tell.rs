@@ -1,0 +1,170 @@
+//! What the ledger and the accounts' database say, into the store: posts, accounts that edges have met, keys, suspensions.
+//! And what only the store knows, shown here: the open holds.
+//!
+//! Must not tell of requests: the store told of those.
+
+use super::Feed;
+use crate::clock;
+use crate::money::{Micro, Parts};
+use crate::store::StoreError;
+use crate::store::app::change::KeyChange;
+use crate::store::ledger::{Claim, Entry};
+use crate::store::redis::{PARTITIONS, Post, Seed, SharedKey, SharedStore, partition};
+use std::collections::BTreeMap;
+use tokio::task::JoinSet;
+
+const PAGE: u32 = 1_000;
+/// Accounts that are taken up at one time.
+const SEEDS: usize = 100;
+/// Keys that are told before the other duties have their turn, and how many of them at one time.
+const KEYS: usize = 1_024;
+const KEYS_AT_ONCE: usize = 64;
+/// Rounds of a hundred lapsed holds for one partition before the next has its turn.
+const SWEEPS: usize = 100;
+
+impl Feed {
+    /// Tells of entries that no request caused.
+    pub(super) async fn push(&mut self) -> Result<(), StoreError> {
+        loop {
+            let entries = self.ledger.entries_after(self.pushed, PAGE)?;
+            let Some(last) = entries.last() else { return Ok(()) };
+            let (last, mut told) = (last.seq, false);
+            for entry in entries.iter().filter(|entry| !entry.is_ending()) {
+                self.tell_post(entry).await?;
+                told = true;
+            }
+            // Debits alone are only passed over: not worth a sync.
+            if told {
+                self.ledger.set_pushed(last)?;
+            }
+            self.pushed = last;
+        }
+    }
+
+    /// Tells of one entry, which counts once. An account that the store does not know is seeded with it.
+    pub(super) async fn tell_post(&self, entry: &Entry) -> Result<(), StoreError> {
+        let operation = match entry.kind.as_str() {
+            // The store decided on it, or has lost that.
+            "lapse" => return self.store.expire_trial(&entry.account).await.map(drop),
+            // Taken there before it was entered.
+            "adjust" => adjustment(&entry.account, &entry.reference),
+            _ => format!("entry:{}", entry.seq),
+        };
+        let is_credit = matches!(entry.kind.as_str(), "grant" | "adjust");
+        let post = Post {
+            operation: &operation,
+            account: &entry.account,
+            change: Parts { paid: entry.d_paid, trial: entry.d_trial },
+            credited: if is_credit { entry.change().or_zero() } else { Micro::ZERO },
+            only_free: false,
+            seq: entry.seq,
+        };
+        self.store.post(&post).await.map(drop)
+    }
+
+    /// Makes known the accounts that edges ask for.
+    pub(super) async fn seed(&mut self) -> Result<(), StoreError> {
+        if self.wanted.is_empty() {
+            self.wanted.extend(self.store.wanted(SEEDS).await?);
+        }
+        while let Some(account) = self.wanted.first().cloned() {
+            self.seed_one(&account).await?;
+            self.wanted.remove(&account);
+        }
+        Ok(())
+    }
+
+    /// Only from a ledger that has all that happened there, and on a server that has its markers.
+    pub(super) async fn seed_one(&mut self, account: &str) -> Result<(), StoreError> {
+        let partition = partition(account);
+        let lineage = self.store.lineage(partition).await?;
+        if !self.sees_again(partition, &lineage) {
+            self.find_all().await?;
+        }
+        self.follow(partition).await?;
+        let Some((row, seq)) = self.ledger.account_as_of(account)? else { return Ok(()) };
+        let found = usize::try_from(partition).ok().and_then(|index| self.found.get(index)?.as_ref());
+        let Some(found) = found else { return Ok(()) };
+        let seed = Seed {
+            account,
+            has: Parts { paid: row.paid, trial: row.trial },
+            credited: row.credited,
+            is_active: self.app.account(account)?.is_some_and(|row| row.active),
+            trial_ends_at_ms: row.trial_ends_at_ms,
+            seq,
+            epoch: &found.epoch,
+        };
+        self.store.seed(&seed).await.map(drop)
+    }
+
+    /// Tells of keys that changed, or whose accounts did.
+    pub(super) async fn push_keys(&mut self) -> Result<(), StoreError> {
+        let changes = self.app.key_changes(&self.keys_after, KEYS)?;
+        let Some(last) = changes.last().map(|change| change.at.clone()) else { return Ok(()) };
+        for some in changes.chunks(KEYS_AT_ONCE) {
+            let mut told = JoinSet::new();
+            for change in some {
+                told.spawn(tell_key(self.store.clone(), change.clone()));
+            }
+            while let Some(outcome) = told.join_next().await {
+                outcome.map_err(|error| StoreError::Unusable(format!("tell of keys: {error}")))??;
+            }
+        }
+        self.keys_after = last;
+        Ok(())
+    }
+
+    /// Shows what is held there to whoever looks into the mirror.
+    pub(super) async fn mirror(&mut self) -> Result<(), StoreError> {
+        let mut held = BTreeMap::new();
+        for partition in 0..PARTITIONS {
+            held.extend(self.store.held(partition).await?);
+        }
+        let gone = self.mirrored.keys().filter(|account| !held.contains_key(*account));
+        let gone = gone.map(|account| (account.clone(), Parts::ZERO));
+        let changed = held.iter().filter(|(account, parts)| self.mirrored.get(*account) != Some(*parts));
+        let changed = changed.map(|(account, parts)| (account.clone(), *parts));
+        let claim = |held| Claim { boot: self.place.boot.clone(), held, settled: Parts::ZERO };
+        let rows: Vec<_> = gone.chain(changed).map(|(account, held)| (account, claim(held))).collect();
+        if !rows.is_empty() {
+            self.mirror.put(&rows)?;
+        }
+        self.mirrored = held;
+        Ok(())
+    }
+
+    /// Has trials lapse that are over; what that gives is an event like others.
+    pub(super) async fn lapse(&mut self) -> Result<(), StoreError> {
+        for (account, _) in self.ledger.lapsing(clock::now_ms())? {
+            if !self.store.expire_trial(&account).await? && self.store.account(&account).await?.is_none() {
+                self.wanted.insert(account);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up the holds whose edges are gone, by the server's own time.
+    pub(super) async fn sweep(&mut self) -> Result<(), StoreError> {
+        for partition in 0..PARTITIONS {
+            let now_ms = self.store.lineage(partition).await?.now_ms;
+            for _ in 0..SWEEPS {
+                if self.store.sweep(partition, now_ms).await? == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The operation by which an adjustment counts once.
+pub fn adjustment(account: &str, reference: &str) -> String {
+    format!("adjust:{account}:{reference}")
+}
+
+async fn tell_key(store: SharedStore, change: KeyChange) -> Result<(), StoreError> {
+    let KeyChange { at, hash, account, shown, status, account_is_active } = change;
+    let hash = hash.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+    store.set_status(&account, account_is_active).await?;
+    store.put_key(&SharedKey { hash, account, key_id: at.key, shown, status, account_is_active }).await
+}

@@ -1,0 +1,313 @@
+//! The till of an edge among many: credit is set aside in the shared store, and what was used is told to it.
+//!
+//! The order is the embedded one: a hold before the vendor is called, the ending in this edge's journal before the client
+//! gets the last byte. From there `billing/courier.rs` carries it to the shared store, and keeps it in the journal until
+//! the ledger is known to have it. Without the store nothing new is admitted, and what runs is finished. Must not know
+//! HTTP.
+
+use super::courier::{self, Courier, Parcel};
+use super::holds::{Refused, Standing};
+use super::journal::{self, Journal, Record, Segment};
+use super::owner::{self, Owner};
+use super::pricing::Quote;
+use super::{Balance, Hold, Opening, Till, TrialState};
+use crate::catalog::{Model, Price};
+use crate::config::Limits;
+use crate::money::Parts;
+use crate::store::StoreError;
+use crate::store::ledger::{Account, Ending, Outcome};
+use crate::store::redis::{Reserve, Reserved, Shared, SharedStore};
+use crate::store::sqlite;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long an admission may wait for the store, connecting and seeding included.
+const ADMIT_WITHIN: Duration = Duration::from_millis(250);
+/// How often it is looked whether an account that the store did not know was seeded.
+const SEED_LOOK: Duration = Duration::from_millis(10);
+/// What a lease has beyond the longest time that a request may take.
+const LEASE_SPARE: Duration = Duration::from_secs(60);
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct SharedBilling(Arc<Inner>);
+
+struct Inner {
+    store: SharedStore,
+    journal: Arc<Journal>,
+    courier: Courier,
+    data_dir: PathBuf,
+    open: AtomicI64,
+    most_open: i64,
+    most_open_per_account: u64,
+    most_pending: usize,
+    lease: Duration,
+    /// Until it hands over.
+    owner: Mutex<Option<Owner>>,
+    handed_over: AtomicBool,
+    /// Dead processes whose journals were read at the start, and their requests that these say were debited.
+    taken_over: Vec<String>,
+    debited_before: Vec<String>,
+}
+
+impl SharedBilling {
+    /// Begins this edge's journal in `data_dir`, and sets out with what dead processes left in theirs.
+    /// `stores`: for admissions, and for the courier. `models`: what those processes are likely to have billed by.
+    ///
+    /// # Errors
+    /// The journal cannot be read or begun.
+    pub fn serve(
+        data_dir: &Path,
+        stores: (SharedStore, SharedStore),
+        models: &[Arc<Model>],
+        limits: &Limits,
+    ) -> Result<Self, StoreError> {
+        sqlite::create_dir(data_dir)?;
+        Self::serve_with(data_dir, stores, models, limits, owner::begin(data_dir)?)
+    }
+
+    /// As [`SharedBilling::serve`], for the successor of an edge that serves from that folder: waits until that hands
+    /// over.
+    ///
+    /// # Errors
+    /// As [`SharedBilling::serve`]; the predecessor did not hand over.
+    pub fn succeed(
+        data_dir: &Path,
+        stores: (SharedStore, SharedStore),
+        models: &[Arc<Model>],
+        limits: &Limits,
+    ) -> Result<Self, StoreError> {
+        sqlite::create_dir(data_dir)?;
+        Self::serve_with(data_dir, stores, models, limits, owner::succeed(data_dir)?)
+    }
+
+    fn serve_with(
+        data_dir: &Path,
+        stores: (SharedStore, SharedStore),
+        models: &[Arc<Model>],
+        limits: &Limits,
+        owner: Owner,
+    ) -> Result<Self, StoreError> {
+        let (store, courier_store) = stores;
+        let left = courier::left_behind(data_dir)?;
+        let taken_over = left.iter().map(|found| found.boot().to_owned()).collect();
+        let debited = left.iter().flat_map(|left| &left.endings).filter(|ending| ending.kind() == "debit");
+        let debited_before = debited.map(|ending| ending.request_id.clone()).collect();
+        let journal = Arc::new(Journal::begin(data_dir, limits.journal_segment_bytes, limits.journal_reserve_bytes)?);
+        let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
+        let capacity = count(limits.open_requests.saturating_add(limits.journal_pending));
+        let courier = Courier::start(courier_store, Arc::clone(&journal), left, models, capacity)?;
+        Ok(Self(Arc::new(Inner {
+            store,
+            journal,
+            courier,
+            data_dir: data_dir.to_owned(),
+            open: AtomicI64::new(0),
+            most_open: i64::try_from(limits.open_requests).unwrap_or(i64::MAX),
+            most_open_per_account: limits.open_requests_per_account,
+            most_pending: count(limits.journal_pending),
+            lease: Duration::from_secs(limits.total_seconds).saturating_add(LEASE_SPARE),
+            owner: Mutex::new(Some(owner)),
+            handed_over: AtomicBool::new(false),
+            taken_over,
+            debited_before,
+        })))
+    }
+
+    /// As [`Till::reserve`].
+    pub(super) async fn reserve(
+        &self,
+        opening: Opening,
+        quote: &Quote,
+        exact: bool,
+        now_ms: i64,
+    ) -> Result<(Hold, u64), Refused> {
+        let inner = &self.0;
+        if inner.journal.is_short() {
+            return Err(Refused::Unavailable("the journal has no room".into()));
+        }
+        if inner.courier.pending() >= inner.most_pending {
+            return Err(Refused::Unavailable("the shared store lags behind".into()));
+        }
+        if inner.open.load(Ordering::Relaxed) >= inner.most_open {
+            return Err(Refused::Busy);
+        }
+        let full = quote.cost(quote.output_limit);
+        let floor = if exact { full } else { quote.cost(quote.output_floor.min(quote.output_limit)) };
+        let asked = Reserve {
+            request_id: &opening.request_id,
+            account: &opening.account,
+            full,
+            floor,
+            lease: inner.lease,
+            most_open: inner.most_open_per_account,
+        };
+        // Journalled before anything is held there: so whatever is, this edge knows of, even where it is killed meanwhile.
+        let hold = Hold::open(Till::Shared(self.clone()), opening.clone(), quote.service_tier, Parts::ZERO, now_ms)
+            .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")))?;
+        let refused = match self.held(&asked).await {
+            Ok(Reserved::Held(parts)) => {
+                let limit = quote.fit(parts.total()).unwrap_or(quote.output_floor);
+                return Ok((hold.of(parts), limit));
+            }
+            Ok(Reserved::Insufficient { available }) => Refused::Insufficient { available, needed: floor },
+            Ok(Reserved::TrialExpired) => Refused::TrialExpired,
+            Ok(Reserved::TooManyOpen) => Refused::TooManyOpen { limit: inner.most_open_per_account },
+            Ok(other) => Refused::Unavailable(format!("the shared store says {other:?}")),
+            // It may be held all the same: ended as nothing, it is given back as soon as the store can be asked.
+            Err(why) => {
+                hold.release(Outcome::Interrupted, now_ms);
+                return Err(Refused::Unavailable(why));
+            }
+        };
+        hold.forget();
+        Err(refused)
+    }
+
+    /// Asks until the store knows the account, for as long as an admission may take.
+    async fn held(&self, asked: &Reserve<'_>) -> Result<Reserved, String> {
+        let store = &self.0.store;
+        let until = Instant::now() + ADMIT_WITHIN;
+        let mut wanted = false;
+        loop {
+            let answer = tokio::time::timeout_at(until, store.reserve(asked)).await;
+            let answer = answer.map_err(|_| "the shared store does not answer in time".to_owned())?;
+            match answer.map_err(|error| error.to_string())? {
+                Reserved::Unknown => {}
+                known => return Ok(known),
+            }
+            if !std::mem::replace(&mut wanted, true) {
+                let asked = tokio::time::timeout_at(until, store.want(asked.account)).await;
+                asked.map_err(|_| "the shared store does not answer in time")?.map_err(|error| error.to_string())?;
+            }
+            if Instant::now() + SEED_LOOK >= until {
+                return Ok(Reserved::Unknown);
+            }
+            tokio::time::sleep(SEED_LOOK).await;
+        }
+    }
+
+    /// As [`Till::balance`].
+    pub(super) async fn balance(&self, account: &str, now_ms: i64) -> Result<Balance, StoreError> {
+        let store = &self.0.store;
+        let until = Instant::now() + ADMIT_WITHIN;
+        let late = |_| StoreError::Unusable("read a balance: the shared store does not answer in time".into());
+        let mut wanted = false;
+        loop {
+            if let Some(shared) = tokio::time::timeout_at(until, store.account(account)).await.map_err(late)?? {
+                return Ok(stands(&shared, now_ms));
+            }
+            if !std::mem::replace(&mut wanted, true) {
+                tokio::time::timeout_at(until, store.want(account)).await.map_err(late)??;
+            }
+            tokio::time::timeout_at(until, tokio::time::sleep(SEED_LOOK)).await.map_err(late)?;
+        }
+    }
+
+    /// Journals an ending and sends it on its way. Returns it once it outlives the process.
+    pub(super) fn end(&self, ending: Ending, price: &Price, opened_in: Arc<Segment>) -> io::Result<Ending> {
+        let record = Record::End(ending);
+        let written = self.0.journal.write(&record);
+        let (Record::End(ending) | Record::Open(ending)) = record;
+        match written {
+            Ok(ended_in) => {
+                self.0.courier.send(Parcel::new(ending.clone(), Some(price), vec![opened_in, ended_in]));
+                Ok(ending)
+            }
+            Err(error) => {
+                opened_in.keep();
+                // Whoever does not get the last byte pays nothing.
+                let nothing = Ending {
+                    paid: crate::money::Micro::ZERO,
+                    trial: crate::money::Micro::ZERO,
+                    writeoff: crate::money::Micro::ZERO,
+                    detail: crate::store::ledger::Detail { outcome: Outcome::Interrupted, ..ending.detail },
+                    ..ending
+                };
+                self.end_unjournalled(nothing, price);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives a hold back that no journal knows.
+    pub(super) fn end_unjournalled(&self, ending: Ending, price: &Price) {
+        self.0.courier.send(Parcel::new(ending, Some(price), Vec::new()));
+    }
+
+    pub(super) fn closed(&self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn counted(&self) -> (&Journal, &AtomicI64) {
+        (&self.0.journal, &self.0.open)
+    }
+
+    pub(super) fn was_debited(&self, request_id: &str) -> bool {
+        self.0.debited_before.iter().any(|known| known == request_id)
+    }
+
+    /// Gives this folder up to a successor; among many edges each admits by itself, before and after.
+    pub(super) fn hand_over(&self) -> Result<(), StoreError> {
+        if self.has_handed_over() {
+            return Ok(());
+        }
+        owner::expect_successor(&self.0.data_dir)?;
+        self.0.handed_over.store(true, Ordering::Release);
+        drop(self.0.owner.lock().unwrap_or_else(PoisonError::into_inner).take());
+        Ok(())
+    }
+
+    pub(super) fn has_handed_over(&self) -> bool {
+        self.0.handed_over.load(Ordering::Acquire)
+    }
+
+    pub(super) fn boot(&self) -> &str {
+        self.0.journal.boot()
+    }
+
+    /// Who lives, or died without this process having read its journal.
+    pub(super) fn boots_not_known(&self) -> Result<Vec<String>, StoreError> {
+        let mut boots = journal::boots(&self.0.data_dir)?;
+        boots.retain(|boot| !self.0.taken_over.contains(boot));
+        Ok(boots)
+    }
+
+    pub(super) fn observe(&self, now_ms: i64) {
+        self.0.courier.observe(now_ms);
+    }
+
+    pub(super) fn is_healthy(&self) -> bool {
+        !self.0.courier.is_failing() && !self.0.journal.is_short()
+    }
+
+    pub(super) fn finish(&self) {
+        self.0.courier.finish();
+        self.0.journal.close();
+    }
+}
+
+fn stands(shared: &Shared, now_ms: i64) -> Balance {
+    let row = Account {
+        paid: shared.has.paid,
+        trial: shared.has.trial,
+        trial_ends_at_ms: shared.trial_ends_at_ms,
+        credited: shared.credited,
+        ..Account::default()
+    };
+    let standing = Standing::of(row, shared.held, Parts::ZERO, 0, now_ms);
+    Balance {
+        balance: standing.balance,
+        held: standing.held.total(),
+        available: standing.available.total(),
+        trial: standing.trial_ends_at_ms.map(|ends_at_ms| TrialState {
+            ends_at_ms,
+            credits_left: standing.trial_left,
+            active: now_ms < ends_at_ms,
+        }),
+    }
+}

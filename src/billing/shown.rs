@@ -1,0 +1,104 @@
+//! Balances and receipts as account holders read them: JSON, the same whichever process answers.
+//!
+//! Must not change anything.
+
+use super::{Balance, Receipt, pricing};
+use crate::catalog::Span;
+use crate::clock;
+use crate::money::Factor;
+use crate::store::StoreError;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// How long a receipt is waited for, and how often it is looked for meanwhile.
+const RECEIPT_WAIT: Duration = Duration::from_secs(2);
+const RECEIPT_LOOK: Duration = Duration::from_millis(5);
+
+/// What is said where [`awaited`] finds nothing.
+pub const NO_RECEIPT: &str = "There is no such receipt, or not yet.";
+
+/// The receipt: the client may ask the moment it has the last byte, a few milliseconds before the ledger knows.
+///
+/// # Errors
+/// The ledger cannot be read.
+pub async fn awaited(
+    look: impl Fn() -> Result<Option<Receipt>, StoreError>,
+    request_id: &str,
+) -> Result<Option<Receipt>, StoreError> {
+    let until = tokio::time::Instant::now() + RECEIPT_WAIT;
+    loop {
+        let receipt = look()?;
+        // Only a request that is being answered or settled can still get one.
+        if receipt.is_some() || tokio::time::Instant::now() >= until || !is_request_id(request_id) {
+            return Ok(receipt);
+        }
+        tokio::time::sleep(RECEIPT_LOOK).await;
+    }
+}
+
+fn is_request_id(text: &str) -> bool {
+    text.strip_prefix("req_").is_some_and(|hex| hex.len() == 32 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+pub fn credits(balance: &Balance) -> Value {
+    let trial = balance.trial.as_ref().map(|trial| {
+        json!({
+            "ends_at": clock::rfc3339(trial.ends_at_ms),
+            "credits_left": trial.credits_left,
+            "active": trial.active,
+        })
+    });
+    json!({"balance": balance.balance, "held": balance.held, "available": balance.available, "trial": trial})
+}
+
+pub fn receipt(receipt: &Receipt) -> Value {
+    let detail = &receipt.detail;
+    let lines = pricing::lines(&detail.usage, &receipt.price).into_iter().filter(|line| line.count > 0);
+    let lines: Vec<_> = lines.map(line).collect();
+    let mut value = json!({
+        "request_id": receipt.request_id,
+        "at": clock::rfc3339(receipt.at_ms),
+        "model": detail.model,
+        "surface": detail.surface,
+        "key": detail.key_shown,
+        "outcome": detail.outcome,
+        "usage": detail.usage,
+        "price": price_in_force(receipt),
+        "lines": lines,
+        "credits": receipt.credits,
+        "estimated": detail.estimated,
+        "balance_after": receipt.balance_after,
+    });
+    if receipt.writeoff.is_positive() {
+        value["writeoff"] = json!(receipt.writeoff);
+    }
+    value
+}
+
+fn line(line: pricing::Line) -> Value {
+    let mut value = json!({"class": line.class, "price": line.price, "credits": line.credits()});
+    value[line.unit.as_str()] = json!(line.count);
+    if line.factor != Factor::ONE {
+        value["factor"] = json!(line.factor);
+    }
+    value
+}
+
+/// The prices that the response was billed at, of all that its list has.
+fn price_in_force(receipt: &Receipt) -> Value {
+    let (usage, price) = (&receipt.detail.usage, &receipt.price);
+    let Span { above_input_tokens, rates, .. } = price.span_of(usage.input_total());
+    let mut value = json!(rates);
+    value["version"] = json!(price.version);
+    if let Some(tokens) = above_input_tokens {
+        value["above_input_tokens"] = json!(tokens);
+    }
+    for line in pricing::lines(usage, price).iter().filter(|line| line.count > 0) {
+        value[line.class] = json!(line.price);
+    }
+    if let Some(tier) = usage.service_tier {
+        value["service_tier"] = json!(tier);
+        value["factor"] = json!(price.factor(Some(tier)));
+    }
+    value
+}

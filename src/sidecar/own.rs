@@ -1,0 +1,62 @@
+//! What edges ask for their account holders: credits and receipts, which the ledger here knows and they do not.
+//!
+//! The edge has judged the key, and says in a header whose account it is; it passes no client's such header on, and
+//! nobody else reaches this address. Must not be served where edge and ledger are one process.
+
+use super::Sidecar;
+use crate::billing::shown;
+use crate::clock;
+use crate::store::StoreError;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::{Value, json};
+
+/// Whose account an edge asks about.
+pub const ACCOUNT: &str = "x-gateway-account";
+
+pub fn router(state: Sidecar) -> Router {
+    Router::new().route("/v1/credits", get(credits)).route("/v1/receipts/{request_id}", get(receipt)).with_state(state)
+}
+
+async fn credits(State(state): State<Sidecar>, headers: HeaderMap) -> Response {
+    let Some(account) = account(&headers) else { return nobody() };
+    match state.billing.balance(account, clock::now_ms()) {
+        Ok(balance) => found(&shown::credits(&balance)),
+        Err(error) => failed(&error),
+    }
+}
+
+async fn receipt(State(state): State<Sidecar>, Path(request_id): Path<String>, headers: HeaderMap) -> Response {
+    let Some(account) = account(&headers) else { return nobody() };
+    match shown::awaited(|| state.billing.receipt(account, &request_id), &request_id).await {
+        Ok(Some(receipt)) => found(&shown::receipt(&receipt)),
+        Ok(None) => {
+            let message = Json(json!({"error": {"message": shown::NO_RECEIPT}}));
+            (StatusCode::NOT_FOUND, [(header::RETRY_AFTER, "1")], message).into_response()
+        }
+        Err(error) => failed(&error),
+    }
+}
+
+fn account(headers: &HeaderMap) -> Option<&str> {
+    headers.get(ACCOUNT).and_then(|account| account.to_str().ok())
+}
+
+fn found(value: &Value) -> Response {
+    ([(header::CACHE_CONTROL, "no-store")], Json(value)).into_response()
+}
+
+fn nobody() -> Response {
+    let message = format!("{ACCOUNT} must say whose account this is about");
+    (StatusCode::BAD_REQUEST, Json(json!({"error": {"message": message}}))).into_response()
+}
+
+fn failed(error: &StoreError) -> Response {
+    log::error!("answer an edge about an account: {error}");
+    let message = "The ledger cannot be read.";
+    (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "2")], Json(json!({"error": {"message": message}})))
+        .into_response()
+}

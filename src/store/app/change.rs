@@ -1,0 +1,56 @@
+//! Keys in the order of their last changes, for whoever tells others of them.
+//!
+//! Must not see a key in the clear.
+
+use super::AppDb;
+use crate::store::StoreError;
+use rusqlite::params;
+
+/// A key, or its account, has changed.
+#[derive(Debug, Clone)]
+pub struct KeyChange {
+    /// Where it stands among all changes.
+    pub at: ChangeAt,
+    pub hash: [u8; 32],
+    pub account: String,
+    pub shown: String,
+    pub status: String,
+    pub account_is_active: bool,
+}
+
+/// A place among the changes: revision and key.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChangeAt {
+    pub rev: i64,
+    pub key: String,
+}
+
+impl AppDb {
+    /// The latest change of every key that changed after `after`, in order. Those revoked long ago are among them:
+    /// whoever was told that they are good must hear it once.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn key_changes(&self, after: &ChangeAt, most: usize) -> Result<Vec<KeyChange>, StoreError> {
+        self.read("look for changed keys", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT c.rev, c.key, k.hash, k.account, k.shown, k.status, a.status = 'active'
+                     FROM change c JOIN api_key k ON k.id = c.key JOIN account a ON a.id = k.account
+                     WHERE (c.rev, c.key) > (?1, ?2)
+                     ORDER BY c.rev, c.key LIMIT ?3",
+                )?
+                .query_map(params![after.rev, after.key, i64::try_from(most).unwrap_or(i64::MAX)], |row| {
+                    Ok(KeyChange {
+                        at: ChangeAt { rev: row.get(0)?, key: row.get(1)? },
+                        hash: row.get(2)?,
+                        account: row.get(3)?,
+                        shown: row.get(4)?,
+                        status: row.get(5)?,
+                        account_is_active: row.get(6)?,
+                    })
+                })?
+                .collect()
+        })
+    }
+}

@@ -1,0 +1,538 @@
+//! The store that many edges share: balances and holds in Redis (or Valkey), changed by scripts that run as one step.
+//!
+//! An account and all that belongs to it lie in one of sixteen partitions, each in one hash slot, so that a script finds
+//! everything on one node. Redis decides who may spend what; the truth is the ledger, which follows the partitions'
+//! events. Scripts read the server's clock, so the edges' clocks do not matter. Must not know HTTP or prices.
+//! Read next: `redis/common.lua` (what every script begins with), `redis/reserve.lua`, `redis/end.lua`.
+
+mod feed;
+
+use super::StoreError;
+use crate::money::{Micro, Parts};
+use ::redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
+use ::redis::cluster::ClusterClient;
+use ::redis::cluster_async::ClusterConnection;
+use ::redis::{Cmd, FromRedisValue, Pipeline, RedisError, RedisFuture, Script, ScriptInvocation, Value};
+pub use feed::{Lineage, RESTORED_AT_ONCE, Restore, SharedKey};
+use futures_core::Stream;
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::OnceCell;
+
+/// Partitions; never to be changed while there is data.
+pub const PARTITIONS: u32 = 16;
+
+/// How long a request's or an operation's marker stays: twice as long as an edge may keep what it has not delivered.
+const MARKER_MS: u64 = 12 * 3_600 * 1_000;
+
+/// How long an operation's marker stays: a command that was interrupted can be run again until then.
+const OPERATION_MS: u64 = 30 * 24 * 3_600 * 1_000;
+
+/// A request's marker once the ledger has its end.
+const APPLIED: &str = "applied";
+
+const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+
+/// A connection to the shared store; cheap to clone, and one for as many requests as there are. It is made at its first
+/// use and belongs to the runtime that uses it first: a thread with a runtime of its own makes its own.
+#[derive(Clone)]
+pub struct SharedStore(Arc<Inner>);
+
+struct Inner {
+    address: Address,
+    patience: Duration,
+    connection: OnceCell<Connection>,
+    scripts: &'static Scripts,
+}
+
+#[derive(Clone)]
+enum Connection {
+    One(ConnectionManager),
+    Cluster(ClusterConnection),
+}
+
+/// Where it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    One(String),
+    /// Some nodes of a cluster.
+    Cluster(Vec<String>),
+}
+
+/// Credit to be set aside.
+#[derive(Debug, Clone, Copy)]
+pub struct Reserve<'a> {
+    pub request_id: &'a str,
+    pub account: &'a str,
+    /// The worst case as it was asked for.
+    pub full: Micro,
+    /// The least that is worth running the request with.
+    pub floor: Micro,
+    /// After this, a hold that nobody ended is given up.
+    pub lease: Duration,
+    pub most_open: u64,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reserved {
+    Held(Parts),
+    Insufficient {
+        available: Micro,
+    },
+    TrialExpired,
+    TooManyOpen,
+    Suspended,
+    /// The request has ended already.
+    Ended,
+    /// The store does not know the account: it is to be seeded from the ledger.
+    Unknown,
+}
+
+/// A request's end.
+#[derive(Debug, Clone, Copy)]
+pub struct End<'a> {
+    pub request_id: &'a str,
+    pub account: &'a str,
+    pub cost: Micro,
+    /// For the ledger, as JSON.
+    pub ending: &'a str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ended {
+    /// The event that tells the ledger, what was taken, and what the account could not bear.
+    Done { event: String, taken: Parts, writeoff: Micro },
+    /// It had ended before, with this event.
+    Known { event: String },
+    /// It had ended before, and the ledger has it.
+    Applied,
+    /// The store does not know the account.
+    Unknown,
+}
+
+/// What the ledger has posted, or is about to take.
+#[derive(Debug, Clone, Copy)]
+pub struct Post<'a> {
+    /// Counts once by this.
+    pub operation: &'a str,
+    pub account: &'a str,
+    pub change: Parts,
+    pub credited: Micro,
+    /// What is taken must be free.
+    pub only_free: bool,
+    /// The ledger's entry, where it has one already; else 0.
+    pub seq: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Posted {
+    Done,
+    /// It was counted before, with this change.
+    Known {
+        change: Parts,
+    },
+    Insufficient {
+        available: Micro,
+    },
+    Unknown,
+}
+
+/// An account as the ledger has it.
+#[derive(Debug, Clone, Copy)]
+pub struct Seed<'a> {
+    pub account: &'a str,
+    pub has: Parts,
+    pub credited: Micro,
+    pub is_active: bool,
+    pub trial_ends_at_ms: Option<i64>,
+    /// The ledger's last entry that is in this.
+    pub seq: i64,
+    /// The epoch in which the partition was found.
+    pub epoch: &'a str,
+}
+
+/// An account as the store has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shared {
+    pub has: Parts,
+    pub held: Parts,
+    pub credited: Micro,
+    pub is_active: bool,
+    pub trial_ends_at_ms: Option<i64>,
+}
+
+/// Something that the ledger is to enter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    Ended {
+        request_id: String,
+        account: String,
+        taken: Parts,
+        writeoff: Micro,
+        ending: String,
+    },
+    Lapsed {
+        account: String,
+        trial: Micro,
+    },
+    /// None of ours; why.
+    Unreadable(String),
+}
+
+struct Scripts {
+    reserve: Script,
+    end: Script,
+    post: Script,
+    seed: Script,
+    lapse: Script,
+    expire: Script,
+    lineage: Script,
+    epoch: Script,
+    restore: Script,
+    status: Script,
+    key: Script,
+}
+
+static SCRIPTS: std::sync::LazyLock<Scripts> = std::sync::LazyLock::new(|| {
+    let script = |text: &str| Script::new(&format!("{}{text}", include_str!("redis/common.lua")));
+    Scripts {
+        reserve: script(include_str!("redis/reserve.lua")),
+        end: script(include_str!("redis/end.lua")),
+        post: script(include_str!("redis/post.lua")),
+        seed: script(include_str!("redis/seed.lua")),
+        lapse: script(include_str!("redis/lapse.lua")),
+        expire: script(include_str!("redis/expire.lua")),
+        lineage: script(include_str!("redis/lineage.lua")),
+        epoch: script(include_str!("redis/epoch.lua")),
+        restore: script(include_str!("redis/restore.lua")),
+        status: script(include_str!("redis/status.lua")),
+        key: script(include_str!("redis/key.lua")),
+    }
+});
+
+/// The partition that an account lies in.
+pub fn partition(account: &str) -> u32 {
+    crc32fast::hash(account.as_bytes()) % PARTITIONS
+}
+
+fn key(partition: u32, kind: &str, of: &str) -> String {
+    format!("gw:{{p{partition}}}:{kind}{of}")
+}
+
+impl SharedStore {
+    /// Connects at the first use. An answer that takes longer than `patience` is a failure.
+    pub fn new(address: Address, patience: Duration) -> Self {
+        Self(Arc::new(Inner { address, patience, connection: OnceCell::new(), scripts: &SCRIPTS }))
+    }
+
+    /// Connects at once.
+    ///
+    /// # Errors
+    /// The address is none, or nobody answers there.
+    pub async fn connect(address: &Address, patience: Duration) -> Result<Self, StoreError> {
+        let store = Self::new(address.clone(), patience);
+        store.connection().await?;
+        Ok(store)
+    }
+
+    async fn connection(&self) -> Result<Connection, StoreError> {
+        let made = self.0.connection.get_or_try_init(|| connect(&self.0.address, self.0.patience)).await;
+        made.cloned().map_err(|source| StoreError::redis("connect to the shared store", source))
+    }
+
+    /// # Errors
+    /// The store cannot be asked; the credit may be held all the same, until its lease runs out or it is asked again.
+    pub async fn reserve(&self, asked: &Reserve<'_>) -> Result<Reserved, StoreError> {
+        let lease_ms = u64::try_from(asked.lease.as_millis()).unwrap_or(u64::MAX);
+        let mut call = self.of_request(&self.0.scripts.reserve, asked.account, asked.request_id);
+        call.arg(asked.full.get()).arg(asked.floor.get()).arg(lease_ms).arg(asked.most_open);
+        let answer = self.call("set credit aside", &call).await?;
+        Ok(match answer.word() {
+            "held" => Reserved::Held(answer.parts(1)?),
+            "insufficient" => Reserved::Insufficient { available: answer.amount(1)? },
+            "trial_expired" => Reserved::TrialExpired,
+            "too_many" => Reserved::TooManyOpen,
+            "suspended" => Reserved::Suspended,
+            "ended" => Reserved::Ended,
+            "unknown" => Reserved::Unknown,
+            _ => return Err(answer.strange()),
+        })
+    }
+
+    /// # Errors
+    /// The store cannot be asked; to be tried again until it answers.
+    pub async fn end(&self, asked: &End<'_>) -> Result<Ended, StoreError> {
+        let mut call = self.of_request(&self.0.scripts.end, asked.account, asked.request_id);
+        call.key(key(partition(asked.account), "ev", ""));
+        call.arg(asked.cost.get()).arg(MARKER_MS).arg(asked.ending);
+        let answer = self.call("end a request", &call).await?;
+        Ok(match answer.word() {
+            "done" => {
+                Ended::Done { event: answer.text(1)?.into(), taken: answer.parts(2)?, writeoff: answer.amount(4)? }
+            }
+            "known" if answer.text(1)? == APPLIED => Ended::Applied,
+            "known" => Ended::Known { event: answer.text(1)?.into() },
+            "unknown" => Ended::Unknown,
+            _ => return Err(answer.strange()),
+        })
+    }
+
+    /// # Errors
+    /// The store cannot be asked; to be tried again, since it counts once.
+    pub async fn post(&self, post: &Post<'_>) -> Result<Posted, StoreError> {
+        let partition = partition(post.account);
+        let mut call = self.0.scripts.post.prepare_invoke();
+        call.key(key(partition, "a:", post.account)).key(key(partition, "op:", post.operation));
+        call.arg(post.change.paid.get()).arg(post.change.trial.get()).arg(post.credited.get());
+        call.arg(OPERATION_MS).arg(u8::from(post.only_free)).arg(post.seq);
+        let answer = self.call("change a balance", &call).await?;
+        Ok(match answer.word() {
+            "done" => Posted::Done,
+            "known" => Posted::Known { change: answer.parts(1)? },
+            "insufficient" => Posted::Insufficient { available: answer.amount(1)? },
+            "unknown" => Posted::Unknown,
+            _ => return Err(answer.strange()),
+        })
+    }
+
+    /// Makes an account known; false where it was, or where the partition is in another epoch.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn seed(&self, seed: &Seed<'_>) -> Result<bool, StoreError> {
+        let partition = partition(seed.account);
+        let mut call = self.0.scripts.seed.prepare_invoke();
+        call.key(key(partition, "a:", seed.account)).key(key(partition, "h:", seed.account));
+        call.key(key(partition, "epoch", ""));
+        call.arg(seed.has.paid.get()).arg(seed.has.trial.get()).arg(seed.credited.get());
+        call.arg(if seed.is_active { "active" } else { "suspended" });
+        call.arg(seed.trial_ends_at_ms.map(|ends| ends.to_string()).unwrap_or_default());
+        call.arg(seed.seq).arg(seed.epoch);
+        Ok(self.call("seed an account", &call).await?.word() == "done")
+    }
+
+    /// The fields of an API key, by its hash: empty where it is not known.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn api_key(&self, hash: &str) -> Result<HashMap<String, String>, StoreError> {
+        let mut get = Cmd::new();
+        get.arg("HGETALL").arg(format!("gw:k:{hash}"));
+        self.ask("look a key up", &get).await
+    }
+
+    /// Hands over the hashes of keys that have changed for the worse, as they are told, until the connection is lost.
+    ///
+    /// # Errors
+    /// The connection cannot be made.
+    pub async fn watch_keys(&self, ready: impl FnOnce(), mut changed: impl FnMut(&str)) -> Result<(), StoreError> {
+        let failed = |source| StoreError::redis("watch for revoked keys", source);
+        let url = match &self.0.address {
+            Address::One(url) => Some(url),
+            // What is published at one node is heard at each.
+            Address::Cluster(nodes) => nodes.first(),
+        };
+        let url = url.ok_or_else(|| StoreError::Unusable("watch for revoked keys: no address".into()))?;
+        let client = ::redis::Client::open(url.as_str()).map_err(failed)?;
+        let mut channel = client.get_async_pubsub().await.map_err(failed)?;
+        channel.subscribe("gw:revoked").await.map_err(failed)?;
+        ready();
+        let mut messages = channel.on_message();
+        while let Some(message) = next(&mut messages).await {
+            if let Ok(hash) = message.get_payload::<String>() {
+                changed(&hash);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up the holds of a partition whose leases have run out, a hundred at a time. Returns how many.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn sweep(&self, partition: u32, now_ms: i64) -> Result<usize, StoreError> {
+        let leases = key(partition, "l", "");
+        let mut lapsed = Cmd::new();
+        lapsed.arg("ZRANGEBYSCORE").arg(&leases).arg("-inf").arg(now_ms).arg("LIMIT").arg(0).arg(100);
+        let lapsed: Vec<String> = self.ask("look for lapsed holds", &lapsed).await?;
+        let mut swept = 0;
+        for (account, request_id) in lapsed.iter().filter_map(|member| member.split_once(' ')) {
+            let mut call = self.0.scripts.lapse.prepare_invoke();
+            call.key(key(partition, "a:", account)).key(key(partition, "h:", account)).key(&leases);
+            call.arg(request_id).arg(account);
+            swept += usize::from(self.call("give up a hold", &call).await?.word() == "done");
+        }
+        Ok(swept)
+    }
+
+    /// Lapses what is left of an account's trial, where that is over and nothing holds of it.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn expire_trial(&self, account: &str) -> Result<bool, StoreError> {
+        let partition = partition(account);
+        let mut call = self.0.scripts.expire.prepare_invoke();
+        call.key(key(partition, "a:", account)).key(key(partition, "ev", "")).arg(account);
+        Ok(self.call("lapse a trial", &call).await?.word() == "done")
+    }
+
+    /// An account as it stands; `None` where it is not known.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn account(&self, account: &str) -> Result<Option<Shared>, StoreError> {
+        let fields = ["paid", "trial", "held_paid", "held_trial", "credited", "status", "trial_ends"];
+        let mut get = Cmd::new();
+        get.arg("HMGET").arg(key(partition(account), "a:", account)).arg(&fields[..]);
+        let values: Vec<Option<String>> = self.ask("read a balance", &get).await?;
+        let [Some(paid), Some(trial), Some(held_paid), Some(held_trial), Some(credited), Some(status), ends] =
+            &values[..]
+        else {
+            return Ok(None);
+        };
+        let has = Parts { paid: amount(paid)?, trial: amount(trial)? };
+        let held = Parts { paid: amount(held_paid)?, trial: amount(held_trial)? };
+        let trial_ends_at_ms = ends.as_deref().and_then(|ends| ends.parse().ok());
+        let is_active = status == "active";
+        Ok(Some(Shared { has, held, credited: amount(credited)?, is_active, trial_ends_at_ms }))
+    }
+
+    /// What has happened in a partition after the event `after` ("0": from the beginning), in order: ids and events.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn events(&self, partition: u32, after: &str, most: usize) -> Result<Vec<(String, Event)>, StoreError> {
+        let mut read = Cmd::new();
+        read.arg("XRANGE").arg(key(partition, "ev", "")).arg(format!("({after}")).arg("+").arg("COUNT").arg(most);
+        let events: Vec<(String, Vec<(String, String)>)> = self.ask("read events", &read).await?;
+        // One that cannot be read must not stop the others: whoever reads decides.
+        let read = |fields| event(fields).unwrap_or_else(|error| Event::Unreadable(error.to_string()));
+        Ok(events.into_iter().map(|(id, fields)| (id, read(fields))).collect())
+    }
+
+    fn of_request<'s>(&self, script: &'s Script, account: &str, request_id: &str) -> ScriptInvocation<'s> {
+        let partition = partition(account);
+        let mut call = script.prepare_invoke();
+        call.key(key(partition, "a:", account)).key(key(partition, "h:", account)).key(key(partition, "l", ""));
+        call.key(key(partition, "r:", request_id)).arg(request_id).arg(account);
+        call
+    }
+
+    async fn call(&self, operation: &'static str, call: &ScriptInvocation<'_>) -> Result<Answer, StoreError> {
+        let mut connection = self.connection().await?;
+        let words = call.invoke_async(&mut connection).await.map_err(|source| StoreError::redis(operation, source))?;
+        Ok(Answer { operation, words })
+    }
+
+    async fn ask<T: FromRedisValue>(&self, operation: &'static str, command: &Cmd) -> Result<T, StoreError> {
+        let mut connection = self.connection().await?;
+        command.query_async(&mut connection).await.map_err(|source| StoreError::redis(operation, source))
+    }
+}
+
+async fn connect(address: &Address, patience: Duration) -> Result<Connection, RedisError> {
+    Ok(match address {
+        Address::One(url) => {
+            let config = ConnectionManagerConfig::new()
+                .set_connection_timeout(Some(CONNECT_WITHIN))
+                .set_response_timeout(Some(patience))
+                .set_number_of_retries(1);
+            let client = ::redis::Client::open(url.as_str())?;
+            Connection::One(ConnectionManager::new_with_config(client, config).await?)
+        }
+        Address::Cluster(nodes) => {
+            let client = ClusterClient::builder(nodes.iter().map(String::as_str))
+                .connection_timeout(CONNECT_WITHIN)
+                .response_timeout(patience)
+                .retries(2)
+                .build()?;
+            Connection::Cluster(client.get_async_connection().await?)
+        }
+    })
+}
+
+fn event(fields: Vec<(String, String)>) -> Result<Event, StoreError> {
+    let field = |name: &str| {
+        let found = fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.clone());
+        found.ok_or_else(|| StoreError::Unusable(format!("an event of the shared store has no {name}: {fields:?}")))
+    };
+    if fields.first().is_some_and(|(name, _)| name == "lapse") {
+        return Ok(Event::Lapsed { account: field("account")?, trial: amount(&field("trial")?)? });
+    }
+    Ok(Event::Ended {
+        request_id: field("request")?,
+        account: field("account")?,
+        taken: Parts { paid: amount(&field("paid")?)?, trial: amount(&field("trial")?)? },
+        writeoff: amount(&field("writeoff")?)?,
+        ending: field("ending")?,
+    })
+}
+
+async fn next<S: Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
+    std::future::poll_fn(|context| Pin::new(&mut *stream).poll_next(context)).await
+}
+
+fn amount(text: &str) -> Result<Micro, StoreError> {
+    text.parse()
+        .map(Micro::new)
+        .map_err(|_| StoreError::Unusable(format!("the shared store has {text:?} for an amount")))
+}
+
+/// A script's answer: a word, and what belongs to it.
+struct Answer {
+    operation: &'static str,
+    words: Vec<String>,
+}
+
+impl Answer {
+    fn word(&self) -> &str {
+        self.words.first().map_or("", String::as_str)
+    }
+
+    fn text(&self, index: usize) -> Result<&str, StoreError> {
+        self.words.get(index).map(String::as_str).ok_or_else(|| self.strange())
+    }
+
+    fn amount(&self, index: usize) -> Result<Micro, StoreError> {
+        amount(self.text(index)?)
+    }
+
+    fn parts(&self, index: usize) -> Result<Parts, StoreError> {
+        Ok(Parts { paid: self.amount(index)?, trial: self.amount(index + 1)? })
+    }
+
+    fn strange(&self) -> StoreError {
+        StoreError::Unusable(format!("{}: the shared store answered {:?}", self.operation, self.words))
+    }
+}
+
+impl ConnectionLike for Connection {
+    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+        match self {
+            Self::One(connection) => connection.req_packed_command(command),
+            Self::Cluster(connection) => connection.req_packed_command(command),
+        }
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        match self {
+            Self::One(connection) => connection.req_packed_commands(pipeline, offset, count),
+            Self::Cluster(connection) => connection.req_packed_commands(pipeline, offset, count),
+        }
+    }
+
+    fn get_db(&self) -> i64 {
+        match self {
+            Self::One(connection) => connection.get_db(),
+            Self::Cluster(connection) => connection.get_db(),
+        }
+    }
+}

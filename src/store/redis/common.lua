@@ -1,0 +1,26 @@
+-- What every script begins with. Amounts are µc, whole numbers of at most 2^53 - 1: exact in a double. Time is the
+-- server's own, in ms. A script that fails half way is not rolled back: all is judged before the first write.
+local function I(n)
+  if n == 0 then return '0' end
+  return string.format('%.0f', n)
+end
+local function clock()
+  local t = redis.call('TIME')
+  return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+end
+local function parts(text)
+  local paid, trial = string.match(text, '^(%d+):(%d+)$')
+  return tonumber(paid), tonumber(trial)
+end
+local function account(key)
+  local v = redis.call('HMGET', key, 'paid', 'trial', 'held_paid', 'held_trial', 'credited', 'status', 'trial_ends',
+    'seeded')
+  if not v[1] then return nil end
+  return { paid = tonumber(v[1]), trial = tonumber(v[2]), held_paid = tonumber(v[3]), held_trial = tonumber(v[4]),
+    credited = tonumber(v[5]), status = v[6], trial_ends = tonumber(v[7]), seeded = tonumber(v[8]) or 0 }
+end
+local function free(a, now)
+  local trial = 0
+  if a.trial_ends and now < a.trial_ends then trial = math.max(0, a.trial - a.held_trial) end
+  return math.max(0, a.paid - a.held_paid), trial
+end

@@ -1,0 +1,198 @@
+//! What the sidecar alone does in the shared store: follows its events, restores what a server has lost, makes accounts
+//! and keys known.
+//!
+//! Everything here may be done twice. Must not decide when: that is `billing/feeder.rs`.
+
+use super::{APPLIED, MARKER_MS, SharedStore, amount, key, partition};
+use crate::money::Parts;
+use crate::store::StoreError;
+use ::redis::{Cmd, Pipeline};
+
+/// Requests that one call of [`SharedStore::restore`] takes: a script holds up its server while it runs.
+pub const RESTORED_AT_ONCE: usize = 100;
+
+/// How long a revoked key is known as such.
+const REVOKED_MS: u64 = 24 * 3_600 * 1_000;
+
+/// Holds of a partition that are looked at, at most.
+const HOLDS_LOOKED_AT: isize = 20_000;
+
+/// Accounts that edges have met and the store does not know.
+const WANTED: &str = "gw:wanted";
+
+/// Which server a partition lies on, and of which past.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lineage {
+    /// Changes with every restart and every failover.
+    pub server: String,
+    /// Empty once everything was lost.
+    pub epoch: String,
+    /// The server's time.
+    pub now_ms: i64,
+}
+
+/// A request as the ledger has it.
+#[derive(Debug, Clone)]
+pub struct Restore {
+    pub request_id: String,
+    pub account: String,
+    pub taken: Parts,
+    pub seq: i64,
+}
+
+/// A key as edges find it.
+#[derive(Debug, Clone)]
+pub struct SharedKey {
+    /// SHA-256 in hex.
+    pub hash: String,
+    pub account: String,
+    pub key_id: String,
+    pub shown: String,
+    pub status: String,
+    pub account_is_active: bool,
+}
+
+impl SharedStore {
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn lineage(&self, partition: u32) -> Result<Lineage, StoreError> {
+        let mut call = self.0.scripts.lineage.prepare_invoke();
+        call.key(key(partition, "epoch", ""));
+        let answer = self.call("ask which server answers", &call).await?;
+        let now_ms = answer.text(2)?.parse().map_err(|_| answer.strange())?;
+        Ok(Lineage { server: answer.text(0)?.into(), epoch: answer.text(1)?.into(), now_ms })
+    }
+
+    /// Begins another epoch after `before`; false where the partition is in none such.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn begin_epoch(&self, partition: u32, before: &str, epoch: &str) -> Result<bool, StoreError> {
+        let mut call = self.0.scripts.epoch.prepare_invoke();
+        call.key(key(partition, "epoch", "")).arg(before).arg(epoch);
+        Ok(self.call("begin an epoch", &call).await?.word() == "done")
+    }
+
+    /// Makes requests of one partition ended that the ledger has as ended, where the store has not: at most
+    /// [`RESTORED_AT_ONCE`]. Returns how many it had lost.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn restore(&self, partition: u32, ended: &[Restore]) -> Result<usize, StoreError> {
+        let mut call = self.0.scripts.restore.prepare_invoke();
+        call.key(key(partition, "l", "")).arg(MARKER_MS);
+        for Restore { request_id, account, taken, seq } in ended {
+            call.key(key(partition, "a:", account)).key(key(partition, "h:", account));
+            call.key(key(partition, "r:", request_id));
+            call.arg(request_id).arg(account).arg(taken.paid.get()).arg(taken.trial.get()).arg(seq);
+        }
+        let answer = self.call("restore ended requests", &call).await?;
+        answer.text(1)?.parse().map_err(|_| answer.strange())
+    }
+
+    /// Marks requests as being in the ledger, then removes the events that told of them (and of what is no request).
+    ///
+    /// # Errors
+    /// The store cannot be asked; to be done again.
+    pub async fn clear(&self, partition: u32, events: &[String], requests: &[String]) -> Result<(), StoreError> {
+        if events.is_empty() {
+            return Ok(());
+        }
+        let mut pipeline = Pipeline::new();
+        for request in requests {
+            let marker = key(partition, "r:", request);
+            pipeline.cmd("SET").arg(marker).arg(APPLIED).arg("XX").arg("KEEPTTL").ignore();
+        }
+        pipeline.cmd("XDEL").arg(key(partition, "ev", "")).arg(events).ignore();
+        let mut connection = self.connection().await?;
+        let failed = |source| StoreError::redis("clear events", source);
+        pipeline.query_async::<()>(&mut connection).await.map_err(failed)
+    }
+
+    /// Asks for an account to be made known.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn want(&self, account: &str) -> Result<(), StoreError> {
+        let mut add = Cmd::new();
+        add.arg("SADD").arg(WANTED).arg(account);
+        self.ask("ask for an account", &add).await
+    }
+
+    /// Takes accounts that somebody asks for.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn wanted(&self, most: usize) -> Result<Vec<String>, StoreError> {
+        let mut pop = Cmd::new();
+        pop.arg("SPOP").arg(WANTED).arg(most);
+        self.ask("look for accounts to seed", &pop).await
+    }
+
+    /// Says whether an account may spend; nothing where it is not known.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn set_status(&self, account: &str, is_active: bool) -> Result<(), StoreError> {
+        let mut call = self.0.scripts.status.prepare_invoke();
+        call.key(key(partition(account), "a:", account)).arg(word(is_active));
+        self.call("set an account's status", &call).await.map(drop)
+    }
+
+    /// Makes a key known.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn put_key(&self, shared: &SharedKey) -> Result<(), StoreError> {
+        let mut call = self.0.scripts.key.prepare_invoke();
+        call.key(format!("gw:k:{}", shared.hash)).arg(&shared.hash).arg(&shared.account).arg(&shared.key_id);
+        call.arg(&shared.shown).arg(&shared.status).arg(word(shared.account_is_active)).arg(REVOKED_MS);
+        self.call("make a key known", &call).await.map(drop)
+    }
+
+    /// What requests hold of the accounts of a partition.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn held(&self, partition: u32) -> Result<Vec<(String, Parts)>, StoreError> {
+        let mut range = Cmd::new();
+        range.arg("ZRANGE").arg(key(partition, "l", "")).arg(0).arg(HOLDS_LOOKED_AT);
+        let leases: Vec<String> = self.ask("look at the holds", &range).await?;
+        let mut accounts: Vec<_> = leases.iter().filter_map(|lease| lease.split_once(' ')).map(|(id, _)| id).collect();
+        accounts.sort_unstable();
+        accounts.dedup();
+        if accounts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut pipeline = Pipeline::new();
+        for account in &accounts {
+            pipeline.cmd("HMGET").arg(key(partition, "a:", account)).arg("held_paid").arg("held_trial");
+        }
+        let mut connection = self.connection().await?;
+        let failed = |source| StoreError::redis("look at the holds", source);
+        let held: Vec<(Option<String>, Option<String>)> =
+            pipeline.query_async(&mut connection).await.map_err(failed)?;
+        let mut told = Vec::new();
+        for (account, held) in accounts.into_iter().zip(held) {
+            if let (Some(paid), Some(trial)) = held {
+                told.push((account.to_owned(), Parts { paid: amount(&paid)?, trial: amount(&trial)? }));
+            }
+        }
+        Ok(told)
+    }
+
+    /// One of the server's settings; `None` where it does not say.
+    ///
+    /// # Errors
+    /// The store cannot be asked, or forbids it.
+    pub async fn setting(&self, name: &'static str) -> Result<Option<String>, StoreError> {
+        let mut get = Cmd::new();
+        get.arg("CONFIG").arg("GET").arg(name);
+        let answer: Vec<String> = self.ask("read the server's settings", &get).await?;
+        Ok(answer.into_iter().nth(1))
+    }
+}
+
+fn word(is_active: bool) -> &'static str {
+    if is_active { "active" } else { "suspended" }
+}

@@ -1,0 +1,14 @@
+-- Gives a hold up whose lease has run out: its edge is gone, or has forgotten it.
+-- KEYS: account, its holds, the partition's leases
+-- ARGV: request, account
+local lease = redis.call('ZSCORE', KEYS[3], ARGV[2] .. ' ' .. ARGV[1])
+if not lease or tonumber(lease) > clock() then return {'living'} end
+local held = redis.call('HGET', KEYS[2], ARGV[1])
+if held and redis.call('EXISTS', KEYS[1]) == 1 then
+  local paid, trial = parts(held)
+  redis.call('HINCRBY', KEYS[1], 'held_paid', I(-paid))
+  redis.call('HINCRBY', KEYS[1], 'held_trial', I(-trial))
+end
+redis.call('HDEL', KEYS[2], ARGV[1])
+redis.call('ZREM', KEYS[3], ARGV[2] .. ' ' .. ARGV[1])
+return {'done'}

@@ -1,0 +1,30 @@
+-- Makes requests that the ledger has as ended ended here too, where the server has lost that: each once, by its marker.
+-- An account that was seeded after the ledger had the entry has it in its balance.
+-- KEYS: the partition's leases; for each request its account, the account's holds, its marker
+-- ARGV: how long a marker stays in ms; for each request itself, its account, paid, trial, the entry's position
+local restored = 0
+for i = 0, (#ARGV - 1) / 5 - 1 do
+  local key, holds, marker = KEYS[2 + 3 * i], KEYS[3 + 3 * i], KEYS[4 + 3 * i]
+  local request, name, seq = ARGV[2 + 5 * i], ARGV[3 + 5 * i], tonumber(ARGV[6 + 5 * i])
+  if redis.call('EXISTS', marker) == 0 then
+    restored = restored + 1
+    local a = account(key)
+    if a then
+      local paid, trial = a.paid, a.trial
+      if seq > a.seeded then
+        paid, trial = math.max(0, paid - tonumber(ARGV[4 + 5 * i])), math.max(0, trial - tonumber(ARGV[5 + 5 * i]))
+      end
+      local held = redis.call('HGET', holds, request)
+      if held then
+        local held_paid, held_trial = parts(held)
+        a.held_paid, a.held_trial = a.held_paid - held_paid, a.held_trial - held_trial
+      end
+      redis.call('HSET', key, 'paid', I(paid), 'trial', I(trial),
+        'held_paid', I(math.max(0, a.held_paid)), 'held_trial', I(math.max(0, a.held_trial)))
+    end
+    redis.call('HDEL', holds, request)
+    redis.call('ZREM', KEYS[1], name .. ' ' .. request)
+    redis.call('SET', marker, 'applied', 'PX', ARGV[1])
+  end
+end
+return {'done', I(restored)}

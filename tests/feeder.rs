@@ -1,0 +1,672 @@
+//! The sidecar's half of the shared store on real Redis: what happened there reaches the ledger once, whatever is lost,
+//! and what the ledger says reaches the store once.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
+
+#[allow(dead_code, reason = "shared with the tests of the scripts")]
+#[path = "stores/server.rs"]
+mod server;
+
+use model_gateway::account::{Accounts, Status};
+use model_gateway::billing::feeder::{Feed, Feeder, adjustment};
+use model_gateway::billing::{Billing, Trial, pricing};
+use model_gateway::config;
+use model_gateway::money::{Micro, Parts};
+use model_gateway::protocol::Protocol;
+use model_gateway::store::app::{AccountRow, AppDb};
+use model_gateway::store::ledger::{Detail, Done, Ending, Found, Ledger, Outcome};
+use model_gateway::store::redis::{
+    Address, End, Ended, Event, PARTITIONS, Post, Posted, Reserve, Reserved, SharedStore, partition,
+};
+use model_gateway::usage::Usage;
+use server::{Cluster, Server};
+use sha2::{Digest, Sha256};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const BINARY: &str = env!("CARGO_BIN_EXE_model-gateway");
+const ACCOUNT: &str = "acct_feed";
+const LEASE: Duration = Duration::from_secs(60);
+
+fn now_ms() -> i64 {
+    i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap()
+}
+
+fn credits(amount: i64) -> Micro {
+    Micro::new(amount * 1_000_000)
+}
+
+async fn wait_for(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let began = Instant::now();
+    while !condition().await {
+        assert!(began.elapsed() < Duration::from_secs(20), "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A ledger with one account of a hundred credits, and a store.
+struct World {
+    dir: TempDir,
+    store: SharedStore,
+    billing: Billing,
+    accounts: Accounts,
+    detail: Detail,
+    cost: Micro,
+}
+
+impl World {
+    async fn on(server: &Server) -> Self {
+        Self::at(&server.address()).await
+    }
+
+    async fn at(address: &Address) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let billing = Billing::open(dir.path()).unwrap();
+        let settings = config::parse(include_str!("../conf/local.yaml"), &|_| None).unwrap();
+        billing.keep_prices(settings.catalog.models(), now_ms()).unwrap();
+        let model = &settings.catalog.models()[0];
+        let usage = Usage { input: 1_000, output: 2_000, ..Usage::default() };
+        let detail = Detail {
+            key_id: "key_1".into(),
+            key_shown: "gw-sk-…".into(),
+            model: model.id.clone(),
+            surface: Protocol::Chat,
+            vendor: "alpha".into(),
+            outcome: Outcome::Completed,
+            usage,
+            price_version: model.price.version.clone(),
+            estimated: false,
+        };
+        let cost = pricing::cost(&usage, &model.price);
+        let accounts = Accounts::open(dir.path()).unwrap();
+        let store = SharedStore::connect(address, PATIENCE).await.unwrap();
+        let world = Self { dir, store, billing, accounts, detail, cost };
+        world.open(ACCOUNT, None);
+        assert!(world.billing.grant(ACCOUNT, credits(100), "first", now_ms()).unwrap());
+        world
+    }
+
+    fn open(&self, account: &str, trial: Option<Trial>) {
+        let row = AccountRow {
+            id: account.into(),
+            email: format!("{account}@example.com"),
+            admin: false,
+            active: true,
+            created_at_ms: now_ms(),
+            trial: trial.map(|trial| (trial.credits, trial.ends_at_ms)),
+            granted: true,
+        };
+        assert!(AppDb::open(self.dir.path()).unwrap().insert_account(&row, None).unwrap());
+        self.billing.open_account(account, trial, now_ms()).unwrap();
+    }
+
+    fn feed(&self) -> Feed {
+        self.feed_from(&self.store)
+    }
+
+    fn feed_from(&self, store: &SharedStore) -> Feed {
+        Feed::begin(self.dir.path(), store.clone()).unwrap()
+    }
+
+    fn ledger(&self) -> Ledger {
+        Ledger::open(self.dir.path()).unwrap()
+    }
+
+    async fn make_known(&self, feed: &mut Feed) {
+        self.store.want(ACCOUNT).await.unwrap();
+        feed.all().await.unwrap();
+        assert!(self.store.account(ACCOUNT).await.unwrap().is_some());
+    }
+
+    async fn reserve(&self, request: &str) -> Reserved {
+        let (full, floor) = (credits(10), credits(10));
+        let asked = Reserve { request_id: request, account: ACCOUNT, full, floor, lease: LEASE, most_open: 20 };
+        self.store.reserve(&asked).await.unwrap()
+    }
+
+    fn told(&self) -> String {
+        serde_json::json!({"at_ms": now_ms(), "detail": self.detail}).to_string()
+    }
+
+    async fn end(&self, request: &str) -> Ended {
+        self.end_in(&self.store, request).await
+    }
+
+    async fn end_in(&self, store: &SharedStore, request: &str) -> Ended {
+        let ending = self.told();
+        store.end(&End { request_id: request, account: ACCOUNT, cost: self.cost, ending: &ending }).await.unwrap()
+    }
+
+    async fn run(&self, request: &str) {
+        assert!(matches!(self.reserve(request).await, Reserved::Held(_)));
+        assert!(matches!(self.end(request).await, Ended::Done { .. }));
+    }
+
+    /// What the account lacks in the store of what the ledger says it has, in µc.
+    async fn drift(&self, store: &SharedStore) -> i64 {
+        let row = self.ledger().account(ACCOUNT, "").unwrap().unwrap();
+        let shared = store.account(ACCOUNT).await.unwrap().unwrap();
+        Parts { paid: row.paid, trial: row.trial }.minus(shared.has).total().get()
+    }
+
+    fn debits(&self) -> u64 {
+        let verdict = self.billing.verify(now_ms()).unwrap();
+        assert!(verdict.findings.is_empty(), "{:?}", verdict.findings);
+        verdict.debits
+    }
+}
+
+#[tokio::test]
+async fn what_happened_is_entered_once_wherever_it_was_cut() {
+    let server = Server::start();
+    let world = World::on(&server).await;
+    let mut feed = world.feed();
+    world.make_known(&mut feed).await;
+    for request in ["req_1", "req_2", "req_3"] {
+        world.run(request).await;
+    }
+    let partition = partition(ACCOUNT);
+    let events = world.store.events(partition, "0", 10).await.unwrap();
+    assert_eq!(events.len(), 3);
+    drop(feed);
+    // Died after the commit of the first two, before they were cleared.
+    let entered: Vec<_> = events[..2]
+        .iter()
+        .map(|(_, event)| {
+            let Event::Ended { request_id, account, taken, writeoff, .. } = event.clone() else { panic!("{event:?}") };
+            let (at_ms, detail, Parts { paid, trial }) = (now_ms(), world.detail.clone(), taken);
+            let ending = Ending { request_id, account, at_ms, paid, trial, writeoff, detail };
+            Done::Ended(Box::new(ending), None)
+        })
+        .collect();
+    assert_eq!(world.ledger().enter_shared(&entered).unwrap().len(), 2);
+    assert_eq!(world.debits(), 2);
+    // Died between the marks and the removal.
+    world.store.clear(partition, &["0-1".into()], &["req_1".into(), "req_2".into()]).await.unwrap();
+    let mut feed = world.feed();
+    feed.all().await.unwrap();
+    assert_eq!(world.debits(), 3, "each once");
+    assert!(world.store.events(partition, "0", 10).await.unwrap().is_empty(), "and cleared");
+    assert_eq!(world.end("req_3").await, Ended::Applied, "its edge may forget it");
+    assert_eq!(world.drift(&world.store).await, 0);
+    feed.all().await.unwrap();
+    assert_eq!(world.debits(), 3);
+}
+
+#[tokio::test]
+async fn an_event_that_cannot_be_entered_stops_no_other() {
+    let server = Server::start();
+    let world = World::on(&server).await;
+    let mut feed = world.feed();
+    world.make_known(&mut feed).await;
+    let stream = format!("gw:{{p{}}}:ev", partition(ACCOUNT));
+    server.cli(&["xadd", &stream, "*", "what", "ever"]);
+    server.cli(&["xadd", &stream, "*", "lapse", "acct_nobody", "account", "acct_nobody", "trial", "5"]);
+    world.run("req_1").await;
+    feed.all().await.unwrap();
+    assert_eq!(world.debits(), 1);
+    assert_eq!(server.cli(&["xlen", &stream]), "2", "what cannot be entered is kept");
+}
+
+#[tokio::test]
+async fn what_the_store_took_otherwise_than_the_ledger_is_levelled_there_once() {
+    let server = Server::start();
+    let world = World::on(&server).await;
+    let mut feed = world.feed();
+    world.make_known(&mut feed).await;
+    world.run("req_1").await;
+    feed.all().await.unwrap();
+    // Ended again on a server that had lost the first time, and could take 5 less there.
+    let (place, less) = (partition(ACCOUNT), world.cost.get() - 5);
+    server.cli(&["hincrby", &format!("gw:{{p{place}}}:a:{ACCOUNT}"), "paid", "5"]);
+    let stream = format!("gw:{{p{place}}}:ev");
+    let (paid, told) = (less.to_string(), world.told());
+    for _ in 0..2 {
+        let event = ["xadd", &stream, "*", "request", "req_1", "account", ACCOUNT, "paid", &paid, "trial", "0"];
+        server.cli(&[&event[..], &["writeoff", "5", "ending", &told]].concat());
+        feed.all().await.unwrap();
+        assert_eq!(world.drift(&world.store).await, 0);
+    }
+    assert_eq!(world.debits(), 1);
+}
+
+#[tokio::test]
+async fn what_is_lost_while_it_is_restored_is_restored_again() {
+    let server = Server::start();
+    let world = World::on(&server).await;
+    let mut feed = world.feed();
+    world.make_known(&mut feed).await;
+    world.run("req_1").await;
+    feed.all().await.unwrap();
+    drop(feed);
+    server.cli(&["flushall"]);
+    // Died in the middle: some epochs are being made, no marker is back.
+    for number in 0..PARTITIONS {
+        assert!(world.store.begin_epoch(number, "", "restoring:unfinished").await.unwrap());
+    }
+    assert!(!world.store.begin_epoch(0, "restoring:another", "made").await.unwrap(), "only what was begun is finished");
+    let mut feed = world.feed();
+    world.make_known(&mut feed).await;
+    assert_eq!(world.end("req_1").await, Ended::Applied);
+    assert_eq!(world.drift(&world.store).await, 0);
+}
+
+/// Everything is lost once five requests are in the ledger; their edges report them again.
+async fn total_loss(is_noticed: bool) -> (i64, u64) {
+    let server = Server::start();
+    let world = World::on(&server).await;
+    let mut feed = world.feed();
+    world.make_known(&mut feed).await;
+    let requests: Vec<_> = (0..5).map(|number| format!("req_{number}")).collect();
+    for request in &requests {
+        world.run(request).await;
+    }
+    feed.all().await.unwrap();
+    // One whose end only its edge knows.
+    world.run("req_late").await;
+    assert_eq!(server.cli(&["flushall"]), "OK");
+    if !is_noticed {
+        for number in 0..PARTITIONS {
+            let Found { epoch, .. } = world.ledger().found(number).unwrap().unwrap();
+            server.cli(&["set", &format!("gw:{{p{number}}}:epoch"), &epoch]);
+        }
+    }
+    if is_noticed {
+        assert_eq!(world.end("req_0").await, Ended::Unknown);
+    }
+    world.store.want(ACCOUNT).await.unwrap();
+    feed.all().await.unwrap();
+    for request in requests.iter().map(String::as_str).chain(["req_late"]) {
+        world.end(request).await;
+    }
+    feed.all().await.unwrap();
+    (world.drift(&world.store).await, world.debits())
+}
+
+#[tokio::test]
+async fn after_a_total_loss_nothing_is_lost_and_nothing_counted_twice() {
+    assert_eq!(total_loss(true).await, (0, 6));
+}
+
+#[tokio::test]
+async fn control_without_the_markers_a_total_loss_debits_twice() {
+    let (drift, debits) = total_loss(false).await;
+    assert_eq!(debits, 6, "the ledger knows each request for ever");
+    assert_ne!(drift, 0, "the store has taken them again");
+}
+
+/// A replica that has lost the last moments takes over.
+async fn failover(is_noticed: bool) -> (i64, u64) {
+    let primary = Server::start();
+    let world = World::on(&primary).await;
+    let mut feed = world.feed();
+    world.make_known(&mut feed).await;
+    world.run("req_kept").await;
+    assert!(matches!(world.reserve("req_lost").await, Reserved::Held(_)));
+    feed.all().await.unwrap();
+    let port = primary.port.to_string();
+    let replica = Server::start_with(&["--replicaof", "127.0.0.1", &port]);
+    let in_step = || replica.cli(&["get", "in:step"]) == "yes";
+    primary.cli(&["set", "in:step", "yes"]);
+    wait_for("the replica to follow", async || in_step()).await;
+    replica.cli(&["replicaof", "no", "one"]);
+    // Entered, and lost by the store.
+    assert!(matches!(world.end("req_lost").await, Ended::Done { .. }));
+    assert!(world.billing.grant(ACCOUNT, credits(7), "lost", now_ms()).unwrap());
+    feed.all().await.unwrap();
+    assert_eq!(world.drift(&world.store).await, 0);
+    // Lost before it was entered: only its edge knows.
+    world.run("req_unread").await;
+    drop(feed);
+    drop(primary);
+    let store = SharedStore::connect(&replica.address(), PATIENCE).await.unwrap();
+    if !is_noticed {
+        for number in 0..PARTITIONS {
+            let lineage = store.lineage(number).await.unwrap();
+            let found = Found { server: lineage.server, epoch: lineage.epoch, seen_ms: now_ms() };
+            world.ledger().set_found(&[(number, found)]).unwrap();
+        }
+    }
+    let mut feed = world.feed_from(&store);
+    feed.all().await.unwrap();
+    let seen = world.drift(&store).await;
+    assert!(matches!(world.end_in(&store, "req_unread").await, Ended::Done { .. }));
+    if is_noticed {
+        assert_eq!(world.end_in(&store, "req_lost").await, Ended::Applied);
+        assert_eq!(world.end_in(&store, "req_kept").await, Ended::Applied);
+        assert_eq!(store.account(ACCOUNT).await.unwrap().unwrap().held, Parts::ZERO, "its hold is gone");
+    }
+    feed.all().await.unwrap();
+    assert_eq!(world.drift(&store).await, seen);
+    (seen, world.debits())
+}
+
+#[tokio::test]
+async fn after_a_failover_what_was_lost_is_restored() {
+    assert_eq!(failover(true).await, (0, 3));
+}
+
+#[tokio::test]
+async fn control_a_failover_that_is_not_noticed_leaves_the_balances_apart() {
+    assert_ne!(failover(false).await.0, 0);
+}
+
+#[tokio::test]
+async fn a_grant_counts_once_whether_seeded_or_posted() {
+    let server = Server::start();
+    let world = World::on(&server).await;
+    let mut feed = world.feed();
+    world.make_known(&mut feed).await;
+    assert!(world.billing.grant(ACCOUNT, credits(5), "second", now_ms()).unwrap());
+    feed.all().await.unwrap();
+    assert_eq!(world.drift(&world.store).await, 0, "told");
+    assert_eq!(world.store.account(ACCOUNT).await.unwrap().unwrap().credited, credits(105));
+    drop(feed);
+    // Died before it could remember how far it was: told again, the one it was seeded with and the one that was posted.
+    world.ledger().set_pushed(0).unwrap();
+    world.feed().all().await.unwrap();
+    assert_eq!(world.drift(&world.store).await, 0, "once");
+    // Without what tells that, it would count again.
+    let partition = partition(ACCOUNT);
+    server.cli(&["hset", &format!("gw:{{p{partition}}}:a:{ACCOUNT}"), "seeded", "0"]);
+    world.ledger().set_pushed(0).unwrap();
+    world.feed().all().await.unwrap();
+    assert_eq!(world.drift(&world.store).await, -100_000_000);
+}
+
+#[tokio::test]
+async fn a_trial_that_is_over_lapses_in_both() {
+    let server = Server::start();
+    let world = World::on(&server).await;
+    let ends_at_ms = now_ms() + 150;
+    world.open("acct_trial", Some(Trial { credits: credits(300), ends_at_ms }));
+    let mut feed = world.feed();
+    world.store.want("acct_trial").await.unwrap();
+    feed.all().await.unwrap();
+    assert_eq!(world.store.account("acct_trial").await.unwrap().unwrap().has.trial, credits(300));
+    wait_for("the lapse", async || {
+        feed.all().await.unwrap();
+        world.ledger().account("acct_trial", "").unwrap().unwrap().trial == Micro::ZERO
+    })
+    .await;
+    assert_eq!(world.store.account("acct_trial").await.unwrap().unwrap().has.trial, Micro::ZERO);
+    let entries = world.billing.entries("acct_trial", None, 10).unwrap();
+    let kinds: Vec<_> = entries.iter().map(|entry| entry.kind.as_str()).collect();
+    assert_eq!(kinds, ["lapse", "trial"]);
+    assert_eq!(world.debits(), 0);
+}
+
+#[tokio::test]
+async fn holds_are_seen_by_those_who_look_at_the_books() {
+    let server = Server::start();
+    let world = World::on(&server).await;
+    let mut feed = world.feed();
+    world.make_known(&mut feed).await;
+    assert!(matches!(world.reserve("req_1").await, Reserved::Held(_)));
+    feed.all().await.unwrap();
+    let balance = world.billing.balance(ACCOUNT, now_ms()).unwrap();
+    assert_eq!((balance.balance, balance.held, balance.available), (credits(100), credits(10), credits(90)));
+    world.end("req_1").await;
+    feed.all().await.unwrap();
+    assert_eq!(world.billing.balance(ACCOUNT, now_ms()).unwrap().held, Micro::ZERO);
+    feed.end().unwrap();
+    assert_eq!(world.debits(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_revocations_and_suspensions_arrive_within_a_second() {
+    let server = Server::start();
+    let world = World::on(&server).await;
+    let early = world.accounts.create_key(ACCOUNT, "early", now_ms()).unwrap();
+    let start = || Feeder::start(world.dir.path(), &server.address(), false).unwrap();
+    let feeder = tokio::task::block_in_place(start);
+    // Revoked while no sidecar ran, long ago: an edge may have been told that it is good.
+    let gone = world.accounts.create_key(ACCOUNT, "gone", now_ms()).unwrap();
+    assert!(world.accounts.revoke_key(None, &gone.key_id, now_ms() - 48 * 3_600_000).unwrap());
+    let known = |key: &str| {
+        format!("gw:k:{}", Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+    };
+    let says = |key: &str, field: &str| server.cli(&["hget", &known(key), field]);
+    let soon = async |what: &str, condition: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        wait_for(what, async || condition()).await;
+        assert!(began.elapsed() < Duration::from_secs(1), "{what} took {:?}", began.elapsed());
+    };
+    wait_for("the keys there were", async || says(&early.key, "status") == "active").await;
+    assert_eq!(says(&early.key, "account"), ACCOUNT);
+    wait_for("the one that is good no more", async || says(&gone.key, "status") == "revoked").await;
+    world.store.want(ACCOUNT).await.unwrap();
+    wait_for("the account", async || world.store.account(ACCOUNT).await.unwrap().is_some()).await;
+    let late = world.accounts.create_key(ACCOUNT, "late", now_ms()).unwrap();
+    soon("a new key", &|| says(&late.key, "status") == "active").await;
+    assert!(world.accounts.revoke_key(None, &late.key_id, now_ms()).unwrap());
+    soon("a revocation", &|| says(&late.key, "status") == "revoked").await;
+    assert!(server.cli(&["ttl", &known(&late.key)]).parse::<i64>().unwrap() > 0, "it is forgotten some day");
+    assert!(world.accounts.set_status(ACCOUNT, Status::Suspended).unwrap());
+    soon("a suspension", &|| says(&early.key, "account_status") == "suspended").await;
+    wait_for("a refusal", async || world.reserve("req_s").await == Reserved::Suspended).await;
+    assert!(world.accounts.set_status(ACCOUNT, Status::Active).unwrap());
+    soon("its end", &|| says(&early.key, "account_status") == "active").await;
+    world.run("req_1").await;
+    wait_for("the debit", async || world.debits() == 1).await;
+    assert!(feeder.is_healthy());
+    assert!(Feed::begin(world.dir.path(), world.store.clone()).is_err(), "one feeder to a ledger");
+    server.cli(&["flushall"]);
+    wait_for("the keys after a loss", async || says(&early.key, "status") == "active").await;
+    feeder.finish();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_adjustment_takes_in_both_what_no_request_holds_and_once() {
+    let server = Server::start();
+    let world = World::on(&server).await;
+    let start = || Feeder::start(world.dir.path(), &server.address(), false).unwrap();
+    let feeder = tokio::task::block_in_place(start);
+    let billing = Billing::open_beside(world.dir.path(), Some(server.address())).unwrap();
+    let adjust = |amount, reference: &str| {
+        tokio::task::block_in_place(|| billing.adjust(ACCOUNT, credits(amount), reference, "a reason", now_ms()))
+    };
+    assert!(adjust(-20, "a").unwrap().is_new, "an account that the store did not know");
+    assert!(!adjust(-20, "a").unwrap().is_new, "once");
+    assert!(adjust(-21, "a").is_err(), "the reference is taken");
+    assert!(matches!(world.reserve("req_1").await, Reserved::Held(_)));
+    let refused = adjust(-71, "b").unwrap_err().to_string();
+    assert!(refused.contains("70 are neither spent nor held"), "{refused}");
+    assert!(adjust(-70, "b").unwrap().is_new, "what was refused took nothing");
+    world.end("req_1").await;
+    // Died between the store and the ledger: taken there, to be entered by the same command.
+    let rest = Post {
+        operation: &adjustment(ACCOUNT, "c"),
+        account: ACCOUNT,
+        change: Parts { paid: credits(-2), trial: Micro::ZERO },
+        credited: Micro::ZERO,
+        only_free: true,
+        seq: 0,
+    };
+    assert_eq!(world.store.post(&rest).await.unwrap(), Posted::Done);
+    wait_for("the debit", async || world.debits() == 1).await;
+    let verify = || tokio::task::block_in_place(|| billing.verify(now_ms()).unwrap().findings);
+    let found = verify();
+    assert!(found.len() == 1 && found[0].rule == "shared balance", "{found:?}");
+    assert!(adjust(-2, "c").unwrap().is_new);
+    assert!(adjust(3, "d").unwrap().is_new);
+    wait_for("the books to agree", async || world.drift(&world.store).await == 0).await;
+    let found = verify();
+    assert!(found.is_empty(), "{found:?}");
+    feeder.finish();
+}
+
+#[tokio::test]
+async fn a_cluster_is_followed_like_one_server() {
+    let cluster = Cluster::start();
+    let world = World::at(&cluster.address()).await;
+    let mut feed = world.feed();
+    world.make_known(&mut feed).await;
+    world.run("req_1").await;
+    assert!(matches!(world.reserve("req_2").await, Reserved::Held(_)));
+    world.accounts.create_key(ACCOUNT, "a key", now_ms()).unwrap();
+    assert!(world.billing.grant(ACCOUNT, credits(1), "more", now_ms()).unwrap());
+    feed.all().await.unwrap();
+    assert_eq!(world.debits(), 1);
+    assert_eq!(world.drift(&world.store).await, 0);
+    assert_eq!(world.billing.balance(ACCOUNT, now_ms()).unwrap().held, credits(10));
+    drop(feed);
+    // Found by another name, as after a restart: all is told again, and changes nothing.
+    for number in 0..PARTITIONS {
+        let found = world.ledger().found(number).unwrap().unwrap();
+        world.ledger().set_found(&[(number, Found { server: "another".into(), ..found })]).unwrap();
+    }
+    world.feed().all().await.unwrap();
+    assert_eq!(world.drift(&world.store).await, 0);
+    assert_eq!(world.debits(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_killed_costs_no_debit_and_doubles_none() {
+    let mut server = Server::start();
+    let world = World::on(&server).await;
+    let start = || Feeder::start(world.dir.path(), &server.address(), false).unwrap();
+    let feeder = tokio::task::block_in_place(start);
+    world.store.want(ACCOUNT).await.unwrap();
+    wait_for("the account", async || world.store.account(ACCOUNT).await.unwrap().is_some()).await;
+    let mut ended = 0;
+    for round in 0..3 {
+        for number in 0..5 {
+            world.run(&format!("req_{round}_{number}")).await;
+            ended += 1;
+        }
+        server.kill_and_restart();
+        // The edge did not get the answer to the last one, and asks again.
+        let request = format!("req_{round}_4");
+        let ending = world.told();
+        let end = End { request_id: &request, account: ACCOUNT, cost: world.cost, ending: &ending };
+        wait_for("the server", async || world.store.end(&end).await.is_ok()).await;
+    }
+    wait_for("the debits", async || world.debits() == ended).await;
+    wait_for("the books to agree", async || world.drift(&world.store).await == 0).await;
+    server.kill();
+    wait_for("the feeder to notice", async || !feeder.is_healthy()).await;
+    let path = world.dir.path();
+    tokio::task::block_in_place(|| feeder.finish());
+    drop(Feed::begin(path, world.store.clone()).unwrap());
+}
+
+/// A sidecar as a process.
+struct Sidecar {
+    process: Child,
+    ports: [u16; 2],
+}
+
+impl Sidecar {
+    /// The config file of a sidecar in `dir`.
+    fn config(dir: &Path, store: &str) -> (PathBuf, [u16; 2]) {
+        let ports =
+            [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap()).map(|port| port.local_addr().unwrap().port());
+        let text = include_str!("../conf/local.yaml")
+            .replace("127.0.0.1:8080\"]", &format!("127.0.0.1:{}\"]", ports[0]))
+            .replace("127.0.0.1:8081", &format!("127.0.0.1:{}", ports[1]))
+            .replace("127.0.0.1:9090", &format!("127.0.0.1:{}", ports[2]))
+            .replace("data_dir: \"data\"", &format!("data_dir: {:?}", dir.display().to_string()))
+            .replace("store: {kind: embedded}", &format!("store: {store}"));
+        let file = dir.join("gateway.yaml");
+        std::fs::write(&file, text).unwrap();
+        (file, [ports[1], ports[2]])
+    }
+
+    fn start(dir: &Path, server: &Server) -> Self {
+        let store = format!("{{kind: redis, url: \"redis://127.0.0.1:{}\"}}", server.port);
+        let (file, ports) = Self::config(dir, &store);
+        let process = Command::new(BINARY).args(["sidecar", "-c"]).arg(file).spawn().unwrap();
+        Self { process, ports }
+    }
+
+    /// Status line and body.
+    fn ask(port: u16, path: &str, header: &str) -> Option<(String, String)> {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{header}connection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        let (head, body) = text.split_once("\r\n\r\n")?;
+        Some((head.lines().next()?.to_owned(), body.to_owned()))
+    }
+}
+
+impl Drop for Sidecar {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_sidecar_serves_edges_and_ends_when_it_is_told_to() {
+    let server = Server::start();
+    let world = World::on(&server).await;
+    let mut sidecar = Sidecar::start(world.dir.path(), &server);
+    let [pages, admin] = sidecar.ports;
+    let is = |answer: Option<(String, String)>, status: &str| answer.is_some_and(|(line, _)| line.contains(status));
+    wait_for("the sidecar", async || is(Sidecar::ask(admin, "/readyz", ""), "200")).await;
+    world.store.want(ACCOUNT).await.unwrap();
+    wait_for("the account", async || world.store.account(ACCOUNT).await.unwrap().is_some()).await;
+    let request = format!("req_{}", "0a".repeat(16));
+    assert!(matches!(world.reserve(&request).await, Reserved::Held(_)));
+    let whose = format!("x-gateway-account: {ACCOUNT}\r\n");
+    wait_for("the hold", async || Sidecar::ask(pages, "/v1/credits", &whose).unwrap().1.contains("\"held\":\"10\""))
+        .await;
+    let path = format!("/v1/receipts/{request}");
+    // Asked for before the request has ended: waits.
+    let asking = std::thread::spawn({
+        let (path, whose) = (path.clone(), whose.clone());
+        move || Sidecar::ask(pages, &path, &whose).unwrap()
+    });
+    assert!(matches!(world.end(&request).await, Ended::Done { .. }));
+    let (status, body) = tokio::task::block_in_place(|| asking.join().unwrap());
+    assert!(status.contains("200") && body.contains(&request) && body.contains("\"outcome\":\"completed\""), "{body}");
+    assert!(is(Sidecar::ask(pages, &path, "x-gateway-account: acct_other\r\n"), "404"), "another's");
+    assert!(is(Sidecar::ask(pages, "/v1/credits", ""), "400"));
+    assert!(is(Sidecar::ask(pages, "/dashboard/sign-in", ""), "200"));
+    world.run("req_last").await;
+    let killed = Command::new("kill").args(["-TERM", &sidecar.process.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let status = tokio::task::block_in_place(|| sidecar.process.wait().unwrap());
+    assert!(status.success(), "{status}");
+    assert_eq!(world.debits(), 2, "nothing was left behind");
+}
+
+#[test]
+fn each_command_says_which_store_it_is_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = |command: &str, store: &str| {
+        let (file, _) = Sidecar::config(dir.path(), store);
+        let output = Command::new(BINARY).args([command, "-c"]).arg(file).output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(said("sidecar", "{kind: embedded}").contains("use `model-gateway run`"));
+    let said = said("run", "{kind: redis, url: \"redis://127.0.0.1:1\"}");
+    assert!(said.contains("`model-gateway edge` and `model-gateway sidecar`"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_would_forget_is_refused_by_the_name_of_the_setting() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start();
+    server.cli(&["config", "set", "appendonly", "no"]);
+    server.cli(&["config", "set", "maxmemory", "100mb"]);
+    server.cli(&["config", "set", "maxmemory-policy", "allkeys-lru"]);
+    let address = server.address();
+    let path = dir.path().to_owned();
+    let said = tokio::task::spawn_blocking(move || {
+        let refused = Feeder::start(&path, &address, false).err().unwrap().to_string();
+        Feeder::start(&path, &address, true).unwrap().finish();
+        refused
+    });
+    let said = said.await.unwrap();
+    assert!(said.contains("maxmemory-policy is allkeys-lru") && said.contains("appendonly is no"), "{said}");
+}
