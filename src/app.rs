@@ -90,13 +90,6 @@ pub fn run(config_file: &Path, settings: Settings, start: Start) -> anyhow::Resu
             "store.kind: redis is for `model-gateway edge` and `model-gateway sidecar`; `run` needs kind: embedded"
         );
     }
-    if billing::UNBILLED {
-        log::warn!("this program bills nothing: it was built to be measured");
-        anyhow::ensure!(
-            settings.edge.iter().all(|address| address.ip().is_loopback()),
-            "listen on listen.edge: a program that bills nothing takes loopback addresses alone"
-        );
-    }
     let accounts = Accounts::open(&settings.data_dir)?;
     let billing = match start {
         Start::Fresh => Billing::serve(&settings.data_dir, &settings.limits)?,
@@ -114,7 +107,7 @@ pub fn run(config_file: &Path, settings: Settings, start: Start) -> anyhow::Resu
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let (keys, till) = (Keys::Here(accounts.clone()), Till::Here(billing.clone()));
     let (server, life) = edge(config_file, &settings, keys, till, start)?;
-    let interface = admin::router(accounts.clone(), billing.clone());
+    let interface = admin_interface(&settings.load(), &accounts, &billing);
     let pages = Sidecar::new(accounts, billing, settings);
     start_private(Some(pages), own_state(life.clone()).merge(interface), life.clone())?;
     serve(server, life)
@@ -148,6 +141,17 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: Start) -> anyhow:
     serve(server, life)
 }
 
+/// What administrators reach on `listen.admin`, where there is a ledger to post to.
+fn admin_interface(settings: &Settings, accounts: &Accounts, billing: &Billing) -> axum::Router {
+    if !settings.admin.ip().is_loopback() {
+        log::warn!(
+            "listen.admin {} is not a loopback address: whoever reaches it with an administrator's key moves money",
+            settings.admin
+        );
+    }
+    admin::router(accounts.clone(), billing.clone())
+}
+
 /// The edge, ready to serve.
 fn edge(
     config_file: &Path,
@@ -156,6 +160,13 @@ fn edge(
     billing: Till,
     start: Start,
 ) -> anyhow::Result<(Server, Life)> {
+    if billing::UNBILLED {
+        log::warn!("this program bills nothing: it was built to be measured");
+        anyhow::ensure!(
+            settings.load().edge.iter().all(|address| address.ip().is_loopback()),
+            "listen on listen.edge: a program that bills nothing takes loopback addresses alone"
+        );
+    }
     let data_dir = settings.load().data_dir.clone();
     let idempotency = Idempotency::start(&data_dir, &billing, Arc::clone(settings), clock::now_ms())?;
     let gateway = Gateway::new(Arc::clone(settings), keys, billing.clone(), idempotency);
@@ -245,12 +256,6 @@ fn watch_phases(server: &Server, succeeded: Arc<AtomicBool>) -> anyhow::Result<(
 fn start_private(sidecar: Option<Sidecar>, admin: axum::Router, life: Life) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let settings = life.settings.load_full();
-    if !settings.admin.ip().is_loopback() {
-        log::warn!(
-            "listen.admin {} is not a loopback address: whoever reaches it with an administrator's key moves money",
-            settings.admin
-        );
-    }
     let (admin_listener, pages) = runtime.block_on(async {
         let pages =
             sidecar.map(|sidecar| anyhow::Ok((bind("listen.sidecar", settings.sidecar)?, sidecar))).transpose()?;

@@ -2,9 +2,8 @@
 //!
 //! Must not admit requests: the shared store does.
 
-use super::{bind, reload};
+use super::{admin_interface, bind, reload};
 use crate::account::{self, Accounts};
-use crate::admin;
 use crate::billing::Billing;
 use crate::billing::feeder::Feeder;
 use crate::clock;
@@ -59,7 +58,7 @@ async fn serve(config_file: &Path, state: Sidecar, feeder: Arc<Feeder>) -> anyho
         async move { drop(closing.wait_for(|closed| *closed).await) }
     };
     let pages = tokio::spawn(sidecar::serve_edges(pages, state.clone(), closed()));
-    let interface = admin::router(state.accounts.clone(), state.billing.clone());
+    let interface = admin_interface(&settings, &state.accounts, &state.billing);
     let admin = axum::serve(admin_listener, own_state(feeder).merge(interface)).with_graceful_shutdown(closed());
     let admin = tokio::spawn(async move { admin.await });
     log::info!("listening on {} (sidecar), {} (admin)", settings.sidecar, settings.admin);
