@@ -16,6 +16,7 @@ use crate::sidecar::{self as pages, Sidecar};
 use crate::store::StoreError;
 use crate::store::redis::SharedStore;
 use crate::telemetry::METRICS;
+use crate::telemetry::access::AccessLog;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -61,6 +62,8 @@ const SUCCESSOR_READY: Duration = Duration::from_secs(60);
 /// How long a shared store's answer is waited for where a request waits for it, and where none does.
 const ADMIT_PATIENCE: Duration = Duration::from_millis(250);
 const SETTLE_PATIENCE: Duration = Duration::from_secs(2);
+/// How long the last lines of the access log may take.
+const ACCESS_LOG_PATIENCE: Duration = Duration::from_secs(1);
 /// Connections to vendors that are kept for reuse.
 const UPSTREAM_POOL: usize = 1_024;
 /// Connections that wait to be accepted by the sidecar.
@@ -78,6 +81,7 @@ struct Life {
     /// A successor has all listening sockets, and this process accepts no more.
     succeeded: Arc<AtomicBool>,
     in_flight: Arc<AtomicUsize>,
+    access: AccessLog,
 }
 
 /// Runs the whole service until it is told to stop.
@@ -169,7 +173,8 @@ fn edge(
     }
     let data_dir = settings.load().data_dir.clone();
     let idempotency = Idempotency::start(&data_dir, &billing, Arc::clone(settings), clock::now_ms())?;
-    let gateway = Gateway::new(Arc::clone(settings), keys, billing.clone(), idempotency);
+    let access = access_log(&settings.load())?;
+    let gateway = Gateway::new(Arc::clone(settings), keys, billing.clone(), idempotency, access.clone());
     let life = Life {
         config_file: config_file.to_owned(),
         settings: Arc::clone(settings),
@@ -178,10 +183,16 @@ fn edge(
         draining: Arc::clone(&gateway.draining),
         succeeded: Arc::default(),
         in_flight: Arc::clone(&gateway.in_flight),
+        access,
     };
     let server = edge_server(&settings.load(), gateway, start)?;
     watch_phases(&server, Arc::clone(&life.succeeded))?;
     Ok((server, life))
+}
+
+fn access_log(settings: &Settings) -> anyhow::Result<AccessLog> {
+    AccessLog::start(&settings.access_log, settings.limits.access_log_lines)
+        .with_context(|| format!("open access_log {:?}", settings.access_log))
 }
 
 fn serve(server: Server, life: Life) -> ! {
@@ -190,7 +201,7 @@ fn serve(server: Server, life: Life) -> ! {
     }
     // Returns when the grace period is over; the watch ends the process before, once all is settled.
     server.run(RunArgs { shutdown_signal: Box::new(life.clone()) });
-    finish(&life.billing)
+    finish(&life)
 }
 
 /// The Pingora server with one proxy service on all public addresses.
@@ -332,15 +343,16 @@ fn start_watch(life: Life) -> anyhow::Result<()> {
         }
         let cut = life.wait_for_requests(&settings.limits);
         log::info!("done with all but {cut} requests, which are cut");
-        finish(&life.billing)
+        finish(&life)
     })?;
     Ok(())
 }
 
 /// Settles what is settled, and ends the process.
 #[expect(clippy::disallowed_methods, reason = "the one end: everything that ended is in the ledger by now")]
-fn finish(billing: &Till) -> ! {
-    billing.finish();
+fn finish(life: &Life) -> ! {
+    life.billing.finish();
+    life.access.flush(ACCESS_LOG_PATIENCE);
     std::process::exit(0)
 }
 
@@ -446,6 +458,7 @@ impl Life {
     /// what they were admitted under.
     fn reload(&self) {
         reload(&self.config_file, &self.settings, |models| self.billing.keep_prices(models, clock::now_ms()));
+        self.access.reopen();
     }
 }
 

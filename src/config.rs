@@ -12,6 +12,7 @@ use crate::catalog::{Catalog, Endpoint, Model, Price, Secret, Vendor};
 use crate::money::Micro;
 use crate::protocol::Protocol;
 use crate::store::redis::Address;
+use crate::telemetry::access::Destination;
 pub use raw::{Limits, SignupMode};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -35,6 +36,7 @@ pub struct Settings {
     pub signup: Signup,
     pub catalog: Catalog,
     pub limits: Limits,
+    pub access_log: Destination,
     /// Names of the messages protocol's version header that clients may use, lower case.
     pub version_headers: Vec<String>,
 }
@@ -133,6 +135,14 @@ pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Setting
     }
 }
 
+fn destination(access_log: Option<&str>) -> Destination {
+    match access_log {
+        None | Some("" | "off") => Destination::Off,
+        Some("stdout") => Destination::Stdout,
+        Some(path) => Destination::File(path.into()),
+    }
+}
+
 /// Collects what is wrong while settings are being made; a faulty part becomes `None`, and the rest is judged on.
 struct Judge {
     lines: read::Node,
@@ -193,6 +203,7 @@ impl Judge {
             signup: signup?,
             catalog,
             limits: config.limits,
+            access_log: destination(config.access_log.as_deref()),
             version_headers,
         })
     }

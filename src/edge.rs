@@ -17,6 +17,7 @@ use crate::account::Keys;
 use crate::billing::Till;
 use crate::config::{Limits, Settings};
 use crate::idempotency::Idempotency;
+use crate::telemetry::access::AccessLog;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -36,6 +37,7 @@ pub struct Gateway {
     pub keys: Keys,
     pub billing: Till,
     pub idempotency: Idempotency,
+    pub access: AccessLog,
     /// No new work is taken.
     pub draining: Arc<AtomicBool>,
     /// Requests on their way to or from a vendor.
@@ -45,12 +47,19 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    pub fn new(settings: Arc<ArcSwap<Settings>>, keys: Keys, billing: Till, idempotency: Idempotency) -> Self {
+    pub fn new(
+        settings: Arc<ArcSwap<Settings>>,
+        keys: Keys,
+        billing: Till,
+        idempotency: Idempotency,
+        access: AccessLog,
+    ) -> Self {
         Self {
             settings,
             keys,
             billing,
             idempotency,
+            access,
             draining: Arc::default(),
             in_flight: Arc::default(),
             bodies: Arc::default(),
@@ -187,7 +196,7 @@ impl ProxyHttp for Gateway {
 
     /// 9. What it came to.
     async fn logging(&self, session: &mut Session, _error: Option<&Error>, ctx: &mut Context) {
-        meter::end(session, ctx).await;
+        meter::end(self, session, ctx).await;
     }
 
     /// Clients leave and vendors fail all day: the metrics and the access record tell, not the error log.

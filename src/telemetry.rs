@@ -1,7 +1,9 @@
-//! Seeing: the log's set-up, the metric families, and the access record.
+//! Seeing: the log's set-up and the metric families. Next: `telemetry/access.rs` (a line for each request).
 //!
 //! Every label comes from the config or from a closed set in the code, never from what a client sent. Must not hold
 //! secrets, bodies or prompts.
+
+pub mod access;
 
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
@@ -37,6 +39,7 @@ pub struct Metrics {
     ledger_errors: IntCounterVec,
     pub rejected: IntCounterVec,
     pub config_reloads: IntCounterVec,
+    access_log_dropped: IntCounterVec,
 }
 
 impl Metrics {
@@ -101,6 +104,11 @@ impl Metrics {
                 "Requests answered with a failure of the gateway's own words, by reason.",
                 &["reason"],
             ),
+            access_log_dropped: counter(
+                "gateway_access_log_dropped_total",
+                "Requests that the access log does not tell of.",
+                &["reason"],
+            ),
             config_reloads: counter("gateway_config_reloads_total", "Reloads of the config file.", &["result"]),
             registry,
         }
@@ -108,6 +116,16 @@ impl Metrics {
 
     pub fn ledger_error(&self, reason: &'static str) {
         self.ledger_errors.with_label_values(&[reason]).inc();
+    }
+
+    /// A line of the access log is lost: its queue was `full`, or writing it `failed`.
+    pub fn access_log_dropped(&self, reason: &'static str) {
+        self.access_log_dropped.with_label_values(&[reason]).inc();
+    }
+
+    #[cfg(test)]
+    fn access_log_lines_dropped(&self, reason: &'static str) -> u64 {
+        self.access_log_dropped.with_label_values(&[reason]).get()
     }
 
     /// All families in Prometheus' text format.

@@ -8,6 +8,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods)]
 
+#[path = "gateway/access.rs"]
+mod access;
 #[path = "gateway/account.rs"]
 mod account;
 #[path = "gateway/admin.rs"]

@@ -25,6 +25,10 @@ pub struct Config {
     pub models: Vec<Model>,
     #[serde(default)]
     pub limits: Limits,
+    /// Where a line of JSON goes for each request: `off` (default), `stdout`, or the path of a file, which is opened anew
+    /// on SIGHUP. No bodies, no headers, no secrets.
+    #[serde(default)]
+    pub access_log: Option<String>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -455,6 +459,8 @@ limits! {
     idempotency_entries = 1_000_000, 1_000..=100_000_000;
     /// All kept answers together; past it the oldest are forgotten, their keys are not.
     idempotency_store_bytes = 4_294_967_296, 1_048_576..=1_099_511_627_776;
+    /// Lines of the access log that wait to be written; past it, lines are dropped and counted.
+    access_log_lines = 16_384, 16..=1_048_576;
     /// One file of the journal, before the next is begun.
     journal_segment_bytes = 67_108_864, 65_536..=1_073_741_824;
     /// Set aside on the journal's disk: where that is full, running requests still end in it.

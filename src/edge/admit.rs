@@ -22,6 +22,7 @@ use pingora::Result;
 use pingora::proxy::Session;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// What a path leads to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -132,6 +133,7 @@ async fn judge(
         return Err(Failure::of(Kind::Draining));
     }
     let principal = principal(gateway, session).await?;
+    ctx.principal = Some((principal.clone(), Instant::now()));
     match route {
         Route::Own(own::Question::Receipt(_)) if gateway.billing.asks_sidecar() => {
             Ok(Admitted::Sidecar(principal.account_id))

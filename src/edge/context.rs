@@ -2,21 +2,27 @@
 
 use super::intake::Shared;
 use super::reply::Reply;
+use crate::account::Principal;
 use crate::billing::Hold;
 use crate::catalog::Model;
 use crate::config::Settings;
+use crate::money::Micro;
 use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
+use crate::store::ledger::Outcome;
 use bytes::Bytes;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// One request, from its header to its access record.
 pub struct Context {
     /// `req_` and 32 hex digits.
     pub request_id: String,
     pub arrived: Instant,
+    /// Who pays, and when that was known.
+    pub principal: Option<(Principal, Instant)>,
     /// Whose shape a failure takes.
     pub surface: Protocol,
     pub stage: Stage,
@@ -58,8 +64,14 @@ pub struct Call {
     pub again: Option<Again>,
     /// Why it failed; told to the client when nothing else can be tried.
     pub failure: Option<Failure>,
+    /// When the client's body was there.
+    pub body_read: Instant,
     /// When it was handed to Pingora's upstream side.
     pub admitted: Instant,
+    /// When the vendor's header was there.
+    pub vendor_answered: Option<Instant>,
+    /// How it ended, and what that cost.
+    pub billed: Option<(Outcome, Micro)>,
     pub in_flight: InFlight,
 }
 
@@ -128,16 +140,51 @@ impl Drop for InFlight {
     }
 }
 
+/// What an answer's time went into, one after the other, up to the vendor's header.
+#[derive(Debug, Clone, Copy)]
+pub struct Phases {
+    /// Whose the key is.
+    pub auth: Duration,
+    /// Waiting for the client's body.
+    pub body: Duration,
+    /// Translation, quote and hold.
+    pub admit: Duration,
+    /// From there to the vendor's header, failed attempts included.
+    pub vendor: Option<Duration>,
+}
+
+/// As the value of a `server-timing` header, in milliseconds.
+impl fmt::Display for Phases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = |time: Duration| format!("{}.{:03}", time.as_millis(), time.subsec_micros() % 1_000);
+        write!(f, "auth;dur={}, body;dur={}, admit;dur={}", ms(self.auth), ms(self.body), ms(self.admit))?;
+        self.vendor.map_or(Ok(()), |vendor| write!(f, ", vendor;dur={}", ms(vendor)))
+    }
+}
+
 impl Context {
     pub fn new() -> Self {
         Self {
             request_id: format!("req_{}", uuid::Uuid::now_v7().simple()),
             arrived: Instant::now(),
+            principal: None,
             surface: Protocol::Chat,
             stage: Stage::New,
             status: 0,
             reason: None,
         }
+    }
+
+    /// Where the time of a call went so far.
+    pub fn phases(&self) -> Option<Phases> {
+        let Stage::Call(call) = &self.stage else { return None };
+        let authenticated = self.principal.as_ref().map_or(self.arrived, |(_, at)| *at);
+        Some(Phases {
+            auth: authenticated.duration_since(self.arrived),
+            body: call.body_read.duration_since(authenticated),
+            admit: call.admitted.duration_since(call.body_read),
+            vendor: call.vendor_answered.map(|at| at.duration_since(call.admitted)),
+        })
     }
 
     pub fn call(&mut self) -> Option<&mut Call> {

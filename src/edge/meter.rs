@@ -3,23 +3,31 @@
 //!
 //! Must not write to the client.
 
-use super::context::{Call, Context, Stage};
+use super::Gateway;
+use super::context::{Call, Context, Phases, Stage};
 use super::intake::{self, Ended};
 use crate::clock;
+use crate::money::Micro;
 use crate::protocol::failure::Kind;
 use crate::store::ledger::Outcome;
 use crate::telemetry::METRICS;
+use crate::telemetry::access::{CallRecord, Record};
 use crate::usage::Usage;
 use pingora::proxy::Session;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Runs once per request, whatever became of it.
-pub async fn end(session: &mut Session, ctx: &mut Context) {
+pub async fn end(gateway: &Gateway, session: &mut Session, ctx: &mut Context) {
     if let Some(call) = ctx.call() {
         intake::restore(session, &call.shared).await;
         resolve(call);
     }
-    record(ctx);
+    let took = ctx.arrived.elapsed();
+    count(ctx, took);
+    if gateway.access.is_on() {
+        gateway.access.write(record(session, ctx, took));
+    }
 }
 
 /// Ends a hold that the answer did not: the vendor failed, or the client or the time ran out.
@@ -49,43 +57,86 @@ pub fn resolve(call: &mut Call) {
         _ => false,
     };
     if !billed {
+        call.billed = Some((outcome, Micro::ZERO));
         return hold.release(outcome, now_ms);
     }
     let estimated = usage.is_none();
     let usage = usage.unwrap_or_else(|| Usage::estimated(input, call.body_bytes, generated));
     match hold.settle(usage, outcome, estimated, now_ms) {
-        Ok(_) => keyed.into_iter().for_each(|keyed| keyed.spend()),
+        Ok(credits) => {
+            call.billed = Some((outcome, credits));
+            keyed.into_iter().for_each(|keyed| keyed.spend());
+        }
         Err(error) => log::error!("journal a debit: {error}"),
     }
 }
 
-fn record(ctx: &Context) {
-    let took = ctx.arrived.elapsed();
-    let surface = ctx.surface.as_str();
-    let (model, what) = match &ctx.stage {
-        Stage::Call(call) => {
-            times(call, ctx, took);
-            (call.model.id.as_str(), "call")
-        }
-        Stage::Answered { what } => ("", *what),
-        Stage::Sidecar { .. } => ("", "sidecar"),
-        Stage::New => ("", "new"),
-    };
-    let status = if ctx.status == 0 { "499".to_owned() } else { ctx.status.to_string() };
-    METRICS.requests.with_label_values(&[surface, model, &status]).inc();
-    log::debug!(
-        target: "model_gateway::access",
-        "{} {what} {surface} {model} {status} {} {} ms",
-        ctx.request_id,
-        ctx.reason.unwrap_or("-"),
-        took.as_millis(),
-    );
+/// Where the client got no status, it had left.
+const CLIENT_LEFT: u16 = 499;
+
+fn status(ctx: &Context) -> u16 {
+    if ctx.status == 0 { CLIENT_LEFT } else { ctx.status }
 }
 
-fn times(call: &Call, ctx: &Context, took: Duration) {
-    METRICS.request_seconds.with_label_values(&[ctx.surface.as_str(), &call.model.id]).observe(took.as_secs_f64());
-    METRICS.overhead_seconds.observe(call.admitted.duration_since(ctx.arrived).as_secs_f64());
+fn count(ctx: &Context, took: Duration) {
+    let surface = ctx.surface.as_str();
+    let model = match &ctx.stage {
+        Stage::Call(call) => call.model.id.as_str(),
+        _ => "",
+    };
+    METRICS.requests.with_label_values(&[surface, model, &status(ctx).to_string()]).inc();
+    let (Stage::Call(call), Some(phases)) = (&ctx.stage, ctx.phases()) else { return };
+    METRICS.request_seconds.with_label_values(&[surface, model]).observe(took.as_secs_f64());
+    // Waiting for the client's body is not the gateway's doing.
+    METRICS.overhead_seconds.observe((phases.auth + phases.admit).as_secs_f64());
     if let Some(first) = call.shared.progress().first_byte {
         METRICS.time_to_first_byte_seconds.observe(first.duration_since(ctx.arrived).as_secs_f64());
     }
+}
+
+/// The line of the access log; takes the request's id, which nothing needs any more.
+fn record(session: &Session, ctx: &mut Context, took: Duration) -> Record {
+    let phases = ctx.phases();
+    let (route, call) = match &ctx.stage {
+        Stage::Call(call) => ("call", phases.map(|phases| call_record(call, phases, ctx.arrived))),
+        Stage::Answered { what } => (*what, None),
+        Stage::Sidecar { .. } => ("sidecar", None),
+        Stage::New => ("new", None),
+    };
+    let principal = ctx.principal.as_ref();
+    Record {
+        at_ms: clock::now_ms().saturating_sub(i64::try_from(took.as_millis()).unwrap_or(i64::MAX)),
+        client: session.client_addr().and_then(|address| Some(address.as_inet()?.ip())),
+        route,
+        surface: ctx.surface.as_str(),
+        status: status(ctx),
+        reason: ctx.reason,
+        account: principal.map(|(principal, _)| Arc::clone(&principal.account_id)),
+        key_id: principal.map(|(principal, _)| Arc::clone(&principal.key_id)),
+        auth_us: principal.map(|(_, at)| micros(at.duration_since(ctx.arrived))),
+        call,
+        total_us: micros(took),
+        request_id: std::mem::take(&mut ctx.request_id),
+    }
+}
+
+fn call_record(call: &Call, phases: Phases, arrived: Instant) -> CallRecord {
+    CallRecord {
+        model: call.model.id.clone(),
+        stream: call.stream,
+        vendor: call.model.vendor.name.clone(),
+        endpoint: call.endpoint_label().to_owned(),
+        attempts: call.upstream.tries,
+        body_bytes: call.body_bytes,
+        outcome: call.billed.map(|(outcome, _)| outcome.as_str()),
+        credits: call.billed.map(|(_, credits)| credits),
+        body_us: micros(phases.body),
+        admit_us: micros(phases.admit),
+        vendor_us: phases.vendor.map(micros),
+        first_byte_us: call.shared.progress().first_byte.map(|at| micros(at.duration_since(arrived))),
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

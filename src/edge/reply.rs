@@ -25,6 +25,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, header};
 use pingora::http::ResponseHeader;
 use pingora::{Error, ErrorType, Result};
+use std::time::Instant;
 
 /// The largest error body of a vendor that is read.
 const ERROR_BODY_MAX: usize = 262_144;
@@ -131,6 +132,7 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     }
     failpoint::pass(Point::VendorAnswered);
     let status = header.status.as_u16();
+    call.vendor_answered = Some(Instant::now());
     upstream::count_attempt(call, status);
     if matches!(status, 429 | 500..=599) && call.may_retry() {
         return Error::e_explain(ErrorType::HTTPStatus(status), "the vendor's status")
@@ -176,6 +178,9 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     if let Some(mut keyed) = call.shared.take_keyed() {
         keyed.set_headers(again(&ours));
         call.shared.set_keyed(Some(keyed));
+    }
+    if let Some(phases) = ctx.phases() {
+        ours.insert_header("server-timing", phases.to_string())?;
     }
     ctx.status = ours.status.as_u16();
     *header = ours;
@@ -495,10 +500,12 @@ fn settle(call: &mut Call, answer: Counted) -> Result<Option<crate::money::Micro
     };
     let estimated = cut.is_some() || usage.is_none() && !refused_free;
     let usage = cut.or(usage).unwrap_or_else(|| Usage::estimated(learned, call.body_bytes, generated_bytes));
-    hold.settle(usage, outcome, estimated, clock::now_ms()).map(Some).map_err(|error| {
+    let credits = hold.settle(usage, outcome, estimated, clock::now_ms()).map_err(|error| {
         log::error!("journal a debit: {error}; the answer is withheld");
         Failure::of(Kind::LedgerUnavailable)
-    })
+    })?;
+    call.billed = Some((outcome, credits));
+    Ok(Some(credits))
 }
 
 /// The vendor refused the reasoning that the translated request carried: whether it is to be asked once more, without.

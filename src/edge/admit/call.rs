@@ -58,6 +58,7 @@ pub async fn prepare(
     plain_body(session)?;
     let limits = EdgeLimits::of(&settings.limits);
     let (body, mut share) = intake::read_body(session, &gateway.bodies, &limits).await?;
+    let body_read = Instant::now();
     let outline = request::read(surface, &body)?;
     let Some(model) = settings.catalog.find(&outline.model) else {
         return Err(Failure::model_not_found(&outline.model));
@@ -121,7 +122,10 @@ pub async fn prepare(
         shared,
         again,
         failure: None,
+        body_read,
         admitted: Instant::now(),
+        vendor_answered: None,
+        billed: None,
         in_flight: asked.in_flight,
     })))
 }

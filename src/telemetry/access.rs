@@ -1,0 +1,310 @@
+//! The access log: one line of JSON for each request, whatever became of it.
+//!
+//! A request's end only puts a record into a bounded queue; a thread of its own writes. A disk or a reader that is too
+//! slow costs lines, which are counted, and never a request's time. Must not hold a body, a header, a query or a secret:
+//! every text in a record is made here, by the config, or by this gateway's own ids.
+
+use super::METRICS;
+use crate::clock;
+use crate::money::Micro;
+use serde::Serialize;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+
+/// Bytes that are written at one time. More than one line, so that a busy log costs few writes.
+const BATCH_BYTES: usize = 65_536;
+/// The mode of a new file: who asked for what is not everyone's to read.
+const FILE_MODE: u32 = 0o640;
+
+/// Where the lines go.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Destination {
+    #[default]
+    Off,
+    Stdout,
+    /// Appended to; opened anew on SIGHUP, for whoever rotates it.
+    File(PathBuf),
+}
+
+/// What one request came to. Times are in microseconds; what did not happen is left out.
+#[derive(Debug, Serialize)]
+pub struct Record {
+    /// When it arrived: RFC 3339, UTC.
+    #[serde(rename = "at", serialize_with = "rfc3339")]
+    pub at_ms: i64,
+    pub request_id: String,
+    /// The peer's address, as this process sees it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client: Option<IpAddr>,
+    /// `call`, `sidecar`, or what was answered here: a closed set.
+    pub route: &'static str,
+    pub surface: &'static str,
+    pub status: u16,
+    /// Why it was refused or failed: a closed set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "text")]
+    pub account: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "text")]
+    pub key_id: Option<Arc<str>>,
+    #[serde(flatten)]
+    pub call: Option<CallRecord>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auth_us: Option<u64>,
+    pub total_us: u64,
+}
+
+/// Of a request that went to a vendor.
+#[derive(Debug, Serialize)]
+pub struct CallRecord {
+    pub model: String,
+    pub stream: bool,
+    pub vendor: String,
+    pub endpoint: String,
+    pub attempts: usize,
+    /// Of the client's body.
+    pub body_bytes: u64,
+    /// How it is billed; left out where it is free.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "credits")]
+    pub credits: Option<Micro>,
+    /// Waiting for the client's body.
+    pub body_us: u64,
+    /// From the body to the vendor: translation, quote, hold.
+    pub admit_us: u64,
+    /// From there to the vendor's header.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vendor_us: Option<u64>,
+    /// From the request's header to the answer's first byte.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_byte_us: Option<u64>,
+}
+
+fn text<S: serde::Serializer>(text: &Option<Arc<str>>, serializer: S) -> Result<S::Ok, S::Error> {
+    text.as_deref().serialize(serializer)
+}
+
+fn rfc3339<S: serde::Serializer>(at_ms: &i64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&clock::rfc3339(*at_ms))
+}
+
+fn credits<S: serde::Serializer>(credits: &Option<Micro>, serializer: S) -> Result<S::Ok, S::Error> {
+    credits.map(|credits| credits.to_string()).serialize(serializer)
+}
+
+/// The door to the writer. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct AccessLog(Option<SyncSender<Told>>);
+
+enum Told {
+    Line(Box<Record>),
+    /// The file was moved away.
+    Reopen,
+    /// All before this is to be written; whoever waits is told.
+    Flush(SyncSender<()>),
+}
+
+impl AccessLog {
+    /// Starts the writer. `lines`: how many may wait for it.
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub fn start(destination: &Destination, lines: u64) -> io::Result<Self> {
+        let out = match destination {
+            Destination::Off => return Ok(Self::default()),
+            Destination::Stdout => Out::Stdout(io::stdout()),
+            Destination::File(path) => Out::File(path.clone(), open(path)?),
+        };
+        let (sender, receiver) = sync_channel(usize::try_from(lines).unwrap_or(usize::MAX));
+        std::thread::Builder::new().name("access-log".into()).spawn(move || Writer::new(out).run(&receiver))?;
+        Ok(Self(Some(sender)))
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Never waits: a record for which there is no room is dropped, and counted.
+    pub fn write(&self, record: Record) {
+        let Some(sender) = &self.0 else { return };
+        match sender.try_send(Told::Line(Box::new(record))) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => METRICS.access_log_dropped("full"),
+            Err(TrySendError::Disconnected(_)) => METRICS.access_log_dropped("failed"),
+        }
+    }
+
+    /// Goes on in a new file, where the old one was moved away.
+    pub fn reopen(&self) {
+        if let Some(sender) = &self.0 {
+            // Where the queue is full, the writer is stuck, and rotating would not help it.
+            let _ = sender.try_send(Told::Reopen);
+        }
+    }
+
+    /// Waits until what was told before is written, at most this long.
+    pub fn flush(&self, patience: Duration) {
+        let Some(sender) = &self.0 else { return };
+        let (done, is_done) = sync_channel(1);
+        if sender.try_send(Told::Flush(done)).is_ok() {
+            let _ = is_done.recv_timeout(patience);
+        }
+    }
+}
+
+enum Out {
+    Stdout(io::Stdout),
+    File(PathBuf, File),
+}
+
+struct Writer {
+    out: Out,
+    batch: Vec<u8>,
+    lines: u64,
+    /// The last write failed: told once, not once a batch.
+    is_failing: bool,
+}
+
+impl Writer {
+    fn new(out: Out) -> Self {
+        Self { out, batch: Vec::with_capacity(BATCH_BYTES), lines: 0, is_failing: false }
+    }
+
+    /// Until nobody can tell it anything any more.
+    fn run(mut self, told: &Receiver<Told>) {
+        while let Ok(first) = told.recv() {
+            self.take(first);
+            while let Ok(more) = told.try_recv() {
+                self.take(more);
+            }
+            self.send();
+        }
+    }
+
+    fn take(&mut self, told: Told) {
+        match told {
+            Told::Line(record) => {
+                if serde_json::to_writer(&mut self.batch, &record).is_ok() {
+                    self.batch.push(b'\n');
+                    self.lines += 1;
+                }
+                if self.batch.len() >= BATCH_BYTES {
+                    self.send();
+                }
+            }
+            Told::Reopen => {
+                self.send();
+                if let Out::File(path, file) = &mut self.out {
+                    match open(path) {
+                        Ok(new) => *file = new,
+                        Err(error) => log::error!("open the access log {} anew: {error}", path.display()),
+                    }
+                }
+            }
+            Told::Flush(done) => {
+                self.send();
+                let _ = done.try_send(());
+            }
+        }
+    }
+
+    /// Whole lines in one write, so that two processes may append to one file.
+    fn send(&mut self) {
+        if self.batch.is_empty() {
+            return;
+        }
+        let written = match &mut self.out {
+            Out::Stdout(out) => out.write_all(&self.batch).and_then(|()| out.flush()),
+            Out::File(_, file) => file.write_all(&self.batch),
+        };
+        if let Err(error) = &written {
+            (0..self.lines).for_each(|_| METRICS.access_log_dropped("failed"));
+            if !self.is_failing {
+                log::error!("write the access log: {error}; lines are dropped until that works again");
+            }
+        }
+        self.is_failing = written.is_err();
+        self.batch.clear();
+        self.lines = 0;
+    }
+}
+
+fn open(path: &PathBuf) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::sync_channel;
+
+    fn record(request_id: &str) -> Record {
+        Record {
+            at_ms: 1_750_000_000_000,
+            request_id: request_id.into(),
+            client: Some([127, 0, 0, 1].into()),
+            route: "rejected",
+            surface: "chat",
+            status: 401,
+            reason: Some("bad_key"),
+            account: None,
+            key_id: None,
+            call: None,
+            auth_us: None,
+            total_us: 17,
+        }
+    }
+
+    fn lines(path: &std::path::Path) -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(path).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn what_did_not_happen_is_left_out() {
+        let line = serde_json::to_value(record("req_1")).unwrap();
+        let expected = serde_json::json!({
+            "at": "2025-06-15T15:06:40.000Z", "request_id": "req_1", "client": "127.0.0.1", "route": "rejected",
+            "surface": "chat", "status": 401, "reason": "bad_key", "total_us": 17
+        });
+        assert_eq!(line, expected);
+    }
+
+    #[test]
+    fn a_file_that_was_moved_away_is_begun_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, moved) = (dir.path().join("access.log"), dir.path().join("access.log.1"));
+        let log = AccessLog::start(&Destination::File(path.clone()), 16).unwrap();
+        log.write(record("req_1"));
+        log.flush(Duration::from_secs(10));
+        std::fs::rename(&path, &moved).unwrap();
+        log.write(record("req_2"));
+        log.reopen();
+        log.write(record("req_3"));
+        log.flush(Duration::from_secs(10));
+        let ids =
+            |path| lines(path).iter().map(|line| line["request_id"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+        assert_eq!(ids(&moved), ["req_1", "req_2"]);
+        assert_eq!(ids(&path), ["req_3"]);
+    }
+
+    #[test]
+    fn past_its_limit_a_line_is_dropped_and_counted_and_nobody_waits() {
+        let (sender, receiver) = sync_channel(2);
+        let log = AccessLog(Some(sender));
+        let before = METRICS.access_log_lines_dropped("full");
+        for id in ["req_1", "req_2", "req_3"] {
+            log.write(record(id));
+        }
+        assert_eq!(METRICS.access_log_lines_dropped("full") - before, 1);
+        drop(log);
+        assert_eq!(receiver.iter().count(), 2);
+    }
+}
