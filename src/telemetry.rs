@@ -4,6 +4,8 @@
 //! secrets, bodies or prompts.
 
 pub mod access;
+#[cfg(test)]
+mod tests;
 
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
