@@ -64,7 +64,11 @@ enum Command {
     /// Check the config file and name every fault in it.
     Check,
     /// Print the JSON Schema of the config file.
-    Schema,
+    Schema {
+        /// As a page in Markdown, key by key.
+        #[arg(long)]
+        reference: bool,
+    },
     /// Accounts.
     #[command(subcommand)]
     Account(AccountCommand),
@@ -109,7 +113,8 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Sidecar => app::sidecar(&file, config::load(&file)?)?,
         Command::Simulate { listen, fault } => simulate(&listen, fault.as_deref())?,
         Command::Check => check(&file, json)?,
-        Command::Schema => writeln!(std::io::stdout(), "{:#}", config::schema())?,
+        Command::Schema { reference: true } => write!(std::io::stdout(), "{}", config::reference())?,
+        Command::Schema { reference: false } => writeln!(std::io::stdout(), "{:#}", config::schema())?,
         Command::Account(command) => {
             with_store(&config::load(&file)?, json, |context| account::run_account(command, context))?
         }

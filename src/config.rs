@@ -7,6 +7,7 @@ mod capabilities;
 mod price;
 pub mod raw;
 mod read;
+mod reference;
 
 use crate::catalog::{Catalog, Endpoint, Model, Price, Secret, Vendor};
 use crate::money::Micro;
@@ -118,6 +119,11 @@ pub fn load(file: &Path) -> Result<Settings, Faults> {
 /// The JSON Schema of the config file.
 pub fn schema() -> serde_json::Value {
     read::schema()
+}
+
+/// The same as a page to read.
+pub fn reference() -> String {
+    reference::markdown(&schema())
 }
 
 /// Reads `text`; `env` gives an environment variable's value.

@@ -1,0 +1,153 @@
+//! The config file's schema as a page to read: `model-gateway schema --reference`, kept in `docs/config.md`.
+//!
+//! Knows the part of JSON Schema that schemars writes for `raw.rs`. Must not say anything that the schema does not.
+
+use super::raw::Limits;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::fmt::Write;
+
+const HEAD: &str = "# The config file, key by key
+
+Made from the program's own schema by `model-gateway schema --reference`; a test keeps it true. `conf/gateway.yaml` shows
+every key in its place. Unknown keys are faults; `model-gateway check` names all faults of a file at once.
+`${NAME}` stands for an environment variable, `${NAME:-default}` for one that may be missing.
+";
+
+/// The whole page, in Markdown.
+pub fn markdown(schema: &Value) -> String {
+    let mut page = Page { root: schema, text: HEAD.to_owned(), bounds: HashMap::new() };
+    for (key, _, least, most) in Limits::default().bounds() {
+        page.bounds.insert(key, (least, most));
+    }
+    page.section("", schema);
+    page.text
+}
+
+struct Page<'a> {
+    root: &'a Value,
+    text: String,
+    /// What a limit may be.
+    bounds: HashMap<&'static str, (u64, u64)>,
+}
+
+impl<'a> Page<'a> {
+    /// A table of an object's keys, and then the objects in it.
+    fn section(&mut self, path: &str, object: &'a Value) {
+        let title = if path.is_empty() { "The top".to_owned() } else { format!("`{path}`") };
+        let description = if path.is_empty() { "" } else { object["description"].as_str().unwrap_or_default() };
+        self.line(&format!("\n## {title}\n"));
+        if !description.is_empty() {
+            self.line(&format!("{}\n", one_line(description)));
+        }
+        self.line("| key | what it may be | default | |");
+        self.line("|---|---|---|---|");
+        let mut inner = Vec::new();
+        for (key, property) in object["properties"].as_object().into_iter().flatten() {
+            let (schema, suffix) = self.resolve(property);
+            if schema["properties"].is_object() {
+                let prefix = if path.is_empty() { String::new() } else { format!("{path}.") };
+                inner.push((format!("{prefix}{key}{suffix}"), schema));
+            }
+            let required = object["required"].as_array().is_some_and(|keys| keys.iter().any(|name| name == key));
+            self.row(path, key, property, (schema, suffix), required);
+        }
+        for (path, schema) in inner {
+            self.section(&path, schema);
+        }
+    }
+
+    fn row(&mut self, path: &str, key: &str, property: &Value, (schema, suffix): (&Value, &str), required: bool) {
+        let mut kind = if schema["properties"].is_object() { "see below".to_owned() } else { self.kind(schema) };
+        if suffix == "[]" {
+            kind = format!("a list; each: {kind}");
+        } else if suffix == ".NAME" {
+            kind = format!("by name; each: {kind}");
+        }
+        if let Some((least, most)) = self.bounds.get(key).filter(|_| path == "limits") {
+            kind = format!("{least} to {most}");
+        }
+        let default = match &property["default"] {
+            _ if required => "must be given".to_owned(),
+            Value::Null => String::new(),
+            Value::Object(_) => "see below".to_owned(),
+            default => format!("`{default}`"),
+        };
+        let own = property["description"].as_str();
+        let description = own.or_else(|| schema["description"].as_str()).unwrap_or_default();
+        self.line(&format!("| `{key}` | {} | {default} | {} |", cell(&kind), cell(&one_line(description))));
+    }
+
+    /// What a key's value is, behind references, options, lists and maps; and how its path goes on.
+    fn resolve(&self, schema: &'a Value) -> (&'a Value, &'static str) {
+        if let Some(name) = schema["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/")) {
+            return self.resolve(&self.root["$defs"][name]);
+        }
+        if let Some(first) = schema["anyOf"].as_array().and_then(|choices| choices.first()) {
+            return self.resolve(first);
+        }
+        if schema["items"].is_object() {
+            return (self.resolve(&schema["items"]).0, "[]");
+        }
+        if schema["additionalProperties"].is_object() {
+            return (self.resolve(&schema["additionalProperties"]).0, ".NAME");
+        }
+        (schema, "")
+    }
+
+    fn kind(&self, schema: &Value) -> String {
+        let values = |values: &[Value]| values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ");
+        if let Some(choices) = schema["enum"].as_array() {
+            return values(choices);
+        }
+        if let Some(choices) = schema["oneOf"].as_array() {
+            return values(&choices.iter().map(|choice| choice["const"].clone()).collect::<Vec<_>>());
+        }
+        match &schema["type"] {
+            Value::String(kind) => kind.clone(),
+            Value::Array(kinds) => {
+                let kinds = kinds.iter().filter_map(Value::as_str).filter(|kind| *kind != "null");
+                kinds.collect::<Vec<_>>().join(" or ")
+            }
+            _ => String::new(),
+        }
+    }
+
+    fn line(&mut self, line: &str) {
+        // Writing to a string does not fail.
+        let _ = writeln!(self.text, "{line}");
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Within a table a bar would end the cell.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_page_in_the_docs_is_the_schema() {
+        let page = super::markdown(&crate::config::schema());
+        let kept = include_str!("../../docs/config.md");
+        assert!(page == kept, "docs/config.md is old: model-gateway schema --reference > docs/config.md");
+    }
+
+    #[test]
+    fn every_key_of_the_shipped_file_is_on_the_page() {
+        let page = super::markdown(&crate::config::schema());
+        let shipped = include_str!("../../conf/gateway.yaml");
+        let keys = shipped.lines().filter_map(|line| {
+            let (key, _) = line.trim_start().trim_start_matches("- ").split_once(':')?;
+            key.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_').then_some(key)
+        });
+        let named = ["alpha", "beta"];
+        for key in keys.filter(|key| !named.contains(key)) {
+            assert!(page.contains(&format!("| `{key}` |")), "{key} is not in the reference");
+        }
+    }
+}
