@@ -14,7 +14,7 @@ use model_gateway::config;
 use model_gateway::money::{Micro, Parts};
 use model_gateway::protocol::Protocol;
 use model_gateway::store::app::{AccountRow, AppDb};
-use model_gateway::store::ledger::{Detail, Done, Ending, Found, Ledger, Outcome};
+use model_gateway::store::ledger::{Change, ChangeKind, Detail, Done, Ending, Found, Ledger, Outcome};
 use model_gateway::store::redis::{
     Address, End, Ended, Event, PARTITIONS, Post, Posted, Reserve, Reserved, SharedStore, partition,
 };
@@ -366,6 +366,11 @@ async fn a_grant_counts_once_whether_seeded_or_posted() {
     feed.all().await.unwrap();
     assert_eq!(world.drift(&world.store).await, 0, "told");
     assert_eq!(world.store.account(ACCOUNT).await.unwrap().unwrap().credited, credits(105));
+    let (kind, amount) = (ChangeKind::TopUp, credits(2));
+    let bought = Change { kind, reference: "bought", account: ACCOUNT, amount, actor: None, at_ms: now_ms() };
+    assert!(world.billing.change(&bought).unwrap().is_new);
+    feed.all().await.unwrap();
+    assert_eq!(world.store.account(ACCOUNT).await.unwrap().unwrap().credited, credits(107));
     drop(feed);
     // Died before it could remember how far it was: told again, the one it was seeded with and the one that was posted.
     world.ledger().set_pushed(0).unwrap();

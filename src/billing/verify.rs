@@ -121,9 +121,7 @@ impl Audit<'_> {
         let sums = self.sums.entry(entry.account.clone()).or_default();
         sums.paid += i128::from(entry.d_paid.get());
         sums.trial += i128::from(entry.d_trial.get());
-        if matches!(entry.kind.as_str(), "grant" | "topup" | "adjust") {
-            sums.credited += i128::from(entry.change().or_zero().get());
-        }
+        sums.credited += i128::from(entry.credited().get());
         let Sums { paid, trial, .. } = *sums;
         if (paid, trial) != (entry.bal_paid.get().into(), entry.bal_trial.get().into()) {
             self.find("running balance", entry.seq, format!("says {} and {}", entry.bal_paid, entry.bal_trial));

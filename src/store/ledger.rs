@@ -184,6 +184,12 @@ impl Entry {
         self.d_paid.plus(self.d_trial)
     }
 
+    /// What counts as credit beside the trial: with any of it, an account that runs dry is not told that its trial is over.
+    pub fn credited(&self) -> Micro {
+        let is_credit = matches!(self.kind.as_str(), "grant" | "topup" | "adjust");
+        if is_credit { self.change().or_zero() } else { Micro::ZERO }
+    }
+
     /// The end of a request.
     pub fn is_ending(&self) -> bool {
         matches!(self.kind.as_str(), "debit" | "void")

@@ -5,7 +5,7 @@
 
 use super::Feed;
 use crate::clock;
-use crate::money::{Micro, Parts};
+use crate::money::Parts;
 use crate::store::StoreError;
 use crate::store::app::change::KeyChange;
 use crate::store::ledger::{Claim, Entry};
@@ -50,12 +50,11 @@ impl Feed {
             "adjust" => adjustment(&entry.account, &entry.reference),
             _ => format!("entry:{}", entry.seq),
         };
-        let is_credit = matches!(entry.kind.as_str(), "grant" | "adjust");
         let post = Post {
             operation: &operation,
             account: &entry.account,
             change: Parts { paid: entry.d_paid, trial: entry.d_trial },
-            credited: if is_credit { entry.change().or_zero() } else { Micro::ZERO },
+            credited: entry.credited(),
             only_free: false,
             seq: entry.seq,
         };
