@@ -18,6 +18,8 @@ mod admission;
 mod bodies;
 #[path = "gateway/books.rs"]
 mod books;
+#[path = "gateway/chaos.rs"]
+mod chaos;
 #[path = "gateway/client.rs"]
 mod client;
 #[path = "gateway/clients.rs"]
