@@ -28,6 +28,8 @@ mod clients;
 mod config_file;
 #[path = "gateway/crash.rs"]
 mod crash;
+#[path = "gateway/dead_edges.rs"]
+mod dead_edges;
 #[path = "gateway/disconnect.rs"]
 mod disconnect;
 #[path = "gateway/disk.rs"]
@@ -57,6 +59,8 @@ mod prices;
 mod server;
 #[path = "gateway/shared.rs"]
 mod shared;
+#[path = "gateway/shared_kills.rs"]
+mod shared_kills;
 #[path = "gateway/shutdown.rs"]
 mod shutdown;
 #[path = "gateway/surface.rs"]

@@ -20,7 +20,7 @@ const CLIENTS: usize = 8;
 /// How long a killed process stays away, at most.
 const AWAY_MOST_MS: u64 = 250;
 /// How long after the last kill everything may take to be in the ledger.
-const QUIET_WITHIN: Duration = Duration::from_secs(60);
+const QUIET_WITHIN: Duration = Duration::from_secs(120);
 
 /// Repeatable from one run to the next.
 struct Dice(u64);
@@ -61,9 +61,8 @@ impl Fleet {
     fn comes_back(&mut self, victim: Victim, kills: &mut Kills) {
         match victim {
             Victim::Redis => self.redis.start_again(),
-            Victim::Sidecar => {
-                self.sidecar.start_gateway();
-            }
+            // It is ready once it has given back what the store may have lost, and may die on the way there.
+            Victim::Sidecar => self.sidecar.begin_gateway(None),
             Victim::Edge(index) => kills.restarts.push(self.edges[index].start_gateway()),
         }
         *kills.of.entry(victim).or_default() += 1;
@@ -75,10 +74,18 @@ impl Fleet {
         let began = Instant::now();
         while began.elapsed() < time {
             std::thread::sleep(Duration::from_millis(150 + dice.below(450)));
+            // Where the store died while it began.
+            if self.sidecar.has_ended() {
+                self.sidecar.begin_gateway(None);
+            }
             let first = dice.below(4);
             let mut victims = vec![VICTIMS[first as usize]];
             if dice.below(3) == 0 {
                 victims.push(VICTIMS[((first + 1 + dice.below(3)) % 4) as usize]);
+            }
+            // One that is killed again and again before it is ready would never be.
+            if !self.sidecar.is_ready() {
+                victims.retain(|victim| *victim != Victim::Sidecar);
             }
             victims.iter().for_each(|victim| self.dies(*victim));
             std::thread::sleep(Duration::from_millis(dice.below(AWAY_MOST_MS)));
@@ -86,7 +93,10 @@ impl Fleet {
             victims.sort();
             victims.iter().for_each(|victim| self.comes_back(*victim, &mut kills));
         }
-        std::thread::sleep(Duration::from_millis(300));
+        if self.sidecar.has_ended() {
+            self.sidecar.begin_gateway(None);
+        }
+        wait_for("the sidecar to be ready", QUIET_WITHIN, || self.sidecar.is_ready().then_some(()));
         kills
     }
 
