@@ -90,7 +90,11 @@ fn client(edge: u16, key: &str, surface: Surface, habit: Habit, stop: &AtomicBoo
                 kept = kept_alive.then_some(connection);
             }
             (false, false) if answer.status == 200 => drop(log.cut.insert(id)),
-            (false, _) => log.odd.push(format!("{} {}", answer.status, answer.text())),
+            (false, _) => {
+                log.odd.push(format!("{} {}", answer.status, answer.text()));
+                // Whoever is refused does not ask again at once.
+                std::thread::sleep(Duration::from_millis(20));
+            }
         }
     }
     log
