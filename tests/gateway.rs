@@ -52,6 +52,8 @@ mod money;
 mod overrun;
 #[path = "gateway/own.rs"]
 mod own;
+#[path = "gateway/partition.rs"]
+mod partition;
 #[path = "gateway/prices.rs"]
 mod prices;
 #[allow(dead_code, reason = "shared with the tests of the scripts")]
@@ -63,6 +65,8 @@ mod shared;
 mod shared_kills;
 #[path = "gateway/shutdown.rs"]
 mod shutdown;
+#[path = "gateway/sidecar_away.rs"]
+mod sidecar_away;
 #[path = "gateway/surface.rs"]
 mod surface;
 #[path = "gateway/timing.rs"]

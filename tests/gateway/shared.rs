@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// How long a new request may be kept waiting for a store that is gone.
-const REFUSED_WITHIN: Duration = Duration::from_millis(600);
+pub const REFUSED_WITHIN: Duration = Duration::from_millis(600);
 const REVOKED_WITHIN: Duration = Duration::from_secs(1);
 const KILLS: u64 = 5;
 
@@ -32,11 +32,20 @@ impl Fleet {
     /// Whose edges are not all as shipped.
     pub fn with(edge_plan: impl Fn(Plan) -> Plan) -> Self {
         let redis = Server::start_on(free_port(), &[]);
-        let store = format!("store: {{kind: redis, url: \"redis://127.0.0.1:{}\"}}", redis.port);
-        let plan = |role| Plan::default().role(role).edit("store: {kind: embedded}", &store);
-        let sidecar = plan("sidecar").start();
-        let edge = || edge_plan(plan("edge").sidecar(sidecar.sidecar).endpoints(&[sidecar.vendor.port])).start();
-        let edges = vec![edge(), edge()];
+        let way = format!("127.0.0.1:{}", redis.port);
+        Self::through(redis, &way, [&way, &way], edge_plan)
+    }
+
+    /// Whose processes reach the store on ways of their own: the sidecar, and each edge.
+    pub fn through(redis: Server, sidecar: &str, edges: [&str; 2], edge_plan: impl Fn(Plan) -> Plan) -> Self {
+        let plan = |role, way: &str| {
+            let store = format!("store: {{kind: redis, url: \"redis://{way}\"}}");
+            Plan::default().role(role).edit("store: {kind: embedded}", &store)
+        };
+        let sidecar = plan("sidecar", sidecar).start();
+        let edge =
+            |way| edge_plan(plan("edge", way).sidecar(sidecar.sidecar).endpoints(&[sidecar.vendor.port])).start();
+        let edges = edges.map(edge).into();
         Self { redis, sidecar, edges }
     }
 
