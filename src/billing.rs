@@ -8,13 +8,13 @@
 mod backup;
 mod beside;
 pub mod correct;
-mod courier;
+pub mod courier;
 pub mod feeder;
 mod guest;
 mod hold;
 pub mod holds;
 pub mod journal;
-mod owner;
+pub mod owner;
 pub mod pricing;
 pub mod rules;
 mod settler;

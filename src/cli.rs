@@ -4,6 +4,7 @@
 //! stderr. Must not do the work itself.
 
 mod account;
+mod edge;
 mod ledger;
 
 use crate::account::Accounts;
@@ -12,6 +13,7 @@ use crate::config::{self, Settings};
 use crate::{app, clock, failpoint, simulator, telemetry};
 use account::{AccountCommand, KeyCommand};
 use clap::{Parser, Subcommand};
+use edge::EdgeCommand;
 use ledger::LedgerCommand;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -27,6 +29,9 @@ struct Arguments {
     /// Print one JSON document on stdout.
     #[arg(long, global = true)]
     json: bool,
+    /// Kill this process at a named point, for tests.
+    #[arg(long, global = true, env = "GW_FAIL", hide = true, value_name = "NAME[:N]")]
+    fail: Option<failpoint::Plan>,
     #[command(subcommand)]
     command: Command,
 }
@@ -38,18 +43,15 @@ enum Command {
         /// Take over from the gateway that runs, when that gets SIGQUIT: no connection is refused, no stream cut.
         #[arg(long)]
         upgrade: bool,
-        /// Kill this process at a named point, for tests.
-        #[arg(long, env = "GW_FAIL", hide = true, value_name = "NAME[:N]")]
-        fail: Option<failpoint::Plan>,
     },
     /// Run one of many edges that share a store (`store: {kind: redis}`).
+    #[command(args_conflicts_with_subcommands = true)]
     Edge {
+        #[command(subcommand)]
+        command: Option<EdgeCommand>,
         /// As of `run`.
         #[arg(long)]
         upgrade: bool,
-        /// Kill this process at a named point, for tests.
-        #[arg(long, env = "GW_FAIL", hide = true, value_name = "NAME[:N]")]
-        fail: Option<failpoint::Plan>,
     },
     /// Run the ledger, the dashboard and what edges ask of them, beside a shared store (`store.kind: redis`).
     Sidecar,
@@ -100,14 +102,14 @@ pub fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let Arguments { config: file, json, command } = arguments;
+    let Arguments { config: file, json, fail, command } = arguments;
+    fail.iter().for_each(failpoint::arm);
     match command {
-        Command::Run { upgrade, fail } => {
-            fail.iter().for_each(failpoint::arm);
+        Command::Run { upgrade } => {
             app::run(&file, config::load(&file)?, app::Start::of(upgrade))?;
         }
-        Command::Edge { upgrade, fail } => {
-            fail.iter().for_each(failpoint::arm);
+        Command::Edge { command: Some(command), .. } => return edge::run(&command, &config::load(&file)?, json),
+        Command::Edge { command: None, upgrade } => {
             app::run_edge(&file, config::load(&file)?, app::Start::of(upgrade))?;
         }
         Command::Sidecar => app::sidecar(&file, config::load(&file)?)?,

@@ -256,6 +256,66 @@ async fn what_is_lost_while_it_is_restored_is_restored_again() {
     assert_eq!(world.drift(&world.store).await, 0);
 }
 
+/// As an edge tells of it that was away for longer than the store remembers.
+async fn end_late(world: &World, request: &str) -> Ended {
+    let (paid, none) = (world.cost, Micro::ZERO);
+    let (request_id, account, detail) = (request.to_owned(), ACCOUNT.to_owned(), world.detail.clone());
+    let at_ms = now_ms() - 7 * 3_600_000;
+    let ending = Ending { request_id, account, at_ms, paid, trial: none, writeoff: none, detail };
+    let ending = serde_json::to_string(&ending).unwrap();
+    let end = End { request_id: request, account: ACCOUNT, cost: world.cost, ending: &ending };
+    world.store.end_late(&end).await.unwrap()
+}
+
+#[tokio::test]
+async fn what_ended_longer_ago_than_the_store_remembers_is_decided_by_the_ledger_and_posted_there_once() {
+    let server = Server::start();
+    let world = World::on(&server).await;
+    let mut feed = world.feed();
+    world.make_known(&mut feed).await;
+    let place = partition(ACCOUNT);
+    let forget = |request: &str| assert_eq!(server.cli(&["del", &format!("gw:{{p{place}}}:r:{request}")]), "1");
+    // One that was debited there, and one that is held there still.
+    world.run("req_known").await;
+    feed.all().await.unwrap();
+    forget("req_known");
+    assert!(matches!(world.reserve("req_open").await, Reserved::Held(_)));
+    for request in ["req_known", "req_open"] {
+        assert!(matches!(end_late(&world, request).await, Ended::Done { .. }));
+        assert!(matches!(end_late(&world, request).await, Ended::Known { .. }), "told once");
+    }
+    assert_eq!(world.store.account(ACCOUNT).await.unwrap().unwrap().held, Parts::ZERO);
+    drop(feed);
+    // Died when the ledger had them, before it posted anything there.
+    let events = world.store.events(place, "0", 10).await.unwrap();
+    let entered: Vec<_> = events
+        .iter()
+        .map(|(_, event)| {
+            let Event::EndedLate { ending, .. } = event else { panic!("{event:?}") };
+            Done::EndedLate(Box::new(serde_json::from_str(ending).unwrap()), None)
+        })
+        .collect();
+    assert_eq!(world.ledger().enter_shared(&entered).unwrap().len(), 2);
+    assert_eq!((world.debits(), world.drift(&world.store).await), (2, -world.cost.get()), "not posted there yet");
+    let mut feed = world.feed();
+    for _ in 0..2 {
+        feed.all().await.unwrap();
+        assert_eq!((world.debits(), world.drift(&world.store).await), (2, 0));
+    }
+    assert_eq!(end_late(&world, "req_open").await, Ended::Applied, "its edge may forget it");
+    // Ended there all the same, by an edge that thinks it is new: what was taken is given back.
+    forget("req_open");
+    assert!(matches!(world.end("req_open").await, Ended::Done { .. }));
+    feed.all().await.unwrap();
+    assert_eq!((world.debits(), world.drift(&world.store).await), (2, 0));
+    // And after a total loss.
+    assert_eq!(server.cli(&["flushall"]), "OK");
+    world.make_known(&mut feed).await;
+    end_late(&world, "req_open").await;
+    feed.all().await.unwrap();
+    assert_eq!((world.debits(), world.drift(&world.store).await), (2, 0));
+}
+
 /// Everything is lost once five requests are in the ledger; their edges report them again.
 async fn total_loss(is_noticed: bool) -> (i64, u64) {
     let server = Server::start();

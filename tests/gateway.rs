@@ -20,6 +20,8 @@ mod admission;
 mod bodies;
 #[path = "gateway/books.rs"]
 mod books;
+#[path = "gateway/chaos.rs"]
+mod chaos;
 #[path = "gateway/client.rs"]
 mod client;
 #[path = "gateway/clients.rs"]
@@ -28,6 +30,8 @@ mod clients;
 mod config_file;
 #[path = "gateway/crash.rs"]
 mod crash;
+#[path = "gateway/dead_edges.rs"]
+mod dead_edges;
 #[path = "gateway/disconnect.rs"]
 mod disconnect;
 #[path = "gateway/disk.rs"]
@@ -50,6 +54,8 @@ mod money;
 mod overrun;
 #[path = "gateway/own.rs"]
 mod own;
+#[path = "gateway/partition.rs"]
+mod partition;
 #[path = "gateway/prices.rs"]
 mod prices;
 #[allow(dead_code, reason = "shared with the tests of the scripts")]
@@ -57,8 +63,12 @@ mod prices;
 mod server;
 #[path = "gateway/shared.rs"]
 mod shared;
+#[path = "gateway/shared_kills.rs"]
+mod shared_kills;
 #[path = "gateway/shutdown.rs"]
 mod shutdown;
+#[path = "gateway/sidecar_away.rs"]
+mod sidecar_away;
 #[path = "gateway/surface.rs"]
 mod surface;
 #[path = "gateway/timing.rs"]

@@ -5,7 +5,7 @@
 //! the ledger is known to have it. Without the store nothing new is admitted, and what runs is finished. Must not know
 //! HTTP.
 
-use super::courier::{self, Courier, Parcel};
+use super::courier::{Courier, Parcel};
 use super::holds::{Refused, Standing};
 use super::journal::{self, Journal, Record, Segment};
 use super::owner::{self, Owner};
@@ -13,6 +13,7 @@ use super::pricing::Quote;
 use super::{Balance, Hold, Opening, Till, TrialState};
 use crate::catalog::{Model, Price};
 use crate::config::Limits;
+use crate::failpoint::{self, Point};
 use crate::money::Parts;
 use crate::store::StoreError;
 use crate::store::ledger::{Account, Ending, Outcome};
@@ -49,9 +50,6 @@ struct Inner {
     /// Until it hands over.
     owner: Mutex<Option<Owner>>,
     handed_over: AtomicBool,
-    /// Dead processes whose journals were read at the start, and their requests that these say were debited.
-    taken_over: Vec<String>,
-    debited_before: Vec<String>,
 }
 
 impl SharedBilling {
@@ -93,14 +91,12 @@ impl SharedBilling {
         owner: Owner,
     ) -> Result<Self, StoreError> {
         let (store, courier_store) = stores;
-        let left = courier::left_behind(data_dir)?;
-        let taken_over = left.iter().map(|found| found.boot().to_owned()).collect();
-        let debited = left.iter().flat_map(|left| &left.endings).filter(|ending| ending.kind() == "debit");
-        let debited_before = debited.map(|ending| ending.request_id.clone()).collect();
         let journal = Arc::new(Journal::begin(data_dir, limits.journal_segment_bytes, limits.journal_reserve_bytes)?);
         let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
-        let capacity = count(limits.open_requests.saturating_add(limits.journal_pending));
-        let courier = Courier::start(courier_store, Arc::clone(&journal), left, models, capacity)?;
+        let most_pending = count(limits.journal_pending);
+        let capacity = count(limits.open_requests).saturating_add(most_pending);
+        let (here, bounds) = (Arc::clone(&journal), (capacity, most_pending));
+        let courier = Courier::start(courier_store, here, data_dir, models, bounds)?;
         Ok(Self(Arc::new(Inner {
             store,
             journal,
@@ -109,12 +105,10 @@ impl SharedBilling {
             open: AtomicI64::new(0),
             most_open: i64::try_from(limits.open_requests).unwrap_or(i64::MAX),
             most_open_per_account: limits.open_requests_per_account,
-            most_pending: count(limits.journal_pending),
+            most_pending,
             lease: Duration::from_secs(limits.total_seconds).saturating_add(LEASE_SPARE),
             owner: Mutex::new(Some(owner)),
             handed_over: AtomicBool::new(false),
-            taken_over,
-            debited_before,
         })))
     }
 
@@ -176,6 +170,7 @@ impl SharedBilling {
         loop {
             let answer = tokio::time::timeout_at(until, store.reserve(asked)).await;
             let answer = answer.map_err(|_| "the shared store does not answer in time".to_owned())?;
+            failpoint::pass(Point::HeldThere);
             match answer.map_err(|error| error.to_string())? {
                 Reserved::Unknown => {}
                 known => return Ok(known),
@@ -248,7 +243,7 @@ impl SharedBilling {
     }
 
     pub(super) fn was_debited(&self, request_id: &str) -> bool {
-        self.0.debited_before.iter().any(|known| known == request_id)
+        self.0.courier.was_debited_before(request_id)
     }
 
     /// Gives this folder up to a successor; among many edges each admits by itself, before and after.
@@ -273,7 +268,7 @@ impl SharedBilling {
     /// Who lives, or died without this process having read its journal.
     pub(super) fn boots_not_known(&self) -> Result<Vec<String>, StoreError> {
         let mut boots = journal::boots(&self.0.data_dir)?;
-        boots.retain(|boot| !self.0.taken_over.contains(boot));
+        boots.retain(|boot| !self.0.courier.has_taken_over(boot));
         Ok(boots)
     }
 

@@ -139,6 +139,9 @@ impl Ending {
     }
 }
 
+/// How the detail of an ending ends that was entered late.
+const LATE: &str = ",\"late\":true}";
+
 /// A line of the ledger as it is stored.
 #[derive(Debug, Clone)]
 pub struct Entry {
@@ -193,6 +196,11 @@ impl Entry {
     /// The end of a request.
     pub fn is_ending(&self) -> bool {
         matches!(self.kind.as_str(), "debit" | "void")
+    }
+
+    /// The end of a request of which the ledger decided by itself what is taken, not the store that edges share.
+    pub fn is_late(&self) -> bool {
+        self.is_ending() && self.detail.ends_with(LATE)
     }
 }
 
@@ -554,6 +562,12 @@ fn post_in(transaction: &Transaction<'_>, post: &Post<'_>) -> rusqlite::Result<b
 /// Enters one ending; false where the request had ended before. The balance is the last word: what it cannot bear
 /// becomes a write-off, whatever the process that settled believed.
 fn end_request(transaction: &Transaction<'_>, ending: &Ending) -> rusqlite::Result<bool> {
+    let detail = serde_json::to_string(&ending.detail)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+    end_request_as(transaction, ending, detail)
+}
+
+fn end_request_as(transaction: &Transaction<'_>, ending: &Ending, detail: String) -> rusqlite::Result<bool> {
     let known = transaction
         .prepare_cached("SELECT 1 FROM entry WHERE ref = ?1 AND kind IN ('debit', 'void')")?
         .exists([&ending.request_id])?;
@@ -562,8 +576,6 @@ fn end_request(transaction: &Transaction<'_>, ending: &Ending) -> rusqlite::Resu
     }
     let (paid, trial) = balances(transaction, &ending.account)?;
     let (take_paid, take_trial) = (ending.paid.min(paid), ending.trial.min(trial));
-    let detail = serde_json::to_string(&ending.detail)
-        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
     let parts = (Micro::ZERO.minus(take_paid), Micro::ZERO.minus(take_trial));
     let entry = Entry::new(ending.kind(), &ending.request_id, &ending.account, ending.at_ms, parts, detail);
     let (bal_paid, bal_trial) = (paid.minus(take_paid), trial.minus(take_trial));

@@ -6,6 +6,7 @@
 //! Read next: `redis/common.lua` (what every script begins with), `redis/reserve.lua`, `redis/end.lua`.
 
 mod feed;
+mod late;
 
 use super::StoreError;
 use crate::money::{Micro, Parts};
@@ -15,6 +16,7 @@ use ::redis::cluster_async::ClusterConnection;
 use ::redis::{Cmd, FromRedisValue, Pipeline, RedisError, RedisFuture, Script, ScriptInvocation, Value};
 pub use feed::{Lineage, RESTORED_AT_ONCE, Restore, SharedKey};
 use futures_core::Stream;
+pub use late::TOLD_MOST;
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -174,6 +176,12 @@ pub enum Event {
         writeoff: Micro,
         ending: String,
     },
+    /// Told too late for the store to decide: the ledger does.
+    EndedLate {
+        request_id: String,
+        account: String,
+        ending: String,
+    },
     Lapsed {
         account: String,
         trial: Micro,
@@ -185,6 +193,7 @@ pub enum Event {
 struct Scripts {
     reserve: Script,
     end: Script,
+    late: Script,
     post: Script,
     seed: Script,
     lapse: Script,
@@ -201,6 +210,7 @@ static SCRIPTS: std::sync::LazyLock<Scripts> = std::sync::LazyLock::new(|| {
     Scripts {
         reserve: script(include_str!("redis/reserve.lua")),
         end: script(include_str!("redis/end.lua")),
+        late: script(include_str!("redis/late.lua")),
         post: script(include_str!("redis/post.lua")),
         seed: script(include_str!("redis/seed.lua")),
         lapse: script(include_str!("redis/lapse.lua")),
@@ -459,8 +469,13 @@ fn event(fields: Vec<(String, String)>) -> Result<Event, StoreError> {
         let found = fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.clone());
         found.ok_or_else(|| StoreError::Unusable(format!("an event of the shared store has no {name}: {fields:?}")))
     };
-    if fields.first().is_some_and(|(name, _)| name == "lapse") {
-        return Ok(Event::Lapsed { account: field("account")?, trial: amount(&field("trial")?)? });
+    match fields.first().map(|(name, _)| name.as_str()) {
+        Some("lapse") => return Ok(Event::Lapsed { account: field("account")?, trial: amount(&field("trial")?)? }),
+        Some("late") => {
+            let (request_id, account, ending) = (field("late")?, field("account")?, field("ending")?);
+            return Ok(Event::EndedLate { request_id, account, ending });
+        }
+        _ => {}
     }
     Ok(Event::Ended {
         request_id: field("request")?,

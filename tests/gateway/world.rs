@@ -249,7 +249,7 @@ impl World {
 
     /// Has a new process take over from the one that runs. Returns the old one, which finishes its work.
     pub fn upgrade(&mut self) -> Child {
-        let successor = self.spawn_gateway(&["run", "--upgrade"], None);
+        let successor = self.spawn_gateway(&[self.role, "--upgrade"], None);
         wait_for("the successor to wait", SOON, || {
             self.log().contains("waiting for the running gateway").then_some(())
         });
@@ -280,6 +280,15 @@ impl World {
     pub fn begin_gateway(&mut self, point: Option<&str>) {
         assert!(self.gateway.is_none(), "one gateway at a time");
         self.gateway = Some(self.spawn_gateway(&[self.role], point));
+    }
+
+    /// The gateway has ended by itself: another one may be started.
+    pub fn has_ended(&mut self) -> bool {
+        let ended = self.gateway.as_mut().is_none_or(|gateway| gateway.try_wait().unwrap().is_some());
+        if ended {
+            self.gateway = None;
+        }
+        ended
     }
 
     /// Waits until the gateway has been killed, by itself.

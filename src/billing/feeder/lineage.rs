@@ -113,7 +113,7 @@ impl Feed {
                 if !which.contains(&partition) {
                     continue;
                 }
-                if !entry.is_ending() {
+                if !entry.is_ending() || entry.is_late() {
                     self.tell_post(&entry).await?;
                 } else if now_ms.saturating_sub(entry.at_ms) < MARKED_FOR_CERTAIN_MS {
                     requests.entry(partition).or_default().push(request(entry));

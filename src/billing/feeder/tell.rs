@@ -5,6 +5,7 @@
 
 use super::Feed;
 use crate::clock;
+use crate::failpoint::{self, Point};
 use crate::money::Parts;
 use crate::store::StoreError;
 use crate::store::app::change::KeyChange;
@@ -23,14 +24,16 @@ const KEYS_AT_ONCE: usize = 64;
 const SWEEPS: usize = 100;
 
 impl Feed {
-    /// Tells of entries that no request caused.
+    /// Tells of entries of which the store does not know yet: those that no request caused, and late ends.
     pub(super) async fn push(&mut self) -> Result<(), StoreError> {
         loop {
             let entries = self.ledger.entries_after(self.pushed, PAGE)?;
             let Some(last) = entries.last() else { return Ok(()) };
             let (last, mut told) = (last.seq, false);
-            for entry in entries.iter().filter(|entry| !entry.is_ending()) {
+            for entry in entries.iter().filter(|entry| !entry.is_ending() || entry.is_late()) {
+                failpoint::pass(Point::PostEntered);
                 self.tell_post(entry).await?;
+                failpoint::pass(Point::PostTold);
                 told = true;
             }
             // Debits alone are only passed over: not worth a sync.
