@@ -7,7 +7,7 @@
 
 use super::courier::{self, Courier, Parcel};
 use super::holds::{Refused, Standing};
-use super::journal::{self, Journal, Record, Segment};
+use super::journal::{Journal, Record, Segment};
 use super::owner::{self, Owner};
 use super::pricing::Quote;
 use super::{Balance, Hold, Opening, Till, TrialState};
@@ -18,6 +18,7 @@ use crate::store::StoreError;
 use crate::store::ledger::{Account, Ending, Outcome};
 use crate::store::redis::{Reserve, Reserved, Shared, SharedStore};
 use crate::store::sqlite;
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -49,9 +50,9 @@ struct Inner {
     /// Until it hands over.
     owner: Mutex<Option<Owner>>,
     handed_over: AtomicBool,
-    /// Dead processes whose journals were read at the start, and their requests that these say were debited.
+    /// Dead processes whose journals were read at the start, and of their requests in these whether they were debited.
     taken_over: Vec<String>,
-    debited_before: Vec<String>,
+    ended_before: HashMap<String, bool>,
 }
 
 impl SharedBilling {
@@ -95,8 +96,8 @@ impl SharedBilling {
         let (store, courier_store) = stores;
         let left = courier::left_behind(data_dir)?;
         let taken_over = left.iter().map(|found| found.boot().to_owned()).collect();
-        let debited = left.iter().flat_map(|left| &left.endings).filter(|ending| ending.kind() == "debit");
-        let debited_before = debited.map(|ending| ending.request_id.clone()).collect();
+        let endings = left.iter().flat_map(|left| &left.endings);
+        let ended_before = endings.map(|ending| (ending.request_id.clone(), ending.kind() == "debit")).collect();
         let journal = Arc::new(Journal::begin(data_dir, limits.journal_segment_bytes, limits.journal_reserve_bytes)?);
         let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
         let capacity = count(limits.open_requests.saturating_add(limits.journal_pending));
@@ -114,7 +115,7 @@ impl SharedBilling {
             owner: Mutex::new(Some(owner)),
             handed_over: AtomicBool::new(false),
             taken_over,
-            debited_before,
+            ended_before,
         })))
     }
 
@@ -247,8 +248,19 @@ impl SharedBilling {
         (&self.0.journal, &self.0.open)
     }
 
-    pub(super) fn was_debited(&self, request_id: &str) -> bool {
-        self.0.debited_before.iter().any(|known| known == request_id)
+    /// Another connection to the same store, for another runtime or other patience.
+    pub fn store(&self, patience: Duration) -> SharedStore {
+        self.0.store.another(patience)
+    }
+
+    /// Dead processes whose journals this one has read.
+    pub fn taken_over(&self) -> &[String] {
+        &self.0.taken_over
+    }
+
+    /// Whether a request of those was debited, where their journals still know of it.
+    pub fn was_debited(&self, request_id: &str) -> Option<bool> {
+        self.0.ended_before.get(request_id).copied()
     }
 
     /// Gives this folder up to a successor; among many edges each admits by itself, before and after.
@@ -268,13 +280,6 @@ impl SharedBilling {
 
     pub(super) fn boot(&self) -> &str {
         self.0.journal.boot()
-    }
-
-    /// Who lives, or died without this process having read its journal.
-    pub(super) fn boots_not_known(&self) -> Result<Vec<String>, StoreError> {
-        let mut boots = journal::boots(&self.0.data_dir)?;
-        boots.retain(|boot| !self.0.taken_over.contains(boot));
-        Ok(boots)
     }
 
     pub(super) fn observe(&self, now_ms: i64) {

@@ -18,6 +18,8 @@ pub async fn end(session: &mut Session, ctx: &mut Context) {
     if let Some(call) = ctx.call() {
         intake::restore(session, &call.shared).await;
         resolve(call);
+        // A process that drains waits for this request, and with it for what becomes of its key.
+        call.shared.decided().await;
     }
     record(ctx);
 }

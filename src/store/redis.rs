@@ -5,6 +5,7 @@
 //! events. Scripts read the server's clock, so the edges' clocks do not matter. Must not know HTTP or prices.
 //! Read next: `redis/common.lua` (what every script begins with), `redis/reserve.lua`, `redis/end.lua`.
 
+mod asked;
 mod feed;
 
 use super::StoreError;
@@ -13,6 +14,7 @@ use ::redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
 use ::redis::cluster::ClusterClient;
 use ::redis::cluster_async::ClusterConnection;
 use ::redis::{Cmd, FromRedisValue, Pipeline, RedisError, RedisFuture, Script, ScriptInvocation, Value};
+pub use asked::{Entry, SharedRoom};
 pub use feed::{Lineage, RESTORED_AT_ONCE, Restore, SharedKey};
 use futures_core::Stream;
 use std::collections::HashMap;
@@ -194,10 +196,15 @@ struct Scripts {
     restore: Script,
     status: Script,
     key: Script,
+    ask: Script,
+    keep: Script,
+    free: Script,
+    tidy: Script,
 }
 
 static SCRIPTS: std::sync::LazyLock<Scripts> = std::sync::LazyLock::new(|| {
     let script = |text: &str| Script::new(&format!("{}{text}", include_str!("redis/common.lua")));
+    let of_answers = |text: &str| script(&format!("{}{text}", include_str!("redis/answers.lua")));
     Scripts {
         reserve: script(include_str!("redis/reserve.lua")),
         end: script(include_str!("redis/end.lua")),
@@ -210,6 +217,10 @@ static SCRIPTS: std::sync::LazyLock<Scripts> = std::sync::LazyLock::new(|| {
         restore: script(include_str!("redis/restore.lua")),
         status: script(include_str!("redis/status.lua")),
         key: script(include_str!("redis/key.lua")),
+        ask: script(include_str!("redis/ask.lua")),
+        keep: of_answers(include_str!("redis/keep.lua")),
+        free: script(include_str!("redis/free.lua")),
+        tidy: of_answers(include_str!("redis/tidy.lua")),
     }
 });
 
@@ -226,6 +237,11 @@ impl SharedStore {
     /// Connects at the first use. An answer that takes longer than `patience` is a failure.
     pub fn new(address: Address, patience: Duration) -> Self {
         Self(Arc::new(Inner { address, patience, connection: OnceCell::new(), scripts: &SCRIPTS }))
+    }
+
+    /// Another connection to the same store.
+    pub fn another(&self, patience: Duration) -> Self {
+        Self::new(self.0.address.clone(), patience)
     }
 
     /// Connects at once.
@@ -425,6 +441,16 @@ impl SharedStore {
         let mut connection = self.connection().await?;
         let words = call.invoke_async(&mut connection).await.map_err(|source| StoreError::redis(operation, source))?;
         Ok(Answer { operation, words })
+    }
+
+    /// As `call`, for an answer that need not be text.
+    async fn call_bytes(
+        &self,
+        operation: &'static str,
+        call: &ScriptInvocation<'_>,
+    ) -> Result<Vec<Vec<u8>>, StoreError> {
+        let mut connection = self.connection().await?;
+        call.invoke_async(&mut connection).await.map_err(|source| StoreError::redis(operation, source))
     }
 
     async fn ask<T: FromRedisValue>(&self, operation: &'static str, command: &Cmd) -> Result<T, StoreError> {
