@@ -36,6 +36,8 @@ mod failover;
 mod failure;
 #[path = "gateway/idempotency.rs"]
 mod idempotency;
+#[path = "gateway/keys_of_edges.rs"]
+mod keys_of_edges;
 #[path = "gateway/kills.rs"]
 mod kills;
 #[path = "gateway/leaving.rs"]
