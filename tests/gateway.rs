@@ -52,6 +52,8 @@ mod overrun;
 mod own;
 #[path = "gateway/prices.rs"]
 mod prices;
+#[path = "gateway/revocation.rs"]
+mod revocation;
 #[allow(dead_code, reason = "shared with the tests of the scripts")]
 #[path = "stores/server.rs"]
 mod server;

@@ -99,7 +99,13 @@ impl Book {
     ///
     /// # Errors
     /// The store cannot be asked; a shared one may have entered the request all the same.
-    pub async fn begin(&self, ask: &Ask<'_>, entry: &Entry, keeping: Keeping, now_ms: i64) -> Result<Found, StoreError> {
+    pub async fn begin(
+        &self,
+        ask: &Ask<'_>,
+        entry: &Entry,
+        keeping: Keeping,
+        now_ms: i64,
+    ) -> Result<Found, StoreError> {
         match self {
             Self::Here(here) => {
                 here.touched.store(true, Ordering::Relaxed);

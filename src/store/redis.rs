@@ -340,11 +340,25 @@ impl SharedStore {
         self.ask("look a key up", &get).await
     }
 
-    /// Hands over the hashes of keys that have changed for the worse, as they are told, until the connection is lost.
+    /// The server's time.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn now_ms(&self) -> Result<i64, StoreError> {
+        let (seconds, micros): (i64, i64) = self.ask("ask the server's time", &::redis::cmd("TIME")).await?;
+        Ok(seconds.saturating_mul(1_000).saturating_add(micros / 1_000))
+    }
+
+    /// Hands over the hashes of keys that have changed for the worse, as they are told, and when that was by the
+    /// server's clock, until the connection is lost.
     ///
     /// # Errors
     /// The connection cannot be made.
-    pub async fn watch_keys(&self, ready: impl FnOnce(), mut changed: impl FnMut(&str)) -> Result<(), StoreError> {
+    pub async fn watch_keys(
+        &self,
+        ready: impl FnOnce(),
+        mut changed: impl FnMut(&str, Option<i64>),
+    ) -> Result<(), StoreError> {
         let failed = |source| StoreError::redis("watch for revoked keys", source);
         let url = match &self.0.address {
             Address::One(url) => Some(url),
@@ -358,8 +372,9 @@ impl SharedStore {
         ready();
         let mut messages = channel.on_message();
         while let Some(message) = next(&mut messages).await {
-            if let Ok(hash) = message.get_payload::<String>() {
-                changed(&hash);
+            if let Ok(told) = message.get_payload::<String>() {
+                let (hash, at_ms) = told.split_once(' ').unwrap_or((&told, ""));
+                changed(hash, at_ms.parse().ok());
             }
         }
         Ok(())

@@ -12,14 +12,15 @@ use std::time::Duration;
 /// What a key is believed to run for, where its edge does not come back: `total_seconds` and a minute.
 const TOTAL_SECONDS: u64 = 2;
 
-struct Edges {
-    redis: Server,
-    sidecar: World,
-    edges: [World; 2],
+/// Two edges, a sidecar and a Redis, each a process.
+pub struct Edges {
+    pub redis: Server,
+    pub sidecar: World,
+    pub edges: [World; 2],
 }
 
 impl Edges {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self::with(|plan| plan)
     }
 
@@ -33,7 +34,7 @@ impl Edges {
         Self { redis, sidecar, edges }
     }
 
-    fn account(&self) -> Account {
+    pub fn account(&self) -> Account {
         let account = self.sidecar.account();
         for edge in &self.edges {
             let credits = Request::get("/v1/credits").bearer(&account.key);
@@ -60,7 +61,7 @@ impl Edges {
         connection
     }
 
-    fn close(self) {
+    pub fn close(self) {
         let Self { redis, sidecar, mut edges } = self;
         edges.iter_mut().for_each(World::leave);
         sidecar.close();
@@ -237,8 +238,7 @@ fn without_the_store_an_answer_ends_whole_and_its_key_is_spent_when_it_is_back()
     let requests = [false, true].map(|stream| {
         keyed(Chat, &account, &format!("key-{stream}"), "delay_ms=800 events=4 input=100 output=20", stream)
     });
-    let running: Vec<_> =
-        requests.iter().enumerate().map(|(edge, request)| world.begin(edge, request)).collect();
+    let running: Vec<_> = requests.iter().enumerate().map(|(edge, request)| world.begin(edge, request)).collect();
     world.redis.kill();
     for (mut connection, edge) in running.into_iter().zip(&world.edges) {
         let answer = connection.answer();
@@ -265,9 +265,8 @@ fn answers_take_no_more_of_the_store_than_they_may() {
     const ACCOUNT_BYTES: u64 = 16_384;
     let world = Edges::with(|plan| plan.limit("idempotency_shared_account_bytes", ACCOUNT_BYTES));
     let account = world.account();
-    let request = |number: usize| {
-        keyed(Chat, &account, &format!("key-{number}"), "bytes=3000 input=100 output=20", false)
-    };
+    let request =
+        |number: usize| keyed(Chat, &account, &format!("key-{number}"), "bytes=3000 input=100 output=20", false);
     let asked: Vec<_> = (0..12).map(request).collect();
     for (number, request) in asked.iter().enumerate() {
         assert_eq!(world.edges[number % 2].ask(request).status, 200);
@@ -313,7 +312,8 @@ fn keys_of_an_edge_killed_under_load_are_debited_once_wherever_they_are_asked_ag
                             return told;
                         }
                         let key = format!("{client}-{round}");
-                        let request = keyed(Chat, account, &key, "events=3 gap_us=700 input=10 output=5", client % 2 == 0);
+                        let request =
+                            keyed(Chat, account, &key, "events=3 gap_us=700 input=10 output=5", client % 2 == 0);
                         match ask_anywhere(ports, &request) {
                             true => told.0 += 1,
                             false => told.1 += 1,

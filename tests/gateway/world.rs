@@ -333,9 +333,13 @@ impl World {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
+    pub fn pid(&self) -> u32 {
+        self.gateway.as_ref().expect("a running gateway").id()
+    }
+
     /// Sends the gateway a signal: `TERM`, `HUP`, …
     pub fn signal(&self, name: &str) {
-        let pid = self.gateway.as_ref().expect("a running gateway").id().to_string();
+        let pid = self.pid().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
     }
 
