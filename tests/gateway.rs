@@ -46,6 +46,8 @@ mod leaving;
 mod metrics;
 #[path = "gateway/money.rs"]
 mod money;
+#[path = "gateway/operators_guide.rs"]
+mod operators_guide;
 #[path = "gateway/overrun.rs"]
 mod overrun;
 #[path = "gateway/own.rs"]

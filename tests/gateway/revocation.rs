@@ -48,6 +48,15 @@ fn a_revocation_counts_at_both_edges_at_once_and_each_says_how_soon() {
     world.close();
 }
 
+/// Says stop when it goes, also where a test fails.
+struct Until<'a>(&'a AtomicBool);
+
+impl Drop for Until<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn what_was_revoked_while_nobody_listened_is_refused_all_the_same() {
     let world = Edges::new();
@@ -58,6 +67,7 @@ fn what_was_revoked_while_nobody_listened_is_refused_all_the_same() {
     assert_eq!(listeners(), "2");
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let cutting = Until(&stop);
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 world.redis.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
@@ -71,7 +81,7 @@ fn what_was_revoked_while_nobody_listened_is_refused_all_the_same() {
         for edge in &world.edges {
             wait_for("the key to be refused", SOON, || (asks(edge, &asked) == 401).then_some(()));
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(cutting);
     });
     wait_for("both to listen again", SOON, || (listeners() == "2").then_some(()));
     let since = Instant::now();
