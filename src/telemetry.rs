@@ -39,6 +39,7 @@ pub struct Metrics {
     pub journal_oldest_seconds: IntGauge,
     pub interrupted: IntCounterVec,
     ledger_errors: IntCounterVec,
+    pub revocation_seconds: Histogram,
     pub rejected: IntCounterVec,
     pub config_reloads: IntCounterVec,
     access_log_dropped: IntCounterVec,
@@ -101,6 +102,11 @@ impl Metrics {
                 &[],
             ),
             ledger_errors: counter("gateway_ledger_errors_total", "Failures around the ledger.", &["reason"]),
+            revocation_seconds: histogram(
+                "gateway_revocation_seconds",
+                "From a key's revocation in a shared store to its effect in this edge's cache, where it was in that.",
+                SECONDS,
+            ),
             rejected: counter(
                 "gateway_rejected_total",
                 "Requests answered with a failure of the gateway's own words, by reason.",

@@ -42,6 +42,8 @@ mod failover;
 mod failure;
 #[path = "gateway/idempotency.rs"]
 mod idempotency;
+#[path = "gateway/keys_of_edges.rs"]
+mod keys_of_edges;
 #[path = "gateway/kills.rs"]
 mod kills;
 #[path = "gateway/leaving.rs"]
@@ -50,6 +52,8 @@ mod leaving;
 mod metrics;
 #[path = "gateway/money.rs"]
 mod money;
+#[path = "gateway/operators_guide.rs"]
+mod operators_guide;
 #[path = "gateway/overrun.rs"]
 mod overrun;
 #[path = "gateway/own.rs"]
@@ -58,6 +62,8 @@ mod own;
 mod partition;
 #[path = "gateway/prices.rs"]
 mod prices;
+#[path = "gateway/revocation.rs"]
+mod revocation;
 #[allow(dead_code, reason = "shared with the tests of the scripts")]
 #[path = "stores/server.rs"]
 mod server;

@@ -6,10 +6,12 @@
 use super::{KeyStatus, Principal, Refusal, key, parse_key};
 use crate::store::StoreError;
 use crate::store::redis::SharedStore;
+use crate::telemetry::METRICS;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
 
 /// Keys in the cache; beyond, it begins anew.
 const CACHED_MAX: usize = 100_000;
@@ -18,6 +20,8 @@ const BELIEVED_FOR: Duration = Duration::from_secs(30);
 const LOOK_UP_WITHIN: Duration = Duration::from_millis(250);
 const RECONNECT_LEAST: Duration = Duration::from_millis(50);
 const RECONNECT_MOST: Duration = Duration::from_secs(2);
+/// Revocations whose delay is measured at one time; of more at once some are not.
+const MEASURED_MAX: usize = 8;
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -32,6 +36,31 @@ struct Cache {
     known: Mutex<HashMap<String, (Instant, Principal)>>,
     /// Revocations are heard of.
     listening: AtomicBool,
+    measured: Measured,
+}
+
+/// Room for measurements.
+struct Measured(Arc<Semaphore>);
+
+impl Default for Measured {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MEASURED_MAX)))
+    }
+}
+
+impl Measured {
+    /// Measures how long a revocation has taken to count here, by the store's clock alone: ours may be wrong.
+    fn took_effect(&self, store: &SharedStore, revoked_at_ms: Option<i64>) {
+        let (Some(revoked_at_ms), Ok(room)) = (revoked_at_ms, Arc::clone(&self.0).try_acquire_owned()) else { return };
+        let store = store.clone();
+        tokio::spawn(async move {
+            if let Ok(now_ms) = store.now_ms().await {
+                let took = u64::try_from(now_ms.saturating_sub(revoked_at_ms)).unwrap_or(0);
+                METRICS.revocation_seconds.observe(Duration::from_millis(took).as_secs_f64());
+            }
+            drop(room);
+        });
+    }
 }
 
 impl SharedKeys {
@@ -65,6 +94,10 @@ impl SharedKeys {
         let fields = tokio::time::timeout(LOOK_UP_WITHIN, self.store.api_key(&hash)).await.map_err(|_| late())?;
         let fields = fields.map_err(Refusal::Unavailable)?;
         let field = |name: &str| fields.get(name).map(String::as_str).unwrap_or_default();
+        if (field("status"), field("account_status")) != ("active", "active") && self.cache.forget(&hash) {
+            // It was not told of, or could not be.
+            self.cache.measured.took_effect(&self.store, field("closed_at").parse().ok());
+        }
         match KeyStatus::of(field("status")) {
             KeyStatus::Revoked => Err(Refusal::BadKey),
             KeyStatus::Disabled => Err(Refusal::KeyDisabled),
@@ -105,6 +138,11 @@ impl Cache {
         known.insert(hash, (Instant::now(), principal));
     }
 
+    /// True where it was known.
+    fn forget(&self, hash: &str) -> bool {
+        self.known().remove(hash).is_some()
+    }
+
     async fn listen(&self, store: &SharedStore) {
         let mut wait = RECONNECT_LEAST;
         loop {
@@ -113,7 +151,12 @@ impl Cache {
                 self.known().clear();
                 self.listening.store(true, Ordering::Release);
             };
-            let outcome = store.watch_keys(ready, |hash| drop(self.known().remove(hash))).await;
+            let outcome = store.watch_keys(ready, |hash, revoked_at_ms| {
+                if self.forget(hash) {
+                    self.measured.took_effect(store, revoked_at_ms);
+                }
+            });
+            let outcome = outcome.await;
             if self.listening.swap(false, Ordering::AcqRel) {
                 wait = RECONNECT_LEAST;
             }
@@ -123,5 +166,45 @@ impl Cache {
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(RECONNECT_MOST);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn principal() -> Principal {
+        Principal { account_id: "acct_1".into(), key_id: "key_1".into(), key_shown: "gw-sk-…".into() }
+    }
+
+    #[test]
+    fn the_cache_holds_so_many_keys_and_then_begins_anew() {
+        let cache = Cache::default();
+        cache.listening.store(true, Ordering::Release);
+        for number in 0..CACHED_MAX {
+            cache.keep(number.to_string(), principal());
+        }
+        assert_eq!(cache.known().len(), CACHED_MAX);
+        assert!(cache.find("0").is_some() && cache.find("other").is_none());
+        cache.keep("one more".into(), principal());
+        assert_eq!(cache.known().len(), 1);
+        assert!(cache.find("0").is_none() && cache.find("one more").is_some());
+        for number in 0..3 * CACHED_MAX {
+            cache.keep(number.to_string(), principal());
+            assert!(cache.known().len() <= CACHED_MAX);
+        }
+    }
+
+    #[test]
+    fn nothing_is_believed_while_revocations_cannot_be_heard() {
+        let cache = Cache::default();
+        cache.keep("a".into(), principal());
+        assert!(cache.find("a").is_none());
+        cache.listening.store(true, Ordering::Release);
+        assert!(cache.find("a").is_some());
+        assert!(cache.forget("a") && !cache.forget("a"), "once");
+        let long_ago = Instant::now().checked_sub(BELIEVED_FOR).unwrap();
+        cache.known().insert("old".into(), (long_ago, principal()));
+        assert!(cache.find("old").is_none(), "the backstop");
     }
 }

@@ -14,7 +14,7 @@ use crate::store::redis::{Address, End, Ended, SharedStore, TOLD_MOST};
 use crate::telemetry::METRICS;
 use serde::Serialize;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BinaryHeap, HashSet};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -103,14 +103,14 @@ struct State {
     /// When the oldest of them ended, ms since 1970; 0 = none.
     oldest_ms: AtomicI64,
     failing: AtomicBool,
-    /// Boots whose journals were taken over, and their requests that these say were debited.
+    /// Boots whose journals were taken over, and of their requests in these whether they were debited.
     taken_over: Mutex<TakenOver>,
 }
 
 #[derive(Default)]
 struct TakenOver {
-    boots: HashSet<String>,
-    debited: HashSet<String>,
+    boots: Vec<String>,
+    debited: HashMap<String, bool>,
 }
 
 impl State {
@@ -232,14 +232,14 @@ impl Courier {
         self.state.pending.load(Ordering::Relaxed)
     }
 
-    /// This process has read the journal of that boot, which is dead.
-    pub fn has_taken_over(&self, boot: &str) -> bool {
-        self.state.taken_over().boots.contains(boot)
+    /// Dead processes whose journals this one has read so far.
+    pub fn taken_over(&self) -> Vec<String> {
+        self.state.taken_over().boots.clone()
     }
 
-    /// One of the journals that were taken over says that the request was debited.
-    pub fn was_debited_before(&self, request_id: &str) -> bool {
-        self.state.taken_over().debited.contains(request_id)
+    /// Whether a request of those was debited, where their journals know of it.
+    pub fn was_debited_before(&self, request_id: &str) -> Option<bool> {
+        self.state.taken_over().debited.get(request_id).copied()
     }
 
     pub fn is_failing(&self) -> bool {
@@ -308,9 +308,9 @@ impl Run {
         {
             // Known before the folder can go, whose absence says that nothing is left to be known.
             let mut taken_over = self.state.taken_over();
-            taken_over.boots.insert(left.boot.clone());
-            let debited = endings.iter().filter(|ending| ending.kind() == "debit");
-            taken_over.debited.extend(debited.map(|ending| ending.request_id.clone()));
+            taken_over.boots.push(left.boot.clone());
+            let debited = endings.iter().map(|ending| (ending.request_id.clone(), ending.kind() == "debit"));
+            taken_over.debited.extend(debited);
         }
         let missing = AtomicUsize::new(endings.len());
         let over = Arc::new(LeftOver { missing, left: Mutex::new(Some((left, unreadable))), stays });

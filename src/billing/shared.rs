@@ -7,7 +7,7 @@
 
 use super::courier::{Courier, Parcel};
 use super::holds::{Refused, Standing};
-use super::journal::{self, Journal, Record, Segment};
+use super::journal::{Journal, Record, Segment};
 use super::owner::{self, Owner};
 use super::pricing::Quote;
 use super::{Balance, Hold, Opening, Till, TrialState};
@@ -242,7 +242,18 @@ impl SharedBilling {
         (&self.0.journal, &self.0.open)
     }
 
-    pub(super) fn was_debited(&self, request_id: &str) -> bool {
+    /// Another connection to the same store, for another runtime or other patience.
+    pub fn store(&self, patience: Duration) -> SharedStore {
+        self.0.store.another(patience)
+    }
+
+    /// Dead processes whose journals this one has read so far.
+    pub fn taken_over(&self) -> Vec<String> {
+        self.0.courier.taken_over()
+    }
+
+    /// Whether a request of those was debited, where their journals still know of it.
+    pub fn was_debited(&self, request_id: &str) -> Option<bool> {
         self.0.courier.was_debited_before(request_id)
     }
 
@@ -263,13 +274,6 @@ impl SharedBilling {
 
     pub(super) fn boot(&self) -> &str {
         self.0.journal.boot()
-    }
-
-    /// Who lives, or died without this process having read its journal.
-    pub(super) fn boots_not_known(&self) -> Result<Vec<String>, StoreError> {
-        let mut boots = journal::boots(&self.0.data_dir)?;
-        boots.retain(|boot| !self.0.courier.has_taken_over(boot));
-        Ok(boots)
     }
 
     pub(super) fn observe(&self, now_ms: i64) {

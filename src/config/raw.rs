@@ -461,6 +461,10 @@ limits! {
     idempotency_store_bytes = 4_294_967_296, 1_048_576..=1_099_511_627_776;
     /// Lines of the access log that wait to be written; past it, lines are dropped and counted.
     access_log_lines = 16_384, 16..=1_048_576;
+    /// Where edges share a store: all kept answers of one account, and of all; past it the oldest are forgotten. A
+    /// key counts as 1 KiB of the latter.
+    idempotency_shared_account_bytes = 8_388_608, 1_024..=1_099_511_627_776;
+    idempotency_shared_bytes = 268_435_456, 1_048_576..=1_099_511_627_776;
     /// One file of the journal, before the next is begun.
     journal_segment_bytes = 67_108_864, 65_536..=1_073_741_824;
     /// Set aside on the journal's disk: where that is full, running requests still end in it.

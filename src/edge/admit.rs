@@ -85,6 +85,8 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
             Ok(false)
         }
         Err(failure) => {
+            // Whoever reads of the failure finds its key free.
+            gateway.idempotency.decided(&ctx.request_id).await;
             if matches!(failure.kind, Kind::BodyTooLarge | Kind::BodyTimeout | Kind::Draining) {
                 // What is left of the body, or of the process, is not waited for.
                 session.set_keepalive(None);

@@ -16,7 +16,7 @@ mod tests;
 
 pub use body::{BodiesInFlight, read_body};
 
-use crate::idempotency::Running;
+use crate::idempotency::{Decision, Running};
 use body::BodyShare;
 use bytes::Bytes;
 use http::HeaderValue;
@@ -39,6 +39,8 @@ struct State {
     handed_back: Option<Box<HttpSession>>,
     /// Of a request under an idempotency key, until it is decided what becomes of that.
     keyed: Option<Box<Running>>,
+    /// Of the same request: once that is decided, it may not have been written yet.
+    decision: Option<Decision>,
     /// Sent at further attempts instead of the first body.
     body: Option<Bytes>,
 }
@@ -151,7 +153,19 @@ impl Shared {
     }
 
     pub fn set_keyed(&self, keyed: Option<Box<Running>>) {
-        self.lock().keyed = keyed;
+        let mut state = self.lock();
+        if state.decision.is_none() {
+            state.decision = keyed.as_ref().map(|keyed| keyed.decision());
+        }
+        state.keyed = keyed;
+    }
+
+    /// Returns once what became of the request's key is written, where that was decided and there is one.
+    pub async fn decided(&self) {
+        let decision = self.lock().decision.clone();
+        if let Some(decision) = decision {
+            decision.made().await;
+        }
     }
 
     /// Whoever drops it frees its key.

@@ -22,6 +22,8 @@ pub async fn end(gateway: &Gateway, session: &mut Session, ctx: &mut Context) {
     if let Some(call) = ctx.call() {
         intake::restore(session, &call.shared).await;
         resolve(call);
+        // A process that drains waits for this request, and with it for what becomes of its key.
+        call.shared.decided().await;
     }
     let took = ctx.arrived.elapsed();
     count(ctx, took);

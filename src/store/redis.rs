@@ -5,6 +5,7 @@
 //! events. Scripts read the server's clock, so the edges' clocks do not matter. Must not know HTTP or prices.
 //! Read next: `redis/common.lua` (what every script begins with), `redis/reserve.lua`, `redis/end.lua`.
 
+mod asked;
 mod feed;
 mod late;
 
@@ -14,6 +15,7 @@ use ::redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
 use ::redis::cluster::ClusterClient;
 use ::redis::cluster_async::ClusterConnection;
 use ::redis::{Cmd, FromRedisValue, Pipeline, RedisError, RedisFuture, Script, ScriptInvocation, Value};
+pub use asked::{Entry, SharedRoom};
 pub use feed::{Lineage, RESTORED_AT_ONCE, Restore, SharedKey};
 use futures_core::Stream;
 pub use late::TOLD_MOST;
@@ -203,10 +205,15 @@ struct Scripts {
     restore: Script,
     status: Script,
     key: Script,
+    ask: Script,
+    keep: Script,
+    free: Script,
+    tidy: Script,
 }
 
 static SCRIPTS: std::sync::LazyLock<Scripts> = std::sync::LazyLock::new(|| {
     let script = |text: &str| Script::new(&format!("{}{text}", include_str!("redis/common.lua")));
+    let of_answers = |text: &str| script(&format!("{}{text}", include_str!("redis/answers.lua")));
     Scripts {
         reserve: script(include_str!("redis/reserve.lua")),
         end: script(include_str!("redis/end.lua")),
@@ -220,6 +227,10 @@ static SCRIPTS: std::sync::LazyLock<Scripts> = std::sync::LazyLock::new(|| {
         restore: script(include_str!("redis/restore.lua")),
         status: script(include_str!("redis/status.lua")),
         key: script(include_str!("redis/key.lua")),
+        ask: script(include_str!("redis/ask.lua")),
+        keep: of_answers(include_str!("redis/keep.lua")),
+        free: script(include_str!("redis/free.lua")),
+        tidy: of_answers(include_str!("redis/tidy.lua")),
     }
 });
 
@@ -236,6 +247,11 @@ impl SharedStore {
     /// Connects at the first use. An answer that takes longer than `patience` is a failure.
     pub fn new(address: Address, patience: Duration) -> Self {
         Self(Arc::new(Inner { address, patience, connection: OnceCell::new(), scripts: &SCRIPTS }))
+    }
+
+    /// Another connection to the same store.
+    pub fn another(&self, patience: Duration) -> Self {
+        Self::new(self.0.address.clone(), patience)
     }
 
     /// Connects at once.
@@ -334,11 +350,25 @@ impl SharedStore {
         self.ask("look a key up", &get).await
     }
 
-    /// Hands over the hashes of keys that have changed for the worse, as they are told, until the connection is lost.
+    /// The server's time.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn now_ms(&self) -> Result<i64, StoreError> {
+        let (seconds, micros): (i64, i64) = self.ask("ask the server's time", &::redis::cmd("TIME")).await?;
+        Ok(seconds.saturating_mul(1_000).saturating_add(micros / 1_000))
+    }
+
+    /// Hands over the hashes of keys that have changed for the worse, as they are told, and when that was by the
+    /// server's clock, until the connection is lost.
     ///
     /// # Errors
     /// The connection cannot be made.
-    pub async fn watch_keys(&self, ready: impl FnOnce(), mut changed: impl FnMut(&str)) -> Result<(), StoreError> {
+    pub async fn watch_keys(
+        &self,
+        ready: impl FnOnce(),
+        mut changed: impl FnMut(&str, Option<i64>),
+    ) -> Result<(), StoreError> {
         let failed = |source| StoreError::redis("watch for revoked keys", source);
         let url = match &self.0.address {
             Address::One(url) => Some(url),
@@ -352,8 +382,9 @@ impl SharedStore {
         ready();
         let mut messages = channel.on_message();
         while let Some(message) = next(&mut messages).await {
-            if let Ok(hash) = message.get_payload::<String>() {
-                changed(&hash);
+            if let Ok(told) = message.get_payload::<String>() {
+                let (hash, at_ms) = told.split_once(' ').unwrap_or((&told, ""));
+                changed(hash, at_ms.parse().ok());
             }
         }
         Ok(())
@@ -435,6 +466,16 @@ impl SharedStore {
         let mut connection = self.connection().await?;
         let words = call.invoke_async(&mut connection).await.map_err(|source| StoreError::redis(operation, source))?;
         Ok(Answer { operation, words })
+    }
+
+    /// As `call`, for an answer that need not be text.
+    async fn call_bytes(
+        &self,
+        operation: &'static str,
+        call: &ScriptInvocation<'_>,
+    ) -> Result<Vec<Vec<u8>>, StoreError> {
+        let mut connection = self.connection().await?;
+        call.invoke_async(&mut connection).await.map_err(|source| StoreError::redis(operation, source))
     }
 
     async fn ask<T: FromRedisValue>(&self, operation: &'static str, command: &Cmd) -> Result<T, StoreError> {

@@ -3,6 +3,7 @@
 //! It must not know what a test is about. What an account has and owes is `account.rs`.
 
 use crate::client::{self, Request};
+use crate::server::Server;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -115,12 +116,14 @@ pub struct Plan {
     beta: Vec<String>,
     edits: Vec<(&'static str, String)>,
     data: Option<PathBuf>,
+    shared: bool,
 }
 
 impl Default for Plan {
     fn default() -> Self {
         let (limits, signup, alpha, beta) = (String::new(), None, Vec::new(), Vec::new());
-        Self { role: "run", sidecar: None, limits, signup, alpha, beta, edits: Vec::new(), data: None }
+        let (role, edits) = ("run", Vec::new());
+        Self { role, sidecar: None, limits, signup, alpha, beta, edits, data: None, shared: false }
     }
 }
 
@@ -167,9 +170,34 @@ impl Plan {
         self
     }
 
-    pub fn start(self) -> World {
-        World::start(&self)
+    /// An edge alone in the place of the whole service, beside a sidecar and a Redis of its own.
+    pub fn shared(mut self) -> Self {
+        self.shared = true;
+        self
     }
+
+    pub fn start(self) -> World {
+        if !self.shared {
+            return World::start(&self);
+        }
+        let redis = Server::start_on(free_port(), &[]);
+        let store = format!("store: {{kind: redis, url: \"redis://127.0.0.1:{}\"}}", redis.port);
+        let sidecar = Plan::default().role("sidecar").edit(EMBEDDED, &store).start();
+        let edge = Self { role: "edge", sidecar: Some(sidecar.sidecar), ..self }.edit(EMBEDDED, &store);
+        let mut world = World::start(&edge);
+        world.beside = Some(Box::new(Beside { sidecar, _redis: redis }));
+        world
+    }
+}
+
+const EMBEDDED: &str = "store: {kind: embedded}";
+
+/// What an edge alone needs.
+pub struct Beside {
+    /// It has the ledger.
+    pub sidecar: World,
+    /// It ends with this.
+    _redis: Server,
 }
 
 /// A gateway in front of a simulated vendor.
@@ -184,6 +212,8 @@ pub struct World {
     role: &'static str,
     gateway: Option<Child>,
     is_closed: bool,
+    /// Where the gateway is an edge alone.
+    pub beside: Option<Box<Beside>>,
 }
 
 impl World {
@@ -199,7 +229,8 @@ impl World {
         let (edge, sidecar, admin) = (free_port(), plan.sidecar.unwrap_or_else(free_port), free_port());
         let data = plan.data.clone().unwrap_or_else(|| dir.path().join("data"));
         let role = plan.role;
-        let mut world = Self { dir, config, edge, sidecar, admin, vendor, data, role, gateway: None, is_closed: false };
+        let (gateway, is_closed, beside) = (None, false, None);
+        let mut world = Self { dir, config, edge, sidecar, admin, vendor, data, role, gateway, is_closed, beside };
         std::fs::write(&world.config, world.config_text(plan)).unwrap();
         world.start_gateway();
         world
@@ -311,9 +342,13 @@ impl World {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
+    pub fn pid(&self) -> u32 {
+        self.gateway.as_ref().expect("a running gateway").id()
+    }
+
     /// Sends the gateway a signal: `TERM`, `HUP`, …
     pub fn signal(&self, name: &str) {
-        let pid = self.gateway.as_ref().expect("a running gateway").id().to_string();
+        let pid = self.pid().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
     }
 
@@ -341,7 +376,8 @@ impl World {
 
     /// `model-gateway ARGS -c CONFIG`.
     pub fn command(&self, args: &[&str]) -> Output {
-        command_on(&self.config, args)
+        let books = self.beside.as_ref().map_or(self, |beside| &beside.sidecar);
+        command_on(&books.config, args)
     }
 
     /// The same with `--json`, which must succeed.
@@ -369,7 +405,10 @@ impl World {
     /// The end of every test: nothing is held or running, the gateway leaves with 0, and the ledger is right.
     pub fn close(mut self) {
         self.leave();
-        crate::account::audit(&self);
+        match self.beside.take() {
+            Some(beside) => beside.sidecar.close(),
+            None => crate::account::audit(&self),
+        }
     }
 
     /// The same without the ledger, which another process may have.

@@ -68,7 +68,7 @@ pub async fn prepare(
     if crosses && let Some(count) = count {
         return count.map(Prepared::Count);
     }
-    let keyed = match keyed::begin(gateway, settings, session, &asked, &principal, &body, &ctx.request_id)? {
+    let keyed = match keyed::begin(gateway, settings, session, &asked, &principal, &body, &ctx.request_id).await? {
         Keyed::Go(keyed) => keyed,
         Keyed::Replay(answer) => return Ok(Prepared::Replay(answer)),
     };
