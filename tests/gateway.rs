@@ -53,10 +53,16 @@ mod prices;
 #[allow(dead_code, reason = "shared with the tests of the scripts")]
 #[path = "stores/server.rs"]
 mod server;
+#[path = "gateway/sentinel.rs"]
+mod sentinel;
 #[path = "gateway/shared.rs"]
 mod shared;
 #[path = "gateway/shutdown.rs"]
 mod shutdown;
+#[path = "gateway/store_cluster.rs"]
+mod store_cluster;
+#[path = "gateway/store_faults.rs"]
+mod store_faults;
 #[path = "gateway/surface.rs"]
 mod surface;
 #[path = "gateway/timing.rs"]

@@ -18,6 +18,7 @@ use crate::store::StoreError;
 use crate::store::ledger::{Account, Ending, Outcome};
 use crate::store::redis::{Reserve, Reserved, Shared, SharedStore};
 use crate::store::sqlite;
+use crate::telemetry::METRICS;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -176,13 +177,13 @@ impl SharedBilling {
         loop {
             let answer = tokio::time::timeout_at(until, store.reserve(asked)).await;
             let answer = answer.map_err(|_| "the shared store does not answer in time".to_owned())?;
-            match answer.map_err(|error| error.to_string())? {
+            match answer.map_err(counted)? {
                 Reserved::Unknown => {}
                 known => return Ok(known),
             }
             if !std::mem::replace(&mut wanted, true) {
                 let asked = tokio::time::timeout_at(until, store.want(asked.account)).await;
-                asked.map_err(|_| "the shared store does not answer in time")?.map_err(|error| error.to_string())?;
+                asked.map_err(|_| "the shared store does not answer in time")?.map_err(counted)?;
             }
             if Instant::now() + SEED_LOOK >= until {
                 return Ok(Reserved::Unknown);
@@ -289,6 +290,11 @@ impl SharedBilling {
         self.0.courier.finish();
         self.0.journal.close();
     }
+}
+
+fn counted(error: StoreError) -> String {
+    METRICS.ledger_error(error.reason());
+    error.to_string()
 }
 
 fn stands(shared: &Shared, now_ms: i64) -> Balance {

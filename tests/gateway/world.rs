@@ -92,6 +92,11 @@ impl Simulator {
         self.page(Request::get("/_sim/requests"))
     }
 
+    /// So many requests are being answered.
+    pub fn wait_busy(&self, count: u64) {
+        wait_for("the vendor to be busy", SOON, || (self.stats()["in_flight"].as_u64() >= Some(count)).then_some(()));
+    }
+
     /// Nothing is being answered.
     pub fn wait_idle(&self) {
         wait_for("the vendor to be idle", SOON, || (self.stats()["in_flight"] == 0).then_some(()));
@@ -168,7 +173,16 @@ impl Plan {
     }
 
     pub fn start(self) -> World {
-        World::start(&self)
+        let mut world = World::prepare(&self);
+        world.start_gateway();
+        world
+    }
+
+    /// Starts it without waiting until it is ready.
+    pub fn begin(self) -> World {
+        let mut world = World::prepare(&self);
+        world.begin_gateway(None);
+        world
     }
 }
 
@@ -192,16 +206,15 @@ impl World {
         Plan::default().start()
     }
 
-    fn start(plan: &Plan) -> Self {
+    fn prepare(plan: &Plan) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let config = dir.path().join("gateway.yaml");
         let vendor = Simulator::start(None);
         let (edge, sidecar, admin) = (free_port(), plan.sidecar.unwrap_or_else(free_port), free_port());
         let data = plan.data.clone().unwrap_or_else(|| dir.path().join("data"));
         let role = plan.role;
-        let mut world = Self { dir, config, edge, sidecar, admin, vendor, data, role, gateway: None, is_closed: false };
+        let world = Self { dir, config, edge, sidecar, admin, vendor, data, role, gateway: None, is_closed: false };
         std::fs::write(&world.config, world.config_text(plan)).unwrap();
-        world.start_gateway();
         world
     }
 
@@ -361,6 +374,11 @@ impl World {
     pub fn close(mut self) {
         self.leave();
         crate::account::audit(&self);
+    }
+
+    /// One that never served leaves no books.
+    pub fn forget(&mut self) {
+        self.is_closed = true;
     }
 
     /// The same without the ledger, which another process may have.
