@@ -63,6 +63,8 @@ mod shutdown;
 mod store_cluster;
 #[path = "gateway/store_faults.rs"]
 mod store_faults;
+#[path = "gateway/store_tls.rs"]
+mod store_tls;
 #[path = "gateway/surface.rs"]
 mod surface;
 #[path = "gateway/timing.rs"]

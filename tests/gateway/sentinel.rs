@@ -26,7 +26,7 @@ fn fleet() -> Fleet<Watched> {
 
 /// Kills the primary, whose replica takes over without what happened last; how long nothing was answered at each edge.
 fn fail_over(fleet: &mut Fleet<Watched>, account: &Account, lost: Duration, sidecar_stands: bool) -> Vec<Duration> {
-    let primary = fleet.redis.primary().expect("one primary that all know");
+    let primary = wait_for("one primary that all know", SOON, || fleet.redis.primary());
     let replica = 1 - primary;
     fleet.redis.cut_off(replica);
     if sidecar_stands {
@@ -92,7 +92,7 @@ fn control_without_the_journals_such_a_failover_does_lose_debits() {
         standing += Duration::from_secs(2);
         let seen = fleet.under_load(&account, |fleet| {
             std::thread::sleep(Duration::from_millis(300));
-            let primary = fleet.redis.primary().unwrap();
+            let primary = wait_for("one primary that all know", SOON, || fleet.redis.primary());
             fleet.redis.cut_off(1 - primary);
             fleet.sidecar.signal("STOP");
             std::thread::sleep(Duration::from_millis(700));

@@ -89,7 +89,7 @@ fn unfit(error: &StoreError) -> Option<String> {
         ),
         "NOPERM" => Some(format!(
             "the user's rights are too few ({}): its ACL must be at least ~gw:* &gw:* +@read +@write +@scripting +@pubsub \
-             +@connection +info +time, and +config|get to have the settings judged",
+             +@connection +@transaction +info +time, and +config|get to have the settings judged",
             source.detail().unwrap_or("NOPERM")
         )),
         _ => None,
