@@ -6,6 +6,7 @@ mod sidecar;
 
 use crate::account::{self, Accounts, Keys, SharedKeys};
 use crate::admin;
+use crate::billing::watch::StoreWatch;
 use crate::billing::{self, Billing, SharedBilling, Till};
 use crate::catalog::Model;
 use crate::clock;
@@ -15,6 +16,7 @@ use crate::idempotency::Idempotency;
 use crate::sidecar::{self as pages, Sidecar};
 use crate::store::StoreError;
 use crate::store::redis::SharedStore;
+use crate::store::redis::breaker::Breaker;
 use crate::telemetry::METRICS;
 use crate::telemetry::access::AccessLog;
 use anyhow::Context as _;
@@ -60,7 +62,7 @@ const LATE_REQUESTS: Duration = Duration::from_secs(3);
 /// How long a successor may take from getting the right to serve to asking for the sockets.
 const SUCCESSOR_READY: Duration = Duration::from_secs(60);
 /// How long a shared store's answer is waited for where a request waits for it, and where none does.
-const ADMIT_PATIENCE: Duration = Duration::from_millis(250);
+const ADMIT_PATIENCE: Duration = Duration::from_millis(200);
 const SETTLE_PATIENCE: Duration = Duration::from_secs(2);
 /// How long the last lines of the access log may take.
 const ACCESS_LOG_PATIENCE: Duration = Duration::from_secs(1);
@@ -75,6 +77,8 @@ struct Life {
     config_file: PathBuf,
     settings: Arc<ArcSwap<Settings>>,
     billing: Till,
+    /// Of a store that is shared.
+    store: Option<Arc<StoreWatch>>,
     /// The edge accepts connections.
     ready: Arc<AtomicBool>,
     draining: Arc<AtomicBool>,
@@ -110,7 +114,7 @@ pub fn run(config_file: &Path, settings: Settings, start: Start) -> anyhow::Resu
     }
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let (keys, till) = (Keys::Here(accounts.clone()), Till::Here(billing.clone()));
-    let (server, life) = edge(config_file, &settings, keys, till, start)?;
+    let (server, life) = edge(config_file, &settings, keys, till, None, start)?;
     let interface = admin_interface(&settings.load(), &accounts, &billing);
     let pages = Sidecar::new(accounts, billing, settings);
     start_private(Some(pages), own_state(life.clone()).merge(interface), life.clone())?;
@@ -128,8 +132,12 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: Start) -> anyhow:
         .context("store.kind is embedded: an edge alone needs kind: redis; `model-gateway run` is the whole service")?;
     // Each thread with a runtime of its own has a connection of its own.
     let store = |patience| SharedStore::new(address.clone(), patience);
-    let keys = SharedKeys::start(store(ADMIT_PATIENCE), store(SETTLE_PATIENCE))?;
-    let stores = (store(ADMIT_PATIENCE), store(SETTLE_PATIENCE));
+    let breaker = Arc::new(Breaker::open());
+    let watch = Arc::new(StoreWatch::start(&address, Arc::clone(&breaker), settings.allow_volatile)?);
+    // What requests wait for: keys, balances, holds.
+    let asked = SharedStore::guarded(address.clone(), ADMIT_PATIENCE, breaker);
+    let keys = SharedKeys::start(asked.clone(), store(SETTLE_PATIENCE))?;
+    let stores = (asked, store(SETTLE_PATIENCE));
     let (data_dir, models, limits) = (&settings.data_dir, settings.catalog.models(), &settings.limits);
     let shared = match start {
         Start::Fresh => SharedBilling::serve(data_dir, stores, models, limits)?,
@@ -140,7 +148,7 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: Start) -> anyhow:
     };
     let till = Till::Shared(shared);
     let settings = Arc::new(ArcSwap::from_pointee(settings));
-    let (server, life) = edge(config_file, &settings, Keys::Shared(keys), till, start)?;
+    let (server, life) = edge(config_file, &settings, Keys::Shared(keys), till, Some(watch), start)?;
     start_private(None, own_state(life.clone()), life.clone())?;
     serve(server, life)
 }
@@ -162,6 +170,7 @@ fn edge(
     settings: &Arc<ArcSwap<Settings>>,
     keys: Keys,
     billing: Till,
+    store: Option<Arc<StoreWatch>>,
     start: Start,
 ) -> anyhow::Result<(Server, Life)> {
     if billing::UNBILLED {
@@ -179,6 +188,7 @@ fn edge(
         config_file: config_file.to_owned(),
         settings: Arc::clone(settings),
         billing,
+        store,
         ready: Arc::default(),
         draining: Arc::clone(&gateway.draining),
         succeeded: Arc::default(),
@@ -312,13 +322,9 @@ fn own_state(life: Life) -> axum::Router {
         }
     };
     let ready = move || {
-        let ready = readiness.ready.load(Ordering::Acquire)
-            && !readiness.draining.load(Ordering::Acquire)
-            && readiness.billing.is_healthy();
-        std::future::ready(if ready {
-            (StatusCode::OK, "ready\n")
-        } else {
-            (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
+        std::future::ready(match readiness.trouble() {
+            None => (StatusCode::OK, "ready\n".to_owned()),
+            Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")),
         })
     };
     axum::Router::new()
@@ -389,6 +395,21 @@ impl ShutdownSignalWatch for Life {
 }
 
 impl Life {
+    /// Why no new work is to be sent here; `None` where it is welcome.
+    fn trouble(&self) -> Option<String> {
+        if !self.ready.load(Ordering::Acquire) {
+            return Some("it does not listen yet".into());
+        }
+        if self.draining.load(Ordering::Acquire) {
+            return Some("it is draining".into());
+        }
+        if let Some(trouble) = self.store.as_ref().and_then(|watch| watch.trouble()) {
+            return Some(trouble);
+        }
+        let is_healthy = self.billing.is_healthy();
+        (!is_healthy).then(|| "what has ended does not reach the ledger, or the journal has no room".into())
+    }
+
     /// Waits until nothing runs, for as long as it may: what a successor has left here may take its whole time, unless
     /// this process is told to end. Returns how many requests still run.
     fn wait_for_requests(&self, limits: &Limits) -> usize {

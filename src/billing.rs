@@ -24,6 +24,7 @@ pub mod shown;
 mod tests;
 mod till;
 mod verify;
+pub mod watch;
 
 use crate::catalog::{Model, Price};
 use crate::config::Limits;

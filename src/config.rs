@@ -8,11 +8,12 @@ mod price;
 pub mod raw;
 mod read;
 mod reference;
+mod shared;
 
 use crate::catalog::{Catalog, Endpoint, Model, Price, Secret, Vendor};
 use crate::money::Micro;
 use crate::protocol::Protocol;
-use crate::store::redis::Address;
+use crate::store::redis::{Address, Sentinel};
 use crate::telemetry::access::Destination;
 pub use raw::{Limits, SignupMode};
 use std::collections::{HashMap, HashSet};
@@ -51,6 +52,8 @@ pub enum Store {
     Redis(Secret),
     /// In a Redis Cluster, of which these are some nodes.
     RedisCluster(Vec<Secret>),
+    /// In the server that Sentinels call the primary.
+    RedisSentinel(Sentinel),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -70,6 +73,7 @@ impl Store {
             Self::RedisCluster(nodes) => {
                 Some(Address::Cluster(nodes.iter().map(|node| node.reveal().to_owned()).collect()))
             }
+            Self::RedisSentinel(sentinel) => Some(Address::Sentinel(sentinel.clone())),
         }
     }
 }
@@ -237,32 +241,6 @@ impl Judge {
             }
             Err(error) => {
                 self.fault(key, error.to_string());
-                None
-            }
-        }
-    }
-
-    fn store(&mut self, store: raw::Store) -> Option<Store> {
-        let is_address = |url: &String| url.starts_with("redis://") || url.starts_with("rediss://");
-        let named = store.url.iter().map(|_| "store.url").chain(store.cluster.iter().map(|_| "store.cluster"));
-        for (key, _) in named.zip(store.url.iter().chain(&store.cluster)).filter(|(_, url)| !is_address(url)) {
-            self.fault(key, "must begin with redis:// or rediss://");
-        }
-        match (store.kind, store.url, store.cluster.is_empty()) {
-            (raw::StoreKind::Embedded, None, true) => Some(Store::Embedded),
-            (raw::StoreKind::Embedded, ..) => {
-                self.fault(
-                    "store",
-                    "an embedded store has no address: leave `url` and `cluster` out, or say kind: redis",
-                );
-                None
-            }
-            (raw::StoreKind::Redis, Some(url), true) => Some(Store::Redis(Secret::new(url))),
-            (raw::StoreKind::Redis, None, false) => {
-                Some(Store::RedisCluster(store.cluster.into_iter().map(Secret::new).collect()))
-            }
-            (raw::StoreKind::Redis, ..) => {
-                self.fault("store", "kind: redis takes either `url` or `cluster`");
                 None
             }
         }

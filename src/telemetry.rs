@@ -38,6 +38,7 @@ pub struct Metrics {
     pub journal_pending: IntGauge,
     pub journal_oldest_seconds: IntGauge,
     pub interrupted: IntCounterVec,
+    pub store_up: IntGauge,
     ledger_errors: IntCounterVec,
     pub revocation_seconds: Histogram,
     pub rejected: IntCounterVec,
@@ -55,7 +56,11 @@ impl Metrics {
         let histogram = |name: &str, help: &str, buckets: &[f64]| {
             keep(&registry, Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec())))
         };
+        let store_up = gauge("gateway_store_up", "1 where keys, balances and holds can be asked for.");
+        // An embedded store is this process itself.
+        store_up.set(1);
         Self {
+            store_up,
             requests: counter("gateway_requests_total", "Answers given.", &["surface", "model", "status"]),
             request_seconds: keep(
                 &registry,

@@ -67,6 +67,8 @@ mod revocation;
 #[allow(dead_code, reason = "shared with the tests of the scripts")]
 #[path = "stores/server.rs"]
 mod server;
+#[path = "gateway/sentinel.rs"]
+mod sentinel;
 #[path = "gateway/shared.rs"]
 mod shared;
 #[path = "gateway/shared_kills.rs"]
@@ -75,6 +77,12 @@ mod shared_kills;
 mod shutdown;
 #[path = "gateway/sidecar_away.rs"]
 mod sidecar_away;
+#[path = "gateway/store_cluster.rs"]
+mod store_cluster;
+#[path = "gateway/store_faults.rs"]
+mod store_faults;
+#[path = "gateway/store_tls.rs"]
+mod store_tls;
 #[path = "gateway/surface.rs"]
 mod surface;
 #[path = "gateway/timing.rs"]

@@ -93,6 +93,10 @@ impl SharedKeys {
         let late = || Refusal::Unavailable(StoreError::Unusable("look a key up: no answer in time".into()));
         let fields = tokio::time::timeout(LOOK_UP_WITHIN, self.store.api_key(&hash)).await.map_err(|_| late())?;
         let fields = fields.map_err(Refusal::Unavailable)?;
+        if fields.is_empty() && !self.store.knows_keys().await.map_err(Refusal::Unavailable)? {
+            let lost = "look a key up: the shared store was not told the keys since it lost them";
+            return Err(Refusal::Unavailable(StoreError::Unusable(lost.into())));
+        }
         let field = |name: &str| fields.get(name).map(String::as_str).unwrap_or_default();
         if (field("status"), field("account_status")) != ("active", "active") && self.cache.forget(&hash) {
             // It was not told of, or could not be.

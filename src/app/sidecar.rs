@@ -96,9 +96,9 @@ fn own_state(feeder: Arc<Feeder>) -> axum::Router {
     let metrics = || async { ([("content-type", "text/plain; version=0.0.4")], METRICS.text()) };
     let ready = move || {
         std::future::ready(if feeder.is_healthy() {
-            (StatusCode::OK, "ready\n")
+            (StatusCode::OK, "ready\n".to_owned())
         } else {
-            (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
+            (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", feeder.trouble()))
         })
     };
     axum::Router::new()

@@ -19,6 +19,7 @@ use crate::store::StoreError;
 use crate::store::ledger::{Account, Ending, Outcome};
 use crate::store::redis::{Reserve, Reserved, Shared, SharedStore};
 use crate::store::sqlite;
+use crate::telemetry::METRICS;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -171,13 +172,13 @@ impl SharedBilling {
             let answer = tokio::time::timeout_at(until, store.reserve(asked)).await;
             let answer = answer.map_err(|_| "the shared store does not answer in time".to_owned())?;
             failpoint::pass(Point::HeldThere);
-            match answer.map_err(|error| error.to_string())? {
+            match answer.map_err(counted)? {
                 Reserved::Unknown => {}
                 known => return Ok(known),
             }
             if !std::mem::replace(&mut wanted, true) {
                 let asked = tokio::time::timeout_at(until, store.want(asked.account)).await;
-                asked.map_err(|_| "the shared store does not answer in time")?.map_err(|error| error.to_string())?;
+                asked.map_err(|_| "the shared store does not answer in time")?.map_err(counted)?;
             }
             if Instant::now() + SEED_LOOK >= until {
                 return Ok(Reserved::Unknown);
@@ -242,6 +243,11 @@ impl SharedBilling {
         (&self.0.journal, &self.0.open)
     }
 
+    /// The connection of requests, which wait for it no longer than an admission does.
+    pub fn serving_store(&self) -> SharedStore {
+        self.0.store.clone()
+    }
+
     /// Another connection to the same store, for another runtime or other patience.
     pub fn store(&self, patience: Duration) -> SharedStore {
         self.0.store.another(patience)
@@ -288,6 +294,11 @@ impl SharedBilling {
         self.0.courier.finish();
         self.0.journal.close();
     }
+}
+
+fn counted(error: StoreError) -> String {
+    METRICS.ledger_error(error.reason());
+    error.to_string()
 }
 
 fn stands(shared: &Shared, now_ms: i64) -> Balance {

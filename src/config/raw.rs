@@ -63,6 +63,9 @@ pub struct Store {
     /// Of `redis`, instead of `url`: some nodes of a Redis Cluster, each an address as above.
     #[serde(default)]
     pub cluster: Vec<String>,
+    /// Of `redis`, instead of `url`: Sentinels that know which server is the primary.
+    #[serde(default)]
+    pub sentinel: Option<Sentinel>,
     /// Of `redis`: start although the server's settings let it forget (`maxmemory-policy` other than noeviction, no
     /// `appendonly`). A restart of such a server loses all open holds, and requests that run then may be a write-off.
     #[serde(default)]
@@ -71,8 +74,25 @@ pub struct Store {
 
 impl Default for Store {
     fn default() -> Self {
-        Self { kind: StoreKind::Embedded, url: None, cluster: Vec::new(), allow_volatile: false }
+        Self { kind: StoreKind::Embedded, url: None, cluster: Vec::new(), sentinel: None, allow_volatile: false }
     }
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Sentinel {
+    /// What the Sentinels call the primary (`sentinel monitor NAME …`).
+    pub master: String,
+    /// Up to 16 of them: `redis://[user:password@]host:port`, where user and password are a Sentinel's own; all `rediss://`
+    /// where the servers are spoken to over TLS.
+    pub nodes: Vec<String>,
+    /// The servers' own user, password (`${ENV}` or `file:/path`) and database.
+    #[serde(default)]
+    pub user: Option<String>,
+    #[serde(default)]
+    pub password: Option<String>,
+    #[serde(default)]
+    pub database: u16,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]

@@ -88,7 +88,7 @@ impl Book {
                 Self::Here(Here { db, billing, touched: AtomicBool::new(true) })
             }
             Till::Shared(billing) => Self::Shared(Shared {
-                serving: billing.store(SERVE_PATIENCE),
+                serving: billing.serving_store(),
                 tidying: billing.store(TIDY_PATIENCE),
                 billing: billing.clone(),
                 resolved: Mutex::default(),

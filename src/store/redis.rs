@@ -6,24 +6,26 @@
 //! Read next: `redis/common.lua` (what every script begins with), `redis/reserve.lua`, `redis/end.lua`.
 
 mod asked;
+pub mod breaker;
+mod fault;
 mod feed;
 mod late;
+mod judge;
+mod link;
+mod revoked;
 
 use super::StoreError;
 use crate::money::{Micro, Parts};
-use ::redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
-use ::redis::cluster::ClusterClient;
-use ::redis::cluster_async::ClusterConnection;
-use ::redis::{Cmd, FromRedisValue, Pipeline, RedisError, RedisFuture, Script, ScriptInvocation, Value};
 pub use asked::{Entry, SharedRoom};
+use ::redis::{Cmd, FromRedisValue, RedisError, Script, ScriptInvocation};
+use breaker::Breaker;
+pub use fault::reason;
 pub use feed::{Lineage, RESTORED_AT_ONCE, Restore, SharedKey};
-use futures_core::Stream;
 pub use late::TOLD_MOST;
+use link::Link;
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::OnceCell;
+use std::time::{Duration, Instant};
 
 /// Partitions; never to be changed while there is data.
 pub const PARTITIONS: u32 = 16;
@@ -37,7 +39,8 @@ const OPERATION_MS: u64 = 30 * 24 * 3_600 * 1_000;
 /// A request's marker once the ledger has its end.
 const APPLIED: &str = "applied";
 
-const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+/// There while the store knows every key.
+const KEYS_KNOWN: &str = "gw:keys";
 
 /// A connection to the shared store; cheap to clone, and one for as many requests as there are. It is made at its first
 /// use and belongs to the runtime that uses it first: a thread with a runtime of its own makes its own.
@@ -45,16 +48,10 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 pub struct SharedStore(Arc<Inner>);
 
 struct Inner {
-    address: Address,
-    patience: Duration,
-    connection: OnceCell<Connection>,
+    link: Link,
+    /// Where requests are kept from a store that does not answer.
+    breaker: Option<Arc<Breaker>>,
     scripts: &'static Scripts,
-}
-
-#[derive(Clone)]
-enum Connection {
-    One(ConnectionManager),
-    Cluster(ClusterConnection),
 }
 
 /// Where it is.
@@ -63,6 +60,27 @@ pub enum Address {
     One(String),
     /// Some nodes of a cluster.
     Cluster(Vec<String>),
+    /// The primary that Sentinels name.
+    Sentinel(Sentinel),
+}
+
+/// Who knows where the primary is, and how it is spoken to.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Sentinel {
+    pub master: String,
+    pub nodes: Vec<String>,
+    pub user: Option<String>,
+    pub password: Option<String>,
+    pub database: i64,
+    /// To the primary, too.
+    pub tls: bool,
+}
+
+impl std::fmt::Debug for Sentinel {
+    /// Without what opens doors.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Sentinel {{ master: {:?}, nodes: {} }}", self.master, self.nodes.len())
+    }
 }
 
 /// Credit to be set aside.
@@ -209,6 +227,7 @@ struct Scripts {
     keep: Script,
     free: Script,
     tidy: Script,
+    probe: Script,
 }
 
 static SCRIPTS: std::sync::LazyLock<Scripts> = std::sync::LazyLock::new(|| {
@@ -231,6 +250,7 @@ static SCRIPTS: std::sync::LazyLock<Scripts> = std::sync::LazyLock::new(|| {
         keep: of_answers(include_str!("redis/keep.lua")),
         free: script(include_str!("redis/free.lua")),
         tidy: of_answers(include_str!("redis/tidy.lua")),
+        probe: script(include_str!("redis/probe.lua")),
     }
 });
 
@@ -244,14 +264,23 @@ fn key(partition: u32, kind: &str, of: &str) -> String {
 }
 
 impl SharedStore {
-    /// Connects at the first use. An answer that takes longer than `patience` is a failure.
+    /// Connects at the first use. What has no answer within `patience`, connecting included, has failed.
     pub fn new(address: Address, patience: Duration) -> Self {
-        Self(Arc::new(Inner { address, patience, connection: OnceCell::new(), scripts: &SCRIPTS }))
+        Self::with(address, patience, None)
     }
 
-    /// Another connection to the same store.
+    /// The same for those who ask on behalf of requests: not asked where `breaker` is open, which is told of each answer.
+    pub fn guarded(address: Address, patience: Duration, breaker: Arc<Breaker>) -> Self {
+        Self::with(address, patience, Some(breaker))
+    }
+
+    fn with(address: Address, patience: Duration, breaker: Option<Arc<Breaker>>) -> Self {
+        Self(Arc::new(Inner { link: Link::new(address, patience), breaker, scripts: &SCRIPTS }))
+    }
+
+    /// Another connection to the same store, for those who ask on behalf of nobody.
     pub fn another(&self, patience: Duration) -> Self {
-        Self::new(self.0.address.clone(), patience)
+        Self::new(self.0.link.address().clone(), patience)
     }
 
     /// Connects at once.
@@ -260,13 +289,8 @@ impl SharedStore {
     /// The address is none, or nobody answers there.
     pub async fn connect(address: &Address, patience: Duration) -> Result<Self, StoreError> {
         let store = Self::new(address.clone(), patience);
-        store.connection().await?;
+        store.0.link.connect().await.map_err(|source| StoreError::redis("connect to the shared store", source))?;
         Ok(store)
-    }
-
-    async fn connection(&self) -> Result<Connection, StoreError> {
-        let made = self.0.connection.get_or_try_init(|| connect(&self.0.address, self.0.patience)).await;
-        made.cloned().map_err(|source| StoreError::redis("connect to the shared store", source))
     }
 
     /// # Errors
@@ -359,35 +383,14 @@ impl SharedStore {
         Ok(seconds.saturating_mul(1_000).saturating_add(micros / 1_000))
     }
 
-    /// Hands over the hashes of keys that have changed for the worse, as they are told, and when that was by the
-    /// server's clock, until the connection is lost.
+    /// Whether a key that is not known is none: false where the store has lost the keys, and was not told them again.
     ///
     /// # Errors
-    /// The connection cannot be made.
-    pub async fn watch_keys(
-        &self,
-        ready: impl FnOnce(),
-        mut changed: impl FnMut(&str, Option<i64>),
-    ) -> Result<(), StoreError> {
-        let failed = |source| StoreError::redis("watch for revoked keys", source);
-        let url = match &self.0.address {
-            Address::One(url) => Some(url),
-            // What is published at one node is heard at each.
-            Address::Cluster(nodes) => nodes.first(),
-        };
-        let url = url.ok_or_else(|| StoreError::Unusable("watch for revoked keys: no address".into()))?;
-        let client = ::redis::Client::open(url.as_str()).map_err(failed)?;
-        let mut channel = client.get_async_pubsub().await.map_err(failed)?;
-        channel.subscribe("gw:revoked").await.map_err(failed)?;
-        ready();
-        let mut messages = channel.on_message();
-        while let Some(message) = next(&mut messages).await {
-            if let Ok(told) = message.get_payload::<String>() {
-                let (hash, at_ms) = told.split_once(' ').unwrap_or((&told, ""));
-                changed(hash, at_ms.parse().ok());
-            }
-        }
-        Ok(())
+    /// The store cannot be asked.
+    pub async fn knows_keys(&self) -> Result<bool, StoreError> {
+        let mut exists = Cmd::new();
+        exists.arg("EXISTS").arg(KEYS_KNOWN);
+        self.ask("ask whether the keys are known", &exists).await
     }
 
     /// Gives up the holds of a partition whose leases have run out, a hundred at a time. Returns how many.
@@ -463,8 +466,8 @@ impl SharedStore {
     }
 
     async fn call(&self, operation: &'static str, call: &ScriptInvocation<'_>) -> Result<Answer, StoreError> {
-        let mut connection = self.connection().await?;
-        let words = call.invoke_async(&mut connection).await.map_err(|source| StoreError::redis(operation, source))?;
+        let mut link = self.0.link.clone();
+        let words = self.guard(operation, call.invoke_async(&mut link)).await?;
         Ok(Answer { operation, words })
     }
 
@@ -479,30 +482,29 @@ impl SharedStore {
     }
 
     async fn ask<T: FromRedisValue>(&self, operation: &'static str, command: &Cmd) -> Result<T, StoreError> {
-        let mut connection = self.connection().await?;
-        command.query_async(&mut connection).await.map_err(|source| StoreError::redis(operation, source))
+        let mut link = self.0.link.clone();
+        self.guard(operation, command.query_async(&mut link)).await
     }
-}
 
-async fn connect(address: &Address, patience: Duration) -> Result<Connection, RedisError> {
-    Ok(match address {
-        Address::One(url) => {
-            let config = ConnectionManagerConfig::new()
-                .set_connection_timeout(Some(CONNECT_WITHIN))
-                .set_response_timeout(Some(patience))
-                .set_number_of_retries(1);
-            let client = ::redis::Client::open(url.as_str())?;
-            Connection::One(ConnectionManager::new_with_config(client, config).await?)
+    /// Asks, unless requests are kept from asking.
+    async fn guard<T>(
+        &self,
+        operation: &'static str,
+        ask: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, StoreError> {
+        let Some(breaker) = &self.0.breaker else {
+            return ask.await.map_err(|source| StoreError::redis(operation, source));
+        };
+        if breaker.is_open() {
+            return Err(StoreError::Away(operation));
         }
-        Address::Cluster(nodes) => {
-            let client = ClusterClient::builder(nodes.iter().map(String::as_str))
-                .connection_timeout(CONNECT_WITHIN)
-                .response_timeout(patience)
-                .retries(2)
-                .build()?;
-            Connection::Cluster(client.get_async_connection().await?)
+        let outcome = ask.await.map_err(|source| StoreError::redis(operation, source));
+        match &outcome {
+            Ok(_) => breaker.worked(Instant::now()),
+            Err(error) => breaker.failed(Instant::now(), error),
         }
-    })
+        outcome
+    }
 }
 
 fn event(fields: Vec<(String, String)>) -> Result<Event, StoreError> {
@@ -525,10 +527,6 @@ fn event(fields: Vec<(String, String)>) -> Result<Event, StoreError> {
         writeoff: amount(&field("writeoff")?)?,
         ending: field("ending")?,
     })
-}
-
-async fn next<S: Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
-    std::future::poll_fn(|context| Pin::new(&mut *stream).poll_next(context)).await
 }
 
 fn amount(text: &str) -> Result<Micro, StoreError> {
@@ -562,33 +560,5 @@ impl Answer {
 
     fn strange(&self) -> StoreError {
         StoreError::Unusable(format!("{}: the shared store answered {:?}", self.operation, self.words))
-    }
-}
-
-impl ConnectionLike for Connection {
-    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
-        match self {
-            Self::One(connection) => connection.req_packed_command(command),
-            Self::Cluster(connection) => connection.req_packed_command(command),
-        }
-    }
-
-    fn req_packed_commands<'a>(
-        &'a mut self,
-        pipeline: &'a Pipeline,
-        offset: usize,
-        count: usize,
-    ) -> RedisFuture<'a, Vec<Value>> {
-        match self {
-            Self::One(connection) => connection.req_packed_commands(pipeline, offset, count),
-            Self::Cluster(connection) => connection.req_packed_commands(pipeline, offset, count),
-        }
-    }
-
-    fn get_db(&self) -> i64 {
-        match self {
-            Self::One(connection) => connection.get_db(),
-            Self::Cluster(connection) => connection.get_db(),
-        }
     }
 }

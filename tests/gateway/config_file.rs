@@ -163,6 +163,40 @@ fn every_fault_of_a_price_list_is_named_at_its_place() {
 }
 
 #[test]
+fn a_store_is_named_in_exactly_one_way_and_its_faults_where_they_are() {
+    let with = |store: &str| check(&shipped().replace("store: {kind: embedded}", &format!("store: {store}")));
+    let seventeen = "\"redis://a:1\", ".repeat(17);
+    let many = format!("{{kind: redis, sentinel: {{master: m, nodes: [{seventeen}]}}}}");
+    for (store, key, why) in [
+        ("{kind: embedded, url: \"redis://a\"}", "store", "no address"),
+        ("{kind: embedded, sentinel: {master: m, nodes: [\"redis://a\"]}}", "store", "no address"),
+        ("{kind: redis}", "store", "one of"),
+        ("{kind: redis, url: \"redis://a\", cluster: [\"redis://b\"]}", "store", "one of"),
+        ("{kind: redis, url: \"redis://a\", sentinel: {master: m, nodes: [\"redis://b\"]}}", "store", "one of"),
+        ("{kind: redis, url: \"http://a\"}", "store.url", "redis://"),
+        ("{kind: redis, sentinel: {master: m, nodes: []}}", "store.sentinel.nodes", "0 nodes"),
+        (&many, "store.sentinel.nodes", "17 nodes"),
+        ("{kind: redis, sentinel: {master: m, nodes: [\"a:1\"]}}", "store.sentinel.nodes", "redis://"),
+        ("{kind: redis, sentinel: {master: m, nodes: [\"redis://a\", \"rediss://b\"]}}", "store.sentinel.nodes", "all or none"),
+        ("{kind: redis, sentinel: {master: \"\", nodes: [\"redis://a\"]}}", "store.sentinel.master", "name"),
+        ("{kind: redis, sentinel: {nodes: [\"redis://a\"]}}", "store.sentinel", "master"),
+        ("{kind: redis, sentinel: {master: m, nodes: [\"redis://a\"], colour: blue}}", "store.sentinel", "colour"),
+    ] {
+        let (code, said) = with(store);
+        assert!(code == 64 && said.contains(key) && said.contains(why), "{store}: {code} {said}");
+    }
+    for store in [
+        "{kind: redis, url: \"rediss://user:secret@a:6380/2\"}",
+        "{kind: redis, cluster: [\"redis://a\", \"redis://b\"]}",
+        "{kind: redis, sentinel: {master: m, nodes: [\"redis://a\", \"redis://b\"]}}",
+        "{kind: redis, sentinel: {master: m, nodes: [\"rediss://a\"], user: u, password: CANARY, database: 3}}",
+    ] {
+        let (code, said) = with(store);
+        assert!(code == 0 && !said.contains("CANARY"), "{store}: {code} {said}");
+    }
+}
+
+#[test]
 fn every_shipped_file_loads() {
     let conf = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("conf");
     let mut count = 0;

@@ -18,8 +18,9 @@ pub const REFUSED_WITHIN: Duration = Duration::from_millis(600);
 const REVOKED_WITHIN: Duration = Duration::from_secs(1);
 const KILLS: u64 = 5;
 
-pub struct Fleet {
-    pub redis: Server,
+/// A sidecar and two edges that share a store.
+pub struct Fleet<R = Server> {
+    pub redis: R,
     pub sidecar: World,
     pub edges: Vec<World>,
 }
@@ -38,14 +39,26 @@ impl Fleet {
 
     /// Whose processes reach the store on ways of their own: the sidecar, and each edge.
     pub fn through(redis: Server, sidecar: &str, edges: [&str; 2], edge_plan: impl Fn(Plan) -> Plan) -> Self {
-        let plan = |role, way: &str| {
-            let store = format!("store: {{kind: redis, url: \"redis://{way}\"}}");
-            Plan::default().role(role).edit("store: {kind: embedded}", &store)
+        let store = |way: &str| format!("{{kind: redis, url: \"redis://{way}\"}}");
+        Self::start(redis, &store(sidecar), &edges.map(store), edge_plan)
+    }
+}
+
+impl<R> Fleet<R> {
+    /// `store` as the config file says it.
+    pub fn on(redis: R, store: &str) -> Self {
+        Self::start(redis, store, &[store.to_owned(), store.to_owned()], |plan| plan)
+    }
+
+    fn start(redis: R, sidecar: &str, edges: &[String; 2], edge_plan: impl Fn(Plan) -> Plan) -> Self {
+        let plan = |role, store: &str| {
+            Plan::default().role(role).edit("store: {kind: embedded}", &format!("store: {store}"))
         };
         let sidecar = plan("sidecar", sidecar).start();
-        let edge =
-            |way| edge_plan(plan("edge", way).sidecar(sidecar.sidecar).endpoints(&[sidecar.vendor.port])).start();
-        let edges = edges.map(edge).into();
+        let edge = |store: &String| {
+            edge_plan(plan("edge", store).sidecar(sidecar.sidecar).endpoints(&[sidecar.vendor.port])).start()
+        };
+        let edges = edges.iter().map(edge).collect();
         Self { redis, sidecar, edges }
     }
 

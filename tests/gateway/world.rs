@@ -93,6 +93,11 @@ impl Simulator {
         self.page(Request::get("/_sim/requests"))
     }
 
+    /// So many requests are being answered.
+    pub fn wait_busy(&self, count: u64) {
+        wait_for("the vendor to be busy", SOON, || (self.stats()["in_flight"].as_u64() >= Some(count)).then_some(()));
+    }
+
     /// Nothing is being answered.
     pub fn wait_idle(&self) {
         wait_for("the vendor to be idle", SOON, || (self.stats()["in_flight"] == 0).then_some(()));
@@ -176,15 +181,25 @@ impl Plan {
         self
     }
 
+    /// Starts it without waiting until it is ready.
+    pub fn begin(self) -> World {
+        let mut world = World::prepare(&self);
+        world.begin_gateway(None);
+        world
+    }
+
     pub fn start(self) -> World {
         if !self.shared {
-            return World::start(&self);
+            let mut world = World::prepare(&self);
+            world.start_gateway();
+            return world;
         }
         let redis = Server::start_on(free_port(), &[]);
         let store = format!("store: {{kind: redis, url: \"redis://127.0.0.1:{}\"}}", redis.port);
         let sidecar = Plan::default().role("sidecar").edit(EMBEDDED, &store).start();
         let edge = Self { role: "edge", sidecar: Some(sidecar.sidecar), ..self }.edit(EMBEDDED, &store);
-        let mut world = World::start(&edge);
+        let mut world = World::prepare(&edge);
+        world.start_gateway();
         world.beside = Some(Box::new(Beside { sidecar, _redis: redis }));
         world
     }
@@ -222,7 +237,7 @@ impl World {
         Plan::default().start()
     }
 
-    fn start(plan: &Plan) -> Self {
+    fn prepare(plan: &Plan) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let config = dir.path().join("gateway.yaml");
         let vendor = Simulator::start(None);
@@ -230,9 +245,8 @@ impl World {
         let data = plan.data.clone().unwrap_or_else(|| dir.path().join("data"));
         let role = plan.role;
         let (gateway, is_closed, beside) = (None, false, None);
-        let mut world = Self { dir, config, edge, sidecar, admin, vendor, data, role, gateway, is_closed, beside };
+        let world = Self { dir, config, edge, sidecar, admin, vendor, data, role, gateway, is_closed, beside };
         std::fs::write(&world.config, world.config_text(plan)).unwrap();
-        world.start_gateway();
         world
     }
 
@@ -409,6 +423,11 @@ impl World {
             Some(beside) => beside.sidecar.close(),
             None => crate::account::audit(&self),
         }
+    }
+
+    /// One that never served leaves no books.
+    pub fn forget(&mut self) {
+        self.is_closed = true;
     }
 
     /// The same without the ledger, which another process may have.

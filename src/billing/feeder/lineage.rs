@@ -84,6 +84,7 @@ impl Feed {
         }
         if !anew.is_empty() {
             self.keys_after = Default::default();
+            self.keys_known = false;
         }
         let (all, new) = (which.len(), anew.len());
         log::warn!(

@@ -102,7 +102,8 @@ impl Feed {
     /// Tells of keys that changed, or whose accounts did.
     pub(super) async fn push_keys(&mut self) -> Result<(), StoreError> {
         let changes = self.app.key_changes(&self.keys_after, KEYS)?;
-        let Some(last) = changes.last().map(|change| change.at.clone()) else { return Ok(()) };
+        let is_all = changes.len() < KEYS;
+        let Some(last) = changes.last().map(|change| change.at.clone()) else { return self.say_keys_known().await };
         for some in changes.chunks(KEYS_AT_ONCE) {
             let mut told = JoinSet::new();
             for change in some {
@@ -113,6 +114,15 @@ impl Feed {
             }
         }
         self.keys_after = last;
+        if is_all { self.say_keys_known().await } else { Ok(()) }
+    }
+
+    /// Without that, a store that lost the keys would have edges refuse them as unknown.
+    async fn say_keys_known(&mut self) -> Result<(), StoreError> {
+        if !self.keys_known {
+            self.store.put_keys_known().await?;
+            self.keys_known = true;
+        }
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //!
 //! Everything here may be done twice. Must not decide when: that is `billing/feeder.rs`.
 
-use super::{APPLIED, MARKER_MS, SharedStore, amount, key, partition};
+use super::{APPLIED, KEYS_KNOWN, MARKER_MS, SharedStore, amount, key, partition};
 use crate::money::Parts;
 use crate::store::StoreError;
 use ::redis::{Cmd, Pipeline};
@@ -99,14 +99,15 @@ impl SharedStore {
             return Ok(());
         }
         let mut pipeline = Pipeline::new();
+        // Both or neither: a server without memory marks nothing, and would remove all the same.
+        pipeline.atomic();
         for request in requests {
             let marker = key(partition, "r:", request);
             pipeline.cmd("SET").arg(marker).arg(APPLIED).arg("XX").arg("KEEPTTL").ignore();
         }
         pipeline.cmd("XDEL").arg(key(partition, "ev", "")).arg(events).ignore();
-        let mut connection = self.connection().await?;
-        let failed = |source| StoreError::redis("clear events", source);
-        pipeline.query_async::<()>(&mut connection).await.map_err(failed)
+        let mut link = self.0.link.clone();
+        self.guard("clear events", pipeline.query_async::<()>(&mut link)).await
     }
 
     /// Asks for an account to be made known.
@@ -150,6 +151,16 @@ impl SharedStore {
         self.call("make a key known", &call).await.map(drop)
     }
 
+    /// Every key has been made known since the store lost them.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn put_keys_known(&self) -> Result<(), StoreError> {
+        let mut set = Cmd::new();
+        set.arg("SET").arg(KEYS_KNOWN).arg(1);
+        self.ask("say that the keys are known", &set).await
+    }
+
     /// What requests hold of the accounts of a partition.
     ///
     /// # Errors
@@ -168,10 +179,9 @@ impl SharedStore {
         for account in &accounts {
             pipeline.cmd("HMGET").arg(key(partition, "a:", account)).arg("held_paid").arg("held_trial");
         }
-        let mut connection = self.connection().await?;
-        let failed = |source| StoreError::redis("look at the holds", source);
+        let mut link = self.0.link.clone();
         let held: Vec<(Option<String>, Option<String>)> =
-            pipeline.query_async(&mut connection).await.map_err(failed)?;
+            self.guard("look at the holds", pipeline.query_async(&mut link)).await?;
         let mut told = Vec::new();
         for (account, held) in accounts.into_iter().zip(held) {
             if let (Some(paid), Some(trial)) = held {
@@ -179,17 +189,6 @@ impl SharedStore {
             }
         }
         Ok(told)
-    }
-
-    /// One of the server's settings; `None` where it does not say.
-    ///
-    /// # Errors
-    /// The store cannot be asked, or forbids it.
-    pub async fn setting(&self, name: &'static str) -> Result<Option<String>, StoreError> {
-        let mut get = Cmd::new();
-        get.arg("CONFIG").arg("GET").arg(name);
-        let answer: Vec<String> = self.ask("read the server's settings", &get).await?;
-        Ok(answer.into_iter().nth(1))
     }
 }
 
