@@ -7,6 +7,7 @@
 
 mod backup;
 mod beside;
+pub mod bounds;
 pub mod correct;
 mod courier;
 pub mod feeder;
