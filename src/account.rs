@@ -16,10 +16,11 @@ mod tests;
 pub use key::parse as parse_key;
 pub use password::{LEAST_CHARS as PASSWORD_LEAST_CHARS, MOST_CHARS as PASSWORD_MOST_CHARS};
 pub use session::{NewSession, Session, csrf_token};
-pub use settings::{KeySettings, RATE_MAX, RateSettings};
+pub use settings::{KeySettings, RateSettings};
 pub use shared::SharedKeys;
 pub use sign_up::{NewAccount, complete_sign_ups, sign_up, sign_up_with};
 
+use crate::config::RATE_MAX;
 use crate::store::StoreError;
 use crate::store::app::{AccountRow, AppDb, Inserted, KeyRow};
 use std::path::Path;
