@@ -6,6 +6,7 @@
 mod account;
 mod edge;
 mod ledger;
+mod settings;
 
 use crate::account::Accounts;
 use crate::billing::Billing;
@@ -149,6 +150,7 @@ fn with_store(
 ) -> anyhow::Result<()> {
     let accounts = Accounts::open(&settings.data_dir)?;
     let billing = Billing::open_beside(&settings.data_dir, settings.store.address())?;
-    let signup = &settings.signup;
-    run(&account::Context { accounts: &accounts, billing: &billing, signup, json, now_ms: clock::now_ms() })
+    let (signup, catalog) = (&settings.signup, &settings.catalog);
+    let now_ms = clock::now_ms();
+    run(&account::Context { accounts: &accounts, billing: &billing, signup, catalog, json, now_ms })
 }

@@ -15,7 +15,7 @@ use crate::money::Micro;
 use crate::protocol::Protocol;
 use crate::store::redis::{Address, Sentinel};
 use crate::telemetry::access::Destination;
-pub use raw::{Limits, SignupMode};
+pub use raw::{Limits, RATE_MAX, RateLimits, Rates, SignupMode};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::SocketAddr;
@@ -37,6 +37,8 @@ pub struct Settings {
     pub allow_volatile: bool,
     pub signup: Signup,
     pub catalog: Catalog,
+    /// How much may be asked for, where nothing is set for the key or the account.
+    pub rate_limits: RateLimits,
     pub limits: Limits,
     pub access_log: Destination,
     /// Names of the messages protocol's version header that clients may use, lower case.
@@ -198,6 +200,8 @@ impl Judge {
         let allow_volatile = config.store.allow_volatile;
         let store = self.store(config.store);
         let signup = self.signup(&config.signup);
+        self.rates("rate_limits.key", &config.rate_limits.key);
+        self.rates("rate_limits.account", &config.rate_limits.account);
         let vendors = self.vendors(config.vendors);
         let version_headers = version_headers(&config.limits, &vendors);
         let catalog = self.catalog(config.models, &vendors);
@@ -212,6 +216,7 @@ impl Judge {
             allow_volatile,
             signup: signup?,
             catalog,
+            rate_limits: config.rate_limits,
             limits: config.limits,
             access_log: destination(config.access_log.as_deref()),
             version_headers,
@@ -243,6 +248,18 @@ impl Judge {
                 self.fault(key, error.to_string());
                 None
             }
+        }
+    }
+
+    fn rates(&mut self, key: &str, rates: &raw::Rates) {
+        let raw::Rates { requests_per_minute, tokens_per_minute, concurrent } = *rates;
+        let named = [
+            ("requests_per_minute", requests_per_minute),
+            ("tokens_per_minute", tokens_per_minute),
+            ("concurrent", concurrent),
+        ];
+        for (name, _) in named.into_iter().filter(|(_, rate)| *rate > RATE_MAX) {
+            self.fault(format!("{key}.{name}"), format!("must be at most {RATE_MAX}; 0 is no limit"));
         }
     }
 

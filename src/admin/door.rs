@@ -5,6 +5,7 @@
 use super::App;
 use super::problem::Problem;
 use crate::account::{Refusal, parse_key};
+use crate::clock::now_ms;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, header};
 use axum::middleware::Next;
@@ -28,8 +29,8 @@ pub async fn administrators_only(
 
 fn actor(app: &App, headers: &HeaderMap) -> Result<Actor, Problem> {
     let key = key(headers).ok_or(Problem::NoKey)?;
-    let principal = app.accounts.authenticate(key).map_err(|refusal| match refusal {
-        Refusal::BadKey => Problem::NoKey,
+    let principal = app.accounts.authenticate(key, now_ms()).map_err(|refusal| match refusal {
+        Refusal::BadKey | Refusal::KeyExpired => Problem::NoKey,
         Refusal::KeyDisabled => Problem::Forbidden("this key is disabled"),
         Refusal::AccountSuspended => Problem::Forbidden("this key's account is suspended"),
         Refusal::Unavailable(error) => error.into(),

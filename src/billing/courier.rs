@@ -385,8 +385,10 @@ impl Run {
             let Some(Due { parcel, .. }) = self.waiting.pop() else { return };
             let store = self.store.clone();
             self.under_way.spawn(async move {
-                let Ending { request_id, account, .. } = &parcel.ending;
-                let end = End { request_id, account, cost: parcel.ending.cost(), ending: &parcel.text };
+                let Ending { request_id, account, detail, .. } = &parcel.ending;
+                let (cost, key_id) = (parcel.ending.cost(), &detail.key_id);
+                let tokens = detail.usage.tokens_total();
+                let end = End { request_id, account, cost, ending: &parcel.text, key_id, tokens };
                 let outcome = match is_late(parcel.ending.at_ms, clock::now_ms()) {
                     true => store.end_late(&end).await,
                     false => store.end(&end).await,

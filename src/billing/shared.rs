@@ -140,17 +140,21 @@ impl SharedBilling {
             floor,
             lease: inner.lease,
             most_open: inner.most_open_per_account,
+            within: (!opening.bounds.is_unbounded()).then_some((&*opening.key_id, &opening.bounds)),
         };
         // Journalled before anything is held there: so whatever is, this edge knows of, even where it is killed meanwhile.
         let hold = Hold::open(Till::Shared(self.clone()), opening.clone(), quote.service_tier, Parts::ZERO, now_ms)
             .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")))?;
+        let fitted = |parts: Parts| quote.fit(parts.total()).unwrap_or(quote.output_floor);
         let refused = match self.held(&asked).await {
-            Ok(Reserved::Held(parts)) => {
-                let limit = quote.fit(parts.total()).unwrap_or(quote.output_floor);
-                return Ok((hold.of(parts), limit));
+            Ok(Reserved::Held(parts)) => return Ok((hold.of(parts), fitted(parts))),
+            Ok(Reserved::HeldWithin(parts, meters)) => {
+                return Ok((hold.of(parts).metered(meters), fitted(parts)));
             }
             Ok(Reserved::Insufficient { available }) => Refused::Insufficient { available, needed: floor },
             Ok(Reserved::TrialExpired) => Refused::TrialExpired,
+            Ok(Reserved::KeySpendLimit { free }) => Refused::KeySpendLimit { free },
+            Ok(Reserved::Limited(wait)) => Refused::Limited(wait),
             Ok(Reserved::TooManyOpen) => Refused::TooManyOpen { limit: inner.most_open_per_account },
             Ok(other) => Refused::Unavailable(format!("the shared store says {other:?}")),
             // It may be held all the same: ended as nothing, it is given back as soon as the store can be asked.

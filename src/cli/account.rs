@@ -3,13 +3,16 @@
 //! Works while the gateway runs, and before it first ran. Must not know the config file: it is handed what it needs.
 //! A key in the clear is printed once, by `key create`.
 
-use crate::account::{Account, Accounts, Key, NewAccount, Status, sign_up_with};
+use super::settings::{self, KeyArgs, RateArgs, Span};
+use crate::account::{Account, Accounts, Key, KeySettings, NewAccount, NewKey, Status, sign_up_with};
 use crate::admin::document;
+use crate::billing::bounds::Period;
 use crate::billing::{Balance, Billing};
+use crate::catalog::Catalog;
 use crate::clock::rfc3339;
 use crate::config::Signup;
 use crate::money::Micro;
-use crate::store::ledger::{Change, ChangeKind};
+use crate::store::ledger::{Change, ChangeKind, KeySpend};
 use anyhow::{Context as _, bail};
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -61,6 +64,13 @@ pub enum AccountCommand {
         #[arg(long = "ref")]
         reference: String,
     },
+    /// Show what an account's requests are limited to, or set it, for all its keys together.
+    Limit {
+        /// Its id or its e-mail.
+        account: String,
+        #[command(flatten)]
+        rates: RateArgs,
+    },
     /// Refuse an account's keys until it is resumed.
     Suspend {
         /// Its id or its e-mail.
@@ -83,6 +93,21 @@ pub enum KeyCommand {
         /// 1 to 64 characters, to tell keys apart.
         #[arg(long)]
         name: String,
+        #[command(flatten)]
+        settings: KeyArgs,
+    },
+    /// Change what is set for a key, from the next request on. What is not named stays as it is.
+    Set {
+        key_id: String,
+        #[command(flatten)]
+        settings: KeyArgs,
+    },
+    /// Make a key like this one, and print it this once; the old one works on for a while.
+    Rotate {
+        key_id: String,
+        /// How long the old one works on, as in 90m, 24h or 7d.
+        #[arg(long, default_value = "24h")]
+        overlap: Span,
     },
     /// List an account's keys.
     List {
@@ -103,6 +128,7 @@ pub struct Context<'a> {
     pub accounts: &'a Accounts,
     pub billing: &'a Billing,
     pub signup: &'a Signup,
+    pub catalog: &'a Catalog,
     /// Print one JSON document instead of text.
     pub json: bool,
     pub now_ms: i64,
@@ -123,6 +149,7 @@ pub fn run_account(command: AccountCommand, context: &Context<'_>) -> anyhow::Re
         AccountCommand::TopUp { account, credits, reference } => {
             give(context, ChangeKind::TopUp, &find(context, &account)?, credits, &reference)
         }
+        AccountCommand::Limit { account, rates } => limit(context, &find(context, &account)?, &rates),
         AccountCommand::Suspend { account } => set_status(context, &account, Status::Suspended),
         AccountCommand::Resume { account } => set_status(context, &account, Status::Active),
     }
@@ -132,16 +159,37 @@ pub fn run_account(command: AccountCommand, context: &Context<'_>) -> anyhow::Re
 /// What could not be done, and why.
 pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()> {
     match command {
-        KeyCommand::Create { account, name } => {
+        KeyCommand::Create { account, name, settings } => {
             let account = find(context, &account)?;
-            let new = context.accounts.create_key(&account.id, &name, context.now_ms).context("create a key")?;
-            let text = format!("{}\n", new.key);
-            print(context.json, &json!({"key_id": new.key_id, "key": new.key, "name": new.name}), &text)
+            settings.check(context.catalog)?;
+            let mut set = KeySettings::default();
+            settings.apply(&mut set, context.now_ms);
+            let new = context.accounts.create_key_with(&account.id, &name, &set, context.now_ms);
+            show_new(context, &new.context("create a key")?)
+        }
+        KeyCommand::Set { key_id, settings } => {
+            settings.check(context.catalog)?;
+            let changed = context.accounts.change_key(None, &key_id, |set| settings.apply(set, context.now_ms));
+            let set = changed.with_context(|| format!("set the key {key_id:?} (`key list` shows ids)"))?;
+            let text = format!("{key_id}{}\n", settings::key_words(&set));
+            let mut value = settings::key_json(&set);
+            value["key_id"] = json!(key_id);
+            print(context.json, &value, &text)
+        }
+        KeyCommand::Rotate { key_id, overlap } => {
+            let new = context.accounts.rotate_key(None, &key_id, overlap.ms, context.now_ms);
+            show_new(context, &new.with_context(|| format!("rotate the key {key_id:?} (`key list` shows ids)"))?)
         }
         KeyCommand::List { account } => {
-            let keys = context.accounts.keys(&find(context, &account)?.id)?;
-            let text = keys.iter().map(key_line).collect::<String>();
-            print(context.json, &Value::Array(keys.iter().map(key_json).collect()), &text)
+            let (mut text, mut values) = (String::new(), Vec::new());
+            for key in context.accounts.keys(&find(context, &account)?.id)? {
+                // Of a key without a limit, all that it has spent.
+                let period = key.settings.spend_limit.map_or(Period::Total, |limit| limit.period);
+                let spend = context.billing.key_spend(&key.id, period, context.now_ms)?;
+                text += &key_line(&key, &spend);
+                values.push(key_json(&key, &spend));
+            }
+            print(context.json, &Value::Array(values), &text)
         }
         KeyCommand::Disable { key_id } => set_enabled(context, &key_id, false),
         KeyCommand::Enable { key_id } => set_enabled(context, &key_id, true),
@@ -153,6 +201,11 @@ pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()>
             print(context.json, &json!({"key_id": key_id, "status": "revoked"}), &text)
         }
     }
+}
+
+fn show_new(context: &Context<'_>, new: &NewKey) -> anyhow::Result<()> {
+    let text = format!("{}\n", new.key);
+    print(context.json, &json!({"key_id": new.key_id, "key": new.key, "name": new.name}), &text)
 }
 
 fn find(context: &Context<'_>, id_or_email: &str) -> anyhow::Result<Account> {
@@ -233,6 +286,18 @@ fn give(
     print(context.json, &value, &text)
 }
 
+fn limit(context: &Context<'_>, account: &Account, asked: &RateArgs) -> anyhow::Result<()> {
+    let before = context.accounts.account_rates(&account.id)?;
+    let mut rates = before;
+    asked.apply(&mut rates);
+    if rates != before {
+        context.accounts.set_account_rates(&account.id, &rates).context("limit an account")?;
+    }
+    let text = format!("{}{}\n", account.email, settings::rates_words(&rates));
+    let value = json!({"account_id": account.id, "email": account.email, "rates": settings::rates_json(&rates)});
+    print(context.json, &value, &text)
+}
+
 fn set_status(context: &Context<'_>, account: &str, status: Status) -> anyhow::Result<()> {
     let account = find(context, account)?;
     context.accounts.set_status(&account.id, status)?;
@@ -248,19 +313,25 @@ fn set_enabled(context: &Context<'_>, key_id: &str, enabled: bool) -> anyhow::Re
     print(context.json, &document::key_status(key_id, enabled), &text)
 }
 
-fn key_line(key: &Key) -> String {
-    format!("{} {} {} {} {}\n", key.id, rfc3339(key.created_at_ms), key.status.name(), key.shown, key.name)
+fn key_line(key: &Key, spend: &KeySpend) -> String {
+    let (at, set) = (rfc3339(key.created_at_ms), settings::key_words(&key.settings));
+    let used = spend.used_at_ms.map(|at| format!(" last-used={}", rfc3339(at))).unwrap_or_default();
+    let spent = spend.spent;
+    format!("{} {at} {} {} {} spent={spent}{used}{set}\n", key.id, key.status.name(), key.shown, key.name)
 }
 
-fn key_json(key: &Key) -> Value {
-    json!({
-        "key_id": key.id,
-        "name": key.name,
-        "shown": key.shown,
-        "status": key.status.name(),
-        "created_at": rfc3339(key.created_at_ms),
-        "revoked_at": key.revoked_at_ms.map(rfc3339),
-    })
+fn key_json(key: &Key, spend: &KeySpend) -> Value {
+    let mut value = settings::key_json(&key.settings);
+    value["key_id"] = json!(key.id);
+    value["name"] = json!(key.name);
+    value["shown"] = json!(key.shown);
+    value["status"] = json!(key.status.name());
+    value["created_at"] = json!(rfc3339(key.created_at_ms));
+    value["revoked_at"] = json!(key.revoked_at_ms.map(rfc3339));
+    value["spent"] = json!(spend.spent);
+    value["spent_total"] = json!(spend.total);
+    value["last_used_at"] = json!(spend.used_at_ms.map(rfc3339));
+    value
 }
 
 /// One JSON document, or the text; nothing else goes to stdout.

@@ -4,13 +4,15 @@
 //! Must not tell of requests: the store told of those.
 
 use super::Feed;
+use crate::account::KeySettings;
+use crate::billing::bounds::Period;
 use crate::clock;
 use crate::failpoint::{self, Point};
 use crate::money::Parts;
 use crate::store::StoreError;
 use crate::store::app::change::KeyChange;
 use crate::store::ledger::{Claim, Entry};
-use crate::store::redis::{PARTITIONS, Post, Seed, SharedKey, SharedStore, partition};
+use crate::store::redis::{KeySeed, PARTITIONS, Post, Seed, SharedKey, SharedStore, partition};
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
 
@@ -96,7 +98,22 @@ impl Feed {
             seq,
             epoch: &found.epoch,
         };
-        self.store.seed(&seed).await.map(drop)
+        self.store.seed(&seed).await?;
+        self.seed_keys(account, &found.epoch, lineage.now_ms).await
+    }
+
+    /// Begins to count what those of an account's keys spend that have a limit, from a ledger that has all that happened
+    /// but for what is still among the events. Requests that run meanwhile are counted when they end.
+    async fn seed_keys(&self, account: &str, epoch: &str, at_ms: i64) -> Result<(), StoreError> {
+        let first_days = Period::ALL.map(|period| period.first_day(at_ms));
+        for row in self.app.keys(account)?.iter().filter(|row| !row.settings.is_empty()) {
+            // One that cannot be read admits nothing anyway.
+            if KeySettings::read(&row.settings).is_ok_and(|settings| settings.spend_limit.is_some()) {
+                let (spent, seq) = self.ledger.key_spend_as_of(&row.id, first_days)?;
+                self.store.seed_key(&KeySeed { account, key_id: &row.id, at_ms, spent, seq, epoch }).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Tells of keys that changed, or whose accounts did.
@@ -175,8 +192,9 @@ pub fn adjustment(account: &str, reference: &str) -> String {
 }
 
 async fn tell_key(store: SharedStore, change: KeyChange) -> Result<(), StoreError> {
-    let KeyChange { at, hash, account, shown, status, account_is_active } = change;
+    let KeyChange { at, hash, account, shown, status, account_is_active, settings, account_rates } = change;
     let hash = hash.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
     store.set_status(&account, account_is_active).await?;
-    store.put_key(&SharedKey { hash, account, key_id: at.key, shown, status, account_is_active }).await
+    let key_id = at.key;
+    store.put_key(&SharedKey { hash, account, key_id, shown, status, account_is_active, settings, account_rates }).await
 }

@@ -18,7 +18,9 @@ impl SharedStore {
     /// The store cannot be asked; to be tried again until it answers.
     pub async fn end_late(&self, asked: &End<'_>) -> Result<Ended, StoreError> {
         let mut call = self.of_request(&self.0.scripts.late, asked.account, asked.request_id);
-        call.key(key(partition(asked.account), "ev", "")).arg(MARKER_MS).arg(asked.ending);
+        let partition = partition(asked.account);
+        call.key(key(partition, "ev", "")).key(key(partition, "k:", asked.key_id));
+        call.arg(MARKER_MS).arg(asked.ending).arg(asked.tokens);
         let answer = self.call("tell the ledger of a late end", &call).await?;
         Ok(match answer.word() {
             "done" => Ended::Done { event: answer.text(1)?.into(), taken: Parts::ZERO, writeoff: Micro::ZERO },
