@@ -514,8 +514,8 @@ impl SharedStore {
         operation: &'static str,
         call: &ScriptInvocation<'_>,
     ) -> Result<Vec<Vec<u8>>, StoreError> {
-        let mut connection = self.connection().await?;
-        call.invoke_async(&mut connection).await.map_err(|source| StoreError::redis(operation, source))
+        let mut link = self.0.link.clone();
+        self.guard(operation, call.invoke_async(&mut link)).await
     }
 
     async fn ask<T: FromRedisValue>(&self, operation: &'static str, command: &Cmd) -> Result<T, StoreError> {
