@@ -10,7 +10,7 @@ use crate::billing::{self, Billing, SharedBilling, Till};
 use crate::catalog::Model;
 use crate::clock;
 use crate::config::{self, Limits, Settings};
-use crate::edge::Gateway;
+use crate::edge::{Gateway, retries_max};
 use crate::idempotency::Idempotency;
 use crate::sidecar::{self as pages, Sidecar};
 use crate::store::StoreError;
@@ -170,6 +170,7 @@ fn edge(
     let data_dir = settings.load().data_dir.clone();
     let idempotency = Idempotency::start(&data_dir, &billing, Arc::clone(settings), clock::now_ms())?;
     let gateway = Gateway::new(Arc::clone(settings), keys, billing.clone(), idempotency);
+    gateway.watch_upstreams().context("watch the vendors' endpoints")?;
     let life = Life {
         config_file: config_file.to_owned(),
         settings: Arc::clone(settings),
@@ -204,8 +205,7 @@ fn edge_server(settings: &Settings, gateway: Gateway, start: Start) -> anyhow::R
         // The watch ends the process before: Pingora would drop what still runs.
         grace_period_seconds: Some(settings.limits.total_seconds.saturating_add(settings.limits.drain_seconds)),
         graceful_shutdown_timeout_seconds: Some(1),
-        // Every endpoint once, and one repeat on a fresh connection: `edge/upstream.rs` decides.
-        max_retries: usize::try_from(settings.limits.attempts).unwrap_or(1).saturating_add(1),
+        max_retries: retries_max(&settings.limits),
         ..ServerConf::default()
     };
     let options = Opt { upgrade: start == Start::Upgrade, ..Opt::default() };

@@ -5,6 +5,7 @@
 
 use super::context::{Call, Context, Stage};
 use super::intake::{self, Ended};
+use super::upstream;
 use crate::clock;
 use crate::protocol::failure::Kind;
 use crate::store::ledger::Outcome;
@@ -18,6 +19,7 @@ pub async fn end(session: &mut Session, ctx: &mut Context) {
     if let Some(call) = ctx.call() {
         intake::restore(session, &call.shared).await;
         resolve(call);
+        upstream::end(call);
     }
     record(ctx);
 }

@@ -173,10 +173,13 @@ impl Reader {
             ("messages", _) => self.messages(scan),
             ("tools", _) => self.list(scan, name),
             ("service_tier", _) => self.service_tier(scan),
-            ("system" | "metadata" | "session_id" | "prompt_cache_key", _) => {
+            ("system" | "metadata" | "session_id" | "prompt_cache_key" | "thread" | "container", _) => {
+                let is_given = scan.kind()? != Kind::Null;
                 let start = scan.at();
                 self.outline.features.member(name, scan)?;
-                self.outline.signs.member(name, Span { start, end: scan.at() });
+                if is_given {
+                    self.outline.signs.member(name, Span { start, end: scan.at() });
+                }
                 Ok(())
             }
             _ => Ok(self.outline.features.member(name, scan)?),

@@ -54,7 +54,7 @@ fn large(surface: Surface, stream: bool) -> String {
 /// first whenever it is its turn.
 fn behind(first: &Bad) -> (World, Simulator) {
     let good = Simulator::start(None);
-    (Plan::default().endpoints(&[first.port(), good.port]).start(), good)
+    (Plan::default().turns().endpoints(&[first.port(), good.port]).start(), good)
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn an_endpoint_that_takes_the_connection_and_says_nothing_is_left_in_time() {
     let good = Simulator::start(None);
     let ports = [silent.local_addr().unwrap().port(), good.port];
     let limits = Plan::default().limit("first_byte_seconds", 1).limit("idle_seconds", 1);
-    let world = limits.endpoints(&ports).start();
+    let world = limits.turns().endpoints(&ports).start();
     let account = world.account();
     for surface in BOTH {
         for body in [surface.body("input=1000 output=10", false, 1_000).to_string(), large(surface, true)] {

@@ -113,6 +113,7 @@ pub struct Plan {
     signup: Option<String>,
     alpha: Vec<String>,
     beta: Vec<String>,
+    takes_turns: bool,
     edits: Vec<(&'static str, String)>,
     data: Option<PathBuf>,
 }
@@ -120,7 +121,8 @@ pub struct Plan {
 impl Default for Plan {
     fn default() -> Self {
         let (limits, signup, alpha, beta) = (String::new(), None, Vec::new(), Vec::new());
-        Self { role: "run", sidecar: None, limits, signup, alpha, beta, edits: Vec::new(), data: None }
+        let takes_turns = false;
+        Self { role: "run", sidecar: None, limits, signup, alpha, beta, takes_turns, edits: Vec::new(), data: None }
     }
 }
 
@@ -152,6 +154,19 @@ impl Plan {
     pub fn endpoints(mut self, ports: &[u16]) -> Self {
         self.alpha = ports.iter().map(|port| format!("{{url: \"http://127.0.0.1:{port}\"}}")).collect();
         self.beta.clone_from(&self.alpha);
+        self
+    }
+
+    /// The endpoints of both vendors, as the config file has them.
+    pub fn endpoints_as(mut self, endpoints: &[String]) -> Self {
+        self.alpha = endpoints.to_vec();
+        self.beta.clone_from(&self.alpha);
+        self
+    }
+
+    /// Every request goes to the endpoint whose turn it is, whatever its conversation.
+    pub fn turns(mut self) -> Self {
+        self.takes_turns = true;
         self
     }
 
@@ -209,7 +224,8 @@ impl World {
         let own = [format!("{{url: \"http://127.0.0.1:{}\"}}", self.vendor.port)];
         let list = |given: &[String]| {
             let endpoints = if given.is_empty() { &own } else { given };
-            format!("endpoints: [{}]", endpoints.join(", "))
+            let sticky = if plan.takes_turns { "\n    sticky: false" } else { "" };
+            format!("endpoints: [{}]{sticky}", endpoints.join(", "))
         };
         let data = &self.data;
         let (alpha, beta) = SHIPPED.split_once("  beta:").expect("the shipped file's vendor beta");

@@ -14,7 +14,7 @@ use crate::config::Settings;
 use crate::edge::context::{Again, Call, Context, InFlight, Upstream};
 use crate::edge::intake::{self, Deadlines};
 use crate::edge::reply::Reply;
-use crate::edge::{EdgeLimits, Gateway, upstream};
+use crate::edge::{EdgeLimits, Gateway};
 use crate::idempotency::Answer;
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
@@ -95,12 +95,15 @@ pub async fn prepare(
     share.cover(kept as u64, limits.bodies_in_flight_bytes)?;
     let warnings = [sent.warnings, dropped.into_iter().collect()].concat();
     let stream = order.outline.stream;
+    let stays = order.outline.stays();
     let upstream = Upstream {
         path: if crosses { translate::path(model.vendor.protocol) } else { asked.path },
         version: if crosses { None } else { version_header(session, settings) },
         previews,
         streams: sent.streams,
-        ..Upstream::to(upstream::plan(&model.vendor, settings.limits.attempts))
+        key: (stays || model.vendor.sticky && !asked.free).then(|| conversation.as_u64()),
+        stays,
+        ..Upstream::to(gateway.fleet.of(&model.vendor))
     };
     let model = Arc::clone(model);
     let sent_bytes = sent.body.len();

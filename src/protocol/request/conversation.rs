@@ -79,6 +79,8 @@ pub(super) struct Signs {
     session: Option<Span>,
     cache_key: Option<Span>,
     metadata: Option<Span>,
+    thread: Option<Span>,
+    container: Option<Span>,
 }
 
 impl Signs {
@@ -89,6 +91,8 @@ impl Signs {
             "session_id" => &mut self.session,
             "prompt_cache_key" => &mut self.cache_key,
             "metadata" => &mut self.metadata,
+            "thread" => &mut self.thread,
+            "container" => &mut self.container,
             _ => return,
         };
         sign.get_or_insert(span);
@@ -119,10 +123,19 @@ impl Outline {
         let text = std::str::from_utf8(body).unwrap_or_default();
         match named.or_else(|| self.signs.named(text)) {
             Some(id) => hash_part(&mut hash, b'i', id.as_bytes()),
+            // Its later turns do not say how it began: all of an account's unnamed threads are one.
+            None if self.signs.thread.is_some() => hash_part(&mut hash, b't', b""),
             None => Beginning { hash: &mut hash, texts: 0 }.read(&self.signs, text),
         }
         let digest = hash.finalize();
         ConversationKey(digest.first_chunk::<8>().map_or(0, |half| u64::from_be_bytes(*half)))
+    }
+}
+
+impl Outline {
+    /// It goes on with, or begins, something that is kept where it was made: a message thread, a container.
+    pub fn stays(&self) -> bool {
+        self.signs.thread.is_some() || self.signs.container.is_some()
     }
 }
 
