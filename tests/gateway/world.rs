@@ -54,7 +54,11 @@ pub struct Simulator {
 impl Simulator {
     /// Starts one; `fault` as in `simulate --fault`.
     pub fn start(fault: Option<&str>) -> Self {
-        let port = free_port();
+        Self::start_on(free_port(), fault)
+    }
+
+    /// The same on a port that was another's before.
+    pub fn start_on(port: u16, fault: Option<&str>) -> Self {
         let mut command = Command::new(BINARY);
         command.args(["simulate", "--listen", &format!("127.0.0.1:{port}")]).stdout(Stdio::piped());
         if let Some(fault) = fault {
@@ -115,14 +119,25 @@ pub struct Plan {
     beta: Vec<String>,
     takes_turns: bool,
     edits: Vec<(&'static str, String)>,
+    environment: Vec<(&'static str, PathBuf)>,
     data: Option<PathBuf>,
 }
 
 impl Default for Plan {
     fn default() -> Self {
         let (limits, signup, alpha, beta) = (String::new(), None, Vec::new(), Vec::new());
-        let takes_turns = false;
-        Self { role: "run", sidecar: None, limits, signup, alpha, beta, takes_turns, edits: Vec::new(), data: None }
+        Self {
+            role: "run",
+            sidecar: None,
+            limits,
+            signup,
+            alpha,
+            beta,
+            takes_turns: false,
+            edits: Vec::new(),
+            environment: Vec::new(),
+            data: None,
+        }
     }
 }
 
@@ -176,6 +191,12 @@ impl Plan {
         self
     }
 
+    /// An environment variable of the gateway that names a file.
+    pub fn environment(mut self, name: &'static str, file: &Path) -> Self {
+        self.environment.push((name, file.to_owned()));
+        self
+    }
+
     /// Where the data lies.
     pub fn data(mut self, dir: &Path) -> Self {
         self.data = Some(dir.to_owned());
@@ -196,6 +217,7 @@ pub struct World {
     pub admin: u16,
     pub vendor: Simulator,
     data: PathBuf,
+    environment: Vec<(&'static str, PathBuf)>,
     role: &'static str,
     gateway: Option<Child>,
     is_closed: bool,
@@ -214,7 +236,9 @@ impl World {
         let (edge, sidecar, admin) = (free_port(), plan.sidecar.unwrap_or_else(free_port), free_port());
         let data = plan.data.clone().unwrap_or_else(|| dir.path().join("data"));
         let role = plan.role;
-        let mut world = Self { dir, config, edge, sidecar, admin, vendor, data, role, gateway: None, is_closed: false };
+        let environment = plan.environment.clone();
+        let (gateway, is_closed) = (None, false);
+        let mut world = Self { dir, config, edge, sidecar, admin, vendor, data, environment, role, gateway, is_closed };
         std::fs::write(&world.config, world.config_text(plan)).unwrap();
         world.start_gateway();
         world
@@ -260,6 +284,7 @@ impl World {
         command.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh", BINARY]).args(arguments).arg("-c").arg(&self.config);
         command.stdout(Stdio::null()).stderr(log);
         command.envs(point.map(|point| ("GW_FAIL", point)));
+        command.envs(self.environment.iter().map(|(name, file)| (*name, file)));
         command.spawn().expect("start the gateway")
     }
 

@@ -85,6 +85,15 @@ impl Names {
         place.next(tried).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no address is left to try"))
     }
 
+    /// Looks the endpoint's name up now.
+    ///
+    /// # Errors
+    /// Nobody tells; what was known stays.
+    #[cfg(test)]
+    pub async fn refresh(&self, endpoint: &Endpoint, limits: &Limits) -> io::Result<()> {
+        self.place(endpoint, limits).refresh().await
+    }
+
     /// An address that was not tried is known.
     pub fn has_more(&self, endpoint: &Endpoint, tried: &[SocketAddr], limits: &Limits) -> bool {
         self.place(endpoint, limits).all().any(|address| !tried.contains(&address))
