@@ -16,6 +16,7 @@ use crate::sidecar::{self as pages, Sidecar};
 use crate::store::StoreError;
 use crate::store::redis::SharedStore;
 use crate::telemetry::METRICS;
+use crate::upstreams::Fleet;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -78,6 +79,7 @@ struct Life {
     /// A successor has all listening sockets, and this process accepts no more.
     succeeded: Arc<AtomicBool>,
     in_flight: Arc<AtomicUsize>,
+    fleet: Arc<Fleet>,
 }
 
 /// Runs the whole service until it is told to stop.
@@ -179,6 +181,7 @@ fn edge(
         draining: Arc::clone(&gateway.draining),
         succeeded: Arc::default(),
         in_flight: Arc::clone(&gateway.in_flight),
+        fleet: Arc::clone(&gateway.fleet),
     };
     let server = edge_server(&settings.load(), gateway, start)?;
     watch_phases(&server, Arc::clone(&life.succeeded))?;
@@ -290,9 +293,11 @@ fn bind(what: &'static str, address: SocketAddr) -> anyhow::Result<TcpListener> 
     listen().with_context(|| format!("listen on {what} {address}"))
 }
 
-/// `/metrics`, `/healthz` and `/readyz`: what needs no key on the private listener.
+/// `/metrics`, `/healthz`, `/readyz` and `/upstreams`: what needs no key on the private listener.
 fn own_state(life: Life) -> axum::Router {
     let readiness = life.clone();
+    let fleet = Arc::clone(&life.fleet);
+    let upstreams = move || std::future::ready(axum::Json(fleet.states(Instant::now())));
     let metrics = move || {
         let billing = life.billing.clone();
         async move {
@@ -312,6 +317,7 @@ fn own_state(life: Life) -> axum::Router {
     };
     axum::Router::new()
         .route("/metrics", get(metrics))
+        .route("/upstreams", get(upstreams))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
 }

@@ -37,7 +37,13 @@ impl Fleet {
         endpoints
     }
 
-    /// How every endpoint that was asked for is, for an operator.
+    /// Knows these vendors, and no others any more.
+    pub fn keep<'v>(&self, vendors: impl Iterator<Item = &'v Arc<Vendor>> + Clone) {
+        vendors.clone().for_each(|vendor| drop(self.of(vendor)));
+        lock(&self.0).retain(|name, _| vendors.clone().any(|vendor| vendor.name == *name));
+    }
+
+    /// How every endpoint is, for an operator.
     pub fn states(&self, now: Instant) -> Vec<EndpointState> {
         let all: Vec<_> = lock(&self.0).values().cloned().collect();
         let mut states: Vec<_> =
@@ -309,6 +315,15 @@ impl Track {
             opens_in_seconds: until.map_or(0, seconds),
             passes_checks: health.passes_checks,
             cooling_seconds,
+        }
+    }
+}
+
+impl Drop for Track {
+    fn drop(&mut self) {
+        // Where a reload keeps the endpoint, its successor shares what is known of it.
+        if Arc::strong_count(&self.health) == 1 {
+            let _ = METRICS.upstream_healthy.remove_label_values(&[&self.vendor, &self.label]);
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Several endpoints of one vendor: who gets which request, who is left alone and for how long, and who gets it back.
 
 use crate::account::Account;
-use crate::client::{Answer, Request};
+use crate::client::{self, Answer, Request};
 use crate::surface::{BOTH, Chat, Messages, Surface};
 use crate::world::{Plan, SOON, Simulator, World, free_port, wait_for};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn url(port: u16) -> String {
     format!("url: \"http://127.0.0.1:{port}\"")
@@ -33,7 +33,8 @@ fn label(port: u16) -> String {
 fn endpoints_that_take_turns_get_their_exact_shares() {
     let vendors = simulators::<3>();
     let weights = [5, 3, 2];
-    let listed = vendors.iter().zip(weights).map(|(vendor, weight)| format!("{{{}, weight: {weight}}}", url(vendor.port)));
+    let listed =
+        vendors.iter().zip(weights).map(|(vendor, weight)| format!("{{{}, weight: {weight}}}", url(vendor.port)));
     let world = Plan::default().turns().endpoints_as(&listed.collect::<Vec<_>>()).start();
     let account = world.account();
     let mut connection = world.connect();
@@ -48,12 +49,14 @@ fn endpoints_that_take_turns_get_their_exact_shares() {
 fn conversations_are_shared_out_by_weight_and_each_stays_where_it_is() {
     let vendors = simulators::<3>();
     let weights = [5, 3, 2];
-    let listed = vendors.iter().zip(weights).map(|(vendor, weight)| format!("{{{}, weight: {weight}}}", url(vendor.port)));
+    let listed =
+        vendors.iter().zip(weights).map(|(vendor, weight)| format!("{{{}, weight: {weight}}}", url(vendor.port)));
     let world = Plan::default().endpoints_as(&listed.collect::<Vec<_>>()).start();
     let account = world.account();
     let mut connection = world.connect();
     for number in 0..1_000 {
-        let request = Chat.whole(&account.key, "input=1 output=1").header("x-session-id", &format!("one of many {number}"));
+        let request =
+            Chat.whole(&account.key, "input=1 output=1").header("x-session-id", &format!("one of many {number}"));
         assert_eq!(connection.ask(&request).status, 200);
     }
     let first = calls(&vendors);
@@ -147,6 +150,15 @@ fn at_the_bad_one(world: &World, bad: &Simulator, surface: Surface, requests: u6
     bad.calls() - before
 }
 
+/// The breaker of an endpoint of both vendors, as the private page tells it.
+fn states(world: &World, port: u16) -> String {
+    let page = client::ask(world.admin, &Request::get("/upstreams")).json();
+    let here = page.as_array().unwrap().iter().filter(|state| state["endpoint"] == format!("127.0.0.1:{port}"));
+    let breakers: Vec<_> = here.map(|state| state["breaker"].as_str().unwrap().to_owned()).collect();
+    assert!(breakers.len() == 2 && breakers[0] == breakers[1], "{page}");
+    breakers[0].clone()
+}
+
 #[test]
 fn an_endpoint_that_fails_in_a_row_is_left_alone() {
     for (fault, failovers) in [("close", "broken"), ("status=500", "status_5xx")] {
@@ -163,6 +175,8 @@ fn an_endpoint_that_fails_in_a_row_is_left_alone() {
             assert_eq!(world.metric("gateway_upstream_breaker_opened_total", &[&of_bad]), opened);
             assert_eq!(world.metric("gateway_upstream_healthy", &[&of_bad]), 2.0 - opened);
             assert_eq!(world.metric("gateway_upstream_healthy", &[&label(good.port)]), 2.0);
+            assert_eq!(states(&world, bad.port), if failures > 0 { "open" } else { "closed" });
+            assert_eq!(states(&world, good.port), "closed");
             let reason = format!("reason=\"{failovers}\"");
             let counted = world.metric("gateway_upstream_failovers_total", &[&of_bad, &reason]);
             assert_eq!(counted, 2.0 * expected as f64, "{fault}");
@@ -464,5 +478,17 @@ fn a_connection_that_is_never_taken_up_fails_in_time() {
     assert_eq!(good.calls(), 4);
     let reason = "reason=\"connect\"";
     assert_eq!(world.metric("gateway_upstream_failovers_total", &[&label(address.port()), reason]), 2.0);
+    world.close();
+    // Alone it is told as what it is, in time.
+    let world = Plan::default().endpoints(&[address.port()]).limit("connect_seconds", 1).start();
+    let account = world.account();
+    for surface in BOTH {
+        let began = Instant::now();
+        let answer = world.ask(&surface.whole(&account.key, "input=1 output=1"));
+        surface.fails(&answer, (504, "server_error"), (504, "timeout_error"), Some("upstream_timeout"));
+        let took = began.elapsed();
+        assert!(took > Duration::from_millis(750) && took < Duration::from_secs(10), "{took:?}");
+    }
+    assert_eq!(world.standing(&account).balance, 300_000_000);
     world.close();
 }

@@ -119,6 +119,7 @@ impl Names {
     fn tick(&self, settings: &Settings, fleet: &Arc<Fleet>) {
         let models = settings.catalog.models().iter();
         let vendors: HashMap<_, _> = models.map(|model| (&model.vendor.name, &model.vendor)).collect();
+        fleet.keep(vendors.values().copied());
         // Two vendors may share an address.
         let mut owners: HashMap<&Endpoint, Owners> = HashMap::new();
         for vendor in vendors.into_values() {

@@ -95,7 +95,11 @@ async fn a_name_that_moves_is_followed_and_the_last_good_address_kept_where_nobo
     for nothing in [None, Some(&[] as &[&str])] {
         book.say(nothing);
         assert!(names.refresh(&endpoint(), &limits).await.is_err());
-        assert_eq!(names.address(&endpoint(), &[], &limits).await.unwrap(), address("10.0.0.2:80"), "the last good one");
+        assert_eq!(
+            names.address(&endpoint(), &[], &limits).await.unwrap(),
+            address("10.0.0.2:80"),
+            "the last good one"
+        );
     }
 }
 
