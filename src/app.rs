@@ -11,7 +11,7 @@ use crate::billing::{self, Billing, SharedBilling, Till};
 use crate::catalog::Model;
 use crate::clock;
 use crate::config::{self, Limits, Settings};
-use crate::edge::Gateway;
+use crate::edge::{Gateway, retries_max};
 use crate::idempotency::Idempotency;
 use crate::sidecar::{self as pages, Sidecar};
 use crate::store::StoreError;
@@ -19,6 +19,7 @@ use crate::store::redis::SharedStore;
 use crate::store::redis::breaker::Breaker;
 use crate::telemetry::METRICS;
 use crate::telemetry::access::AccessLog;
+use crate::upstreams::Fleet;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -86,6 +87,7 @@ struct Life {
     succeeded: Arc<AtomicBool>,
     in_flight: Arc<AtomicUsize>,
     access: AccessLog,
+    fleet: Arc<Fleet>,
 }
 
 /// Runs the whole service until it is told to stop.
@@ -184,6 +186,7 @@ fn edge(
     let idempotency = Idempotency::start(&data_dir, &billing, Arc::clone(settings), clock::now_ms())?;
     let access = access_log(&settings.load())?;
     let gateway = Gateway::new(Arc::clone(settings), keys, billing.clone(), idempotency, access.clone());
+    gateway.watch_upstreams().context("watch the vendors' endpoints")?;
     let life = Life {
         config_file: config_file.to_owned(),
         settings: Arc::clone(settings),
@@ -194,6 +197,7 @@ fn edge(
         succeeded: Arc::default(),
         in_flight: Arc::clone(&gateway.in_flight),
         access,
+        fleet: Arc::clone(&gateway.fleet),
     };
     let server = edge_server(&settings.load(), gateway, start)?;
     watch_phases(&server, Arc::clone(&life.succeeded))?;
@@ -225,8 +229,7 @@ fn edge_server(settings: &Settings, gateway: Gateway, start: Start) -> anyhow::R
         // The watch ends the process before: Pingora would drop what still runs.
         grace_period_seconds: Some(settings.limits.total_seconds.saturating_add(settings.limits.drain_seconds)),
         graceful_shutdown_timeout_seconds: Some(1),
-        // Every endpoint once, and one repeat on a fresh connection: `edge/upstream.rs` decides.
-        max_retries: usize::try_from(settings.limits.attempts).unwrap_or(1).saturating_add(1),
+        max_retries: retries_max(&settings.limits),
         ..ServerConf::default()
     };
     let options = Opt { upgrade: start == Start::Upgrade, ..Opt::default() };
@@ -311,9 +314,11 @@ fn bind(what: &'static str, address: SocketAddr) -> anyhow::Result<TcpListener> 
     listen().with_context(|| format!("listen on {what} {address}"))
 }
 
-/// `/metrics`, `/healthz` and `/readyz`: what needs no key on the private listener.
+/// `/metrics`, `/healthz`, `/readyz` and `/upstreams`: what needs no key on the private listener.
 fn own_state(life: Life) -> axum::Router {
     let readiness = life.clone();
+    let fleet = Arc::clone(&life.fleet);
+    let upstreams = move || std::future::ready(axum::Json(fleet.states(Instant::now())));
     let metrics = move || {
         let billing = life.billing.clone();
         async move {
@@ -329,6 +334,7 @@ fn own_state(life: Life) -> axum::Router {
     };
     axum::Router::new()
         .route("/metrics", get(metrics))
+        .route("/upstreams", get(upstreams))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
 }

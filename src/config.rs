@@ -10,7 +10,7 @@ mod read;
 mod reference;
 mod shared;
 
-use crate::catalog::{Catalog, Endpoint, Model, Price, Secret, Vendor};
+use crate::catalog::{Catalog, Endpoint, HealthCheck, Model, Price, Secret, Vendor};
 use crate::money::Micro;
 use crate::protocol::Protocol;
 use crate::store::redis::{Address, Sentinel};
@@ -21,6 +21,10 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// The most endpoints of one vendor: each request looks at all of them.
+const ENDPOINTS_MAX: usize = 32;
 
 /// Everything the program goes by.
 #[derive(Debug)]
@@ -287,8 +291,8 @@ impl Judge {
 
     fn vendor(&mut self, name: &str, vendor: raw::Vendor) -> Option<Vendor> {
         let key = format!("vendors.{name}");
-        if vendor.endpoints.is_empty() {
-            self.fault(format!("{key}.endpoints"), "at least one endpoint is needed");
+        if !(1..=ENDPOINTS_MAX).contains(&vendor.endpoints.len()) {
+            self.fault(format!("{key}.endpoints"), format!("between one endpoint and {ENDPOINTS_MAX} are needed"));
         }
         let endpoints: Vec<_> = vendor
             .endpoints
@@ -317,6 +321,7 @@ impl Judge {
             },
             official: vendor.official,
             endpoints: endpoints.into_iter().collect::<Option<_>>()?,
+            sticky: vendor.sticky,
             api_key,
             version_header: vendor.version_header.map(|header| (header.name.to_ascii_lowercase(), header.value)),
         })
@@ -339,11 +344,38 @@ impl Judge {
         if !(1..=1_000).contains(&endpoint.weight) {
             self.fault(format!("{key}.weight"), format!("{} is not within 1 to 1000", endpoint.weight));
         }
-        let parsed = endpoint_url(&endpoint.url, endpoint.weight);
+        if let Some(most) = endpoint.max_concurrent.filter(|most| !(1..=65_536).contains(most)) {
+            self.fault(format!("{key}.max_concurrent"), format!("{most} is not within 1 to 65536"));
+        }
+        let health_check = endpoint.health_check.as_ref().map(|check| self.health_check(key, check));
+        let parsed = endpoint_url(&endpoint.url);
         if parsed.is_none() {
             self.fault(format!("{key}.url"), format!("not an http:// or https:// base address: {:?}", endpoint.url));
         }
-        parsed
+        Some(Endpoint { weight: endpoint.weight, max_concurrent: endpoint.max_concurrent, health_check, ..parsed? })
+    }
+
+    fn health_check(&mut self, key: &str, check: &raw::HealthCheck) -> HealthCheck {
+        let bounds = [
+            ("interval_seconds", check.interval_seconds, 3_600),
+            ("timeout_seconds", check.timeout_seconds, 60),
+            ("passes_after", check.passes_after.into(), 100),
+            ("fails_after", check.fails_after.into(), 100),
+        ];
+        for (name, value, most) in bounds.into_iter().filter(|(_, value, most)| !(1..=*most).contains(value)) {
+            self.fault(format!("{key}.health_check.{name}"), format!("{value} is not within 1 to {most}"));
+        }
+        let path: Result<http::uri::PathAndQuery, _> = check.path.parse();
+        if path.is_err() || !check.path.starts_with('/') {
+            self.fault(format!("{key}.health_check.path"), format!("not a path: {:?}", check.path));
+        }
+        HealthCheck {
+            path: check.path.clone(),
+            interval: Duration::from_secs(check.interval_seconds),
+            timeout: Duration::from_secs(check.timeout_seconds),
+            passes_after: check.passes_after,
+            fails_after: check.fails_after,
+        }
     }
 
     fn catalog(&mut self, models: Vec<raw::Model>, vendors: &HashMap<String, Option<Arc<Vendor>>>) -> Catalog {
@@ -404,7 +436,7 @@ fn model(model: raw::Model, vendor: &Arc<Vendor>, price: Price) -> Model {
     }
 }
 
-fn endpoint_url(url: &str, weight: u32) -> Option<Endpoint> {
+fn endpoint_url(url: &str) -> Option<Endpoint> {
     let uri: http::Uri = url.parse().ok()?;
     let tls = match uri.scheme_str()? {
         "https" => true,
@@ -424,7 +456,9 @@ fn endpoint_url(url: &str, weight: u32) -> Option<Endpoint> {
         port,
         authority: if port == default_port { host.to_owned() } else { format!("{host}:{port}") },
         prefix: uri.path().trim_end_matches('/').to_owned(),
-        weight,
+        weight: 1,
+        max_concurrent: None,
+        health_check: None,
     })
 }
 

@@ -19,6 +19,7 @@ use crate::billing::Till;
 use crate::config::{Limits, Settings};
 use crate::idempotency::Idempotency;
 use crate::telemetry::access::AccessLog;
+use crate::upstreams::Fleet;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -44,7 +45,9 @@ pub struct Gateway {
     /// Requests on their way to or from a vendor.
     pub in_flight: Arc<AtomicUsize>,
     bodies: Arc<BodiesInFlight>,
-    names: upstream::Names,
+    /// How the vendors' endpoints are.
+    pub fleet: Arc<Fleet>,
+    names: Arc<upstream::Names>,
 }
 
 impl Gateway {
@@ -64,9 +67,25 @@ impl Gateway {
             draining: Arc::default(),
             in_flight: Arc::default(),
             bodies: Arc::default(),
-            names: upstream::Names::default(),
+            fleet: Arc::default(),
+            names: Arc::default(),
         }
     }
+
+    /// Keeps an eye on the vendors' endpoints, on a thread of its own.
+    ///
+    /// # Errors
+    /// The thread cannot be had.
+    pub fn watch_upstreams(&self) -> std::io::Result<()> {
+        Arc::clone(&self.names).watch(Arc::clone(&self.settings), Arc::clone(&self.fleet))
+    }
+}
+
+/// How often Pingora may ask for another peer: every address of every endpoint, and one repeat on a fresh connection.
+/// Whether it does, `edge/upstream.rs` decides.
+pub fn retries_max(limits: &Limits) -> usize {
+    let attempts = usize::try_from(limits.attempts).unwrap_or(1);
+    attempts.saturating_mul(upstream::ADDRESSES_PER_ENDPOINT).saturating_add(1)
 }
 
 /// The limits that the body is read under.
@@ -168,7 +187,7 @@ impl ProxyHttp for Gateway {
         mut error: Box<Error>,
     ) -> Box<Error> {
         if let Some(call) = ctx.call() {
-            upstream::connect_failed(call, &mut error);
+            upstream::connect_failed(&self.names, call, &mut error);
         }
         error
     }

@@ -28,6 +28,8 @@ pub struct Metrics {
     pub overhead_seconds: Histogram,
     pub upstream_requests: IntCounterVec,
     pub upstream_healthy: IntGaugeVec,
+    pub upstream_opened: IntCounterVec,
+    pub upstream_failovers: IntCounterVec,
     pub tokens: IntCounterVec,
     pub web_searches: IntCounterVec,
     pub credits_micro: IntCounterVec,
@@ -88,9 +90,22 @@ impl Metrics {
             upstream_healthy: keep(
                 &registry,
                 IntGaugeVec::new(
-                    Opts::new("gateway_upstream_healthy", "1 where the last request got an answer below 500."),
+                    Opts::new(
+                        "gateway_upstream_healthy",
+                        "1 where requests are sent: the breaker is closed, the health check passes.",
+                    ),
                     &["vendor", "endpoint"],
                 ),
+            ),
+            upstream_opened: counter(
+                "gateway_upstream_breaker_opened_total",
+                "How often an endpoint's breaker opened.",
+                &["vendor", "endpoint"],
+            ),
+            upstream_failovers: counter(
+                "gateway_upstream_failovers_total",
+                "Requests that went on to another address or endpoint, by what the one before did.",
+                &["vendor", "endpoint", "reason"],
             ),
             tokens: counter("gateway_tokens_total", "Tokens billed.", &["model", "class"]),
             web_searches: counter("gateway_web_searches_total", "Web searches billed.", &["model"]),

@@ -30,12 +30,15 @@ fn model() -> Arc<Model> {
         authority: "127.0.0.1:1".into(),
         prefix: String::new(),
         weight: 1,
+        max_concurrent: None,
+        health_check: None,
     };
     let vendor = Vendor {
         name: "beta".into(),
         protocol: Protocol::Chat,
         official: true,
         endpoints: vec![endpoint],
+        sticky: true,
         api_key: Secret::new("k".into()),
         version_header: None,
     };

@@ -166,6 +166,14 @@ pub struct Vendor {
     pub api_key: String,
     #[serde(default)]
     pub version_header: Option<VersionHeader>,
+    /// The turns of a conversation go to one endpoint for as long as that is well, so that the vendor's prompt cache
+    /// serves (default). False: every request goes to the endpoint whose turn it is.
+    #[serde(default = "yes")]
+    pub sticky: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -183,6 +191,44 @@ pub struct Endpoint {
     /// Share of the requests, 1 to 1000.
     #[serde(default = "one")]
     pub weight: u32,
+    /// Requests that may run there at one time, 1 to 65536; past it the next endpoint is taken, at last 503. Default: any
+    /// number.
+    #[serde(default)]
+    pub max_concurrent: Option<u32>,
+    #[serde(default)]
+    pub health_check: Option<HealthCheck>,
+}
+
+/// Asks an endpoint from time to time whether it is well, without a key and besides the clients' requests.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HealthCheck {
+    /// Path of a GET that answers below 400; the base address's own path is not put before it.
+    pub path: String,
+    /// From one check to the next, 1 to 3600.
+    #[serde(default = "ten")]
+    pub interval_seconds: u64,
+    /// Of one check, 1 to 60.
+    #[serde(default = "two")]
+    pub timeout_seconds: u64,
+    /// Checks in a row that pass before requests are sent again, 1 to 100.
+    #[serde(default = "one")]
+    pub passes_after: u32,
+    /// Checks in a row that fail before no more requests are sent, 1 to 100.
+    #[serde(default = "three")]
+    pub fails_after: u32,
+}
+
+fn two() -> u64 {
+    2
+}
+
+fn three() -> u32 {
+    3
+}
+
+fn ten() -> u64 {
+    10
 }
 
 fn one() -> u32 {
@@ -485,6 +531,24 @@ limits! {
     keepalive_seconds = 60, 1..=3_600;
     /// Endpoints tried for one request.
     attempts = 2, 1..=8;
+    /// Failures in a row that open an endpoint's breaker; 0: none does.
+    breaker_failures = 5, 0..=1_000;
+    /// Failed requests of a window, in percent, that open it.
+    breaker_failure_percent = 50, 1..=100;
+    /// How long that window is.
+    breaker_window_seconds = 30, 1..=3_600;
+    /// How many requests it must hold to count.
+    breaker_window_requests = 20, 1..=1_000_000;
+    /// How long an open breaker keeps requests away; each further time twice as long, and up to a quarter more by chance.
+    breaker_open_seconds = 5, 1..=3_600;
+    /// The longest of these times.
+    breaker_open_max_seconds = 120, 1..=86_400;
+    /// The longest `retry-after` of a vendor that is heeded; 0: none is.
+    cool_down_max_seconds = 60, 0..=60;
+    /// How long a resolved name of an endpoint is used before it is looked up again.
+    name_refresh_seconds = 30, 1..=86_400;
+    /// How long its last addresses serve where no resolver answers.
+    name_stale_seconds = 3_600, 1..=604_800;
     /// One event of a vendor's stream.
     event_bytes = 1_048_576, 1_024..=16_777_216;
     /// A vendor's answer that is not a stream.

@@ -113,6 +113,11 @@ impl Progress {
         self.client_left.is_some()
     }
 
+    /// The vendor failed, and not because of the client.
+    pub fn vendor_is_the_cause(&self) -> bool {
+        self.blame == Some(Blame::Vendor)
+    }
+
     /// The client left before the vendor failed, or stopped reading and may thereby have brought the failure about.
     pub fn client_is_the_cause(&self) -> bool {
         self.blame == Some(Blame::Client)

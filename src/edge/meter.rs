@@ -6,6 +6,7 @@
 use super::Gateway;
 use super::context::{Call, Context, Phases, Stage};
 use super::intake::{self, Ended};
+use super::upstream;
 use crate::clock;
 use crate::money::Micro;
 use crate::protocol::failure::Kind;
@@ -24,6 +25,7 @@ pub async fn end(gateway: &Gateway, session: &mut Session, ctx: &mut Context) {
         resolve(call);
         // A process that drains waits for this request, and with it for what becomes of its key.
         call.shared.decided().await;
+        upstream::end(call);
     }
     let took = ctx.arrived.elapsed();
     count(ctx, took);

@@ -133,12 +133,11 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     failpoint::pass(Point::VendorAnswered);
     let status = header.status.as_u16();
     call.vendor_answered = Some(Instant::now());
-    upstream::count_attempt(call, status);
-    if matches!(status, 429 | 500..=599) && call.may_retry() {
+    let text = |name: &str| header.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    if upstream::answered(call, status, text("retry-after").as_deref()) {
         return Error::e_explain(ErrorType::HTTPStatus(status), "the vendor's status")
             .map_err(|error: Box<Error>| error.into_up());
     }
-    let text = |name: &str| header.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let is_events = text("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"));
     call.reply.mode = if header.status.is_success() {
         understanding(call, surface, is_events)

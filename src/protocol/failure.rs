@@ -14,7 +14,7 @@ mod scrub;
 mod table;
 mod vendor;
 
-pub use vendor::{VendorError, from_vendor, from_vendor_error};
+pub use vendor::{VendorError, from_vendor, from_vendor_error, seconds as retry_after_seconds};
 
 /// The longest `retry-after` that no official client takes for "do not retry at all".
 const RETRY_AFTER_SECONDS_MAX: u32 = 60;

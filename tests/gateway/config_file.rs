@@ -52,6 +52,34 @@ fn every_fault_is_named_at_once_with_file_line_and_key() {
 }
 
 #[test]
+fn every_fault_of_an_endpoint_is_named_at_its_place() {
+    let shipped = shipped();
+    let one = "endpoints: [{url: \"http://127.0.0.1:9100\"}]";
+    let check_path = "health_check: {path: no-slash, interval_seconds: 0, timeout_seconds: 61, fails_after: 101}";
+    let two = format!(
+        "endpoints:\n      - {{url: \"ftp://x\", weight: 0, max_concurrent: 65537}}\n      - {{url: \"http://x\", {check_path}}}"
+    );
+    let (code, said) = check(&shipped.replacen(one, &two, 1));
+    assert_eq!(code, 64, "{said}");
+    for key in [
+        "[0].url",
+        "[0].weight",
+        "[0].max_concurrent",
+        "[1].health_check.path",
+        "[1].health_check.interval_seconds",
+        "[1].health_check.timeout_seconds",
+        "[1].health_check.fails_after",
+    ] {
+        assert!(said.contains(&format!("vendors.alpha.endpoints{key}: ")), "no {key} in: {said}");
+    }
+    assert!(!said.contains("passes_after"), "{said}");
+    let many = |count| format!("endpoints: [{}]", vec!["{url: \"http://127.0.0.1:9100\"}"; count].join(", "));
+    assert_eq!(check(&shipped.replacen(one, &many(32), 1)).0, 0);
+    let (code, said) = check(&shipped.replacen(one, &many(33), 1));
+    assert!(code == 64 && said.contains("vendors.alpha.endpoints: "), "{said}");
+}
+
+#[test]
 fn unknown_and_missing_keys_and_unset_variables_are_named_at_once() {
     let text = shipped()
         .replace("data_dir: \"data\"\n", "")

@@ -55,7 +55,11 @@ pub struct Simulator {
 impl Simulator {
     /// Starts one; `fault` as in `simulate --fault`.
     pub fn start(fault: Option<&str>) -> Self {
-        let port = free_port();
+        Self::start_on(free_port(), fault)
+    }
+
+    /// The same on a port that was another's before.
+    pub fn start_on(port: u16, fault: Option<&str>) -> Self {
         let mut command = Command::new(BINARY);
         command.args(["simulate", "--listen", &format!("127.0.0.1:{port}")]).stdout(Stdio::piped());
         if let Some(fault) = fault {
@@ -119,7 +123,9 @@ pub struct Plan {
     signup: Option<String>,
     alpha: Vec<String>,
     beta: Vec<String>,
+    takes_turns: bool,
     edits: Vec<(&'static str, String)>,
+    environment: Vec<(&'static str, PathBuf)>,
     data: Option<PathBuf>,
     shared: bool,
 }
@@ -127,8 +133,9 @@ pub struct Plan {
 impl Default for Plan {
     fn default() -> Self {
         let (limits, signup, alpha, beta) = (String::new(), None, Vec::new(), Vec::new());
-        let (role, edits) = ("run", Vec::new());
-        Self { role, sidecar: None, limits, signup, alpha, beta, edits, data: None, shared: false }
+        let (role, edits, environment, takes_turns) = ("run", Vec::new(), Vec::new(), false);
+        let (sidecar, data, shared) = (None, None, false);
+        Self { role, sidecar, limits, signup, alpha, beta, takes_turns, edits, environment, data, shared }
     }
 }
 
@@ -163,9 +170,28 @@ impl Plan {
         self
     }
 
+    /// The endpoints of both vendors, as the config file has them.
+    pub fn endpoints_as(mut self, endpoints: &[String]) -> Self {
+        self.alpha = endpoints.to_vec();
+        self.beta.clone_from(&self.alpha);
+        self
+    }
+
+    /// Every request goes to the endpoint whose turn it is, whatever its conversation.
+    pub fn turns(mut self) -> Self {
+        self.takes_turns = true;
+        self
+    }
+
     /// Something else in the place of a text of the file.
     pub fn edit(mut self, shipped: &'static str, text: &str) -> Self {
         self.edits.push((shipped, text.to_owned()));
+        self
+    }
+
+    /// An environment variable of the gateway that names a file.
+    pub fn environment(mut self, name: &'static str, file: &Path) -> Self {
+        self.environment.push((name, file.to_owned()));
         self
     }
 
@@ -224,6 +250,7 @@ pub struct World {
     pub admin: u16,
     pub vendor: Simulator,
     data: PathBuf,
+    environment: Vec<(&'static str, PathBuf)>,
     role: &'static str,
     gateway: Option<Child>,
     is_closed: bool,
@@ -244,8 +271,10 @@ impl World {
         let (edge, sidecar, admin) = (free_port(), plan.sidecar.unwrap_or_else(free_port), free_port());
         let data = plan.data.clone().unwrap_or_else(|| dir.path().join("data"));
         let role = plan.role;
+        let environment = plan.environment.clone();
         let (gateway, is_closed, beside) = (None, false, None);
-        let world = Self { dir, config, edge, sidecar, admin, vendor, data, role, gateway, is_closed, beside };
+        let world =
+            Self { dir, config, edge, sidecar, admin, vendor, data, environment, role, gateway, is_closed, beside };
         std::fs::write(&world.config, world.config_text(plan)).unwrap();
         world
     }
@@ -254,7 +283,8 @@ impl World {
         let own = [format!("{{url: \"http://127.0.0.1:{}\"}}", self.vendor.port)];
         let list = |given: &[String]| {
             let endpoints = if given.is_empty() { &own } else { given };
-            format!("endpoints: [{}]", endpoints.join(", "))
+            let sticky = if plan.takes_turns { "\n    sticky: false" } else { "" };
+            format!("endpoints: [{}]{sticky}", endpoints.join(", "))
         };
         let data = &self.data;
         let (alpha, beta) = SHIPPED.split_once("  beta:").expect("the shipped file's vendor beta");
@@ -289,6 +319,7 @@ impl World {
         command.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh", BINARY]).args(arguments).arg("-c").arg(&self.config);
         command.stdout(Stdio::null()).stderr(log);
         command.envs(point.map(|point| ("GW_FAIL", point)));
+        command.envs(self.environment.iter().map(|(name, file)| (*name, file)));
         command.spawn().expect("start the gateway")
     }
 

@@ -14,7 +14,7 @@ use crate::config::Settings;
 use crate::edge::context::{Again, Call, Context, InFlight, Upstream};
 use crate::edge::intake::{self, Deadlines};
 use crate::edge::reply::Reply;
-use crate::edge::{EdgeLimits, Gateway, rates, upstream};
+use crate::edge::{EdgeLimits, Gateway, rates};
 use crate::idempotency::Answer;
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
@@ -75,6 +75,9 @@ pub async fn prepare(
         Keyed::Go(keyed) => keyed,
         Keyed::Replay(answer) => return Ok(Prepared::Replay(answer)),
     };
+    let headers = &session.req_header().headers;
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let conversation = outline.conversation(&principal.account_id, header, &body);
     let order = Order {
         settings,
         surface,
@@ -96,12 +99,15 @@ pub async fn prepare(
     share.cover(kept as u64, limits.bodies_in_flight_bytes)?;
     let warnings = [sent.warnings, dropped.into_iter().collect()].concat();
     let stream = order.outline.stream;
+    let stays = order.outline.stays();
     let upstream = Upstream {
         path: if crosses { translate::path(model.vendor.protocol) } else { asked.path },
         version: if crosses { None } else { version_header(session, settings) },
         previews,
         streams: sent.streams,
-        ..Upstream::to(upstream::plan(&model.vendor, settings.limits.attempts))
+        key: (stays || model.vendor.sticky && !asked.free).then(|| conversation.as_u64()),
+        stays,
+        ..Upstream::to(gateway.fleet.of(&model.vendor))
     };
     let model = Arc::clone(model);
     let sent_bytes = sent.body.len();
@@ -116,6 +122,7 @@ pub async fn prepare(
         settings: Arc::clone(settings),
         model,
         upstream,
+        conversation,
         hold,
         body_bytes: order.body.len() as u64,
         sent_bytes,
