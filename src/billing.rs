@@ -7,6 +7,7 @@
 
 mod backup;
 mod beside;
+pub mod bounds;
 pub mod correct;
 mod courier;
 pub mod feeder;
@@ -14,6 +15,7 @@ mod guest;
 mod hold;
 pub mod holds;
 pub mod journal;
+mod open;
 mod owner;
 pub mod pricing;
 pub mod rules;
@@ -39,6 +41,7 @@ pub use hold::{Hold, Opening};
 pub use holds::Refused;
 use holds::{Holds, Standing};
 use journal::Journal;
+pub use open::OpenHolds;
 use owner::Owner;
 use pricing::Quote;
 use settler::{Settler, Work};
@@ -47,7 +50,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 pub use till::Till;
-pub use verify::Verdict;
+pub use verify::{Finding, Verdict};
 
 /// This program was built to be measured: it bills nothing, and `app.rs` lets it listen on loopback addresses alone.
 pub const UNBILLED: bool = cfg!(feature = "unbilled");

@@ -4,13 +4,16 @@
 //! stderr. Must not do the work itself.
 
 mod account;
+mod audit;
 mod ledger;
+mod settings;
 
 use crate::account::Accounts;
 use crate::billing::Billing;
 use crate::config::{self, Settings};
 use crate::{app, clock, failpoint, simulator, telemetry};
 use account::{AccountCommand, KeyCommand};
+use audit::AuditCommand;
 use clap::{Parser, Subcommand};
 use ledger::LedgerCommand;
 use std::io::Write;
@@ -74,6 +77,9 @@ enum Command {
     /// The ledger.
     #[command(subcommand)]
     Ledger(LedgerCommand),
+    /// What was done in an administrator's name.
+    #[command(subcommand)]
+    Audit(AuditCommand),
 }
 
 /// The exit code for faults in the config file (`EX_USAGE`, as proxies have it).
@@ -114,6 +120,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             with_store(&config::load(&file)?, json, |context| account::run_account(command, context))?
         }
         Command::Key(command) => with_store(&config::load(&file)?, json, |context| account::run_key(command, context))?,
+        Command::Audit(command) => return audit::run(command, &config::load(&file)?, json),
         Command::Ledger(command) => return ledger::run(command, &config::load(&file)?, json),
     }
     Ok(ExitCode::SUCCESS)
@@ -142,6 +149,7 @@ fn with_store(
 ) -> anyhow::Result<()> {
     let accounts = Accounts::open(&settings.data_dir)?;
     let billing = Billing::open_beside(&settings.data_dir, settings.store.address())?;
-    let signup = &settings.signup;
-    run(&account::Context { accounts: &accounts, billing: &billing, signup, json, now_ms: clock::now_ms() })
+    let (signup, catalog) = (&settings.signup, &settings.catalog);
+    let now_ms = clock::now_ms();
+    run(&account::Context { accounts: &accounts, billing: &billing, signup, catalog, json, now_ms })
 }

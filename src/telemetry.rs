@@ -3,6 +3,7 @@
 //! Every label comes from the config or from a closed set in the code, never from what a client sent. Must not hold
 //! secrets, bodies or prompts.
 
+use prometheus::core::Collector as _;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
@@ -108,6 +109,18 @@ impl Metrics {
 
     pub fn ledger_error(&self, reason: &'static str) {
         self.ledger_errors.with_label_values(&[reason]).inc();
+    }
+
+    /// What the last request to an endpoint found; `None` where there was none yet. Asking makes no series.
+    pub fn is_healthy(&self, vendor: &str, endpoint: &str) -> Option<bool> {
+        let families = self.upstream_healthy.collect();
+        let series = families.iter().flat_map(|family| family.get_metric()).find(|series| {
+            let has = |name: &str, value: &str| {
+                series.get_label().iter().any(|label| label.name() == name && label.value() == value)
+            };
+            has("vendor", vendor) && has("endpoint", endpoint)
+        })?;
+        Some(series.get_gauge().get_value() > 0.5)
     }
 
     /// All families in Prometheus' text format.

@@ -4,9 +4,10 @@
 //! The dashboard, the admin interface and the command line all act through [`Acting`]. Must not be handed a secret: what
 //! is told of an act is ids, amounts, references and reasons.
 
-use super::{Account, AccountError, Accounts, Status};
+use super::{Account, Accounts, Status};
 use crate::store::StoreError;
 use crate::store::app::audit::{Act, AuditRow};
+use crate::store::ledger::{Change, ChangeKind};
 use serde_json::{Value, json};
 
 /// Who acts, and from where.
@@ -146,13 +147,13 @@ impl Acting<'_> {
     ///
     /// # Errors
     /// It could not be told of, and was not done; or what `work` says.
-    pub fn order<T, E: From<StoreError> + std::fmt::Display>(
+    pub fn order<T>(
         &self,
         act: &'static str,
         object: &str,
         what: &Value,
-        work: impl FnOnce() -> Result<T, E>,
-    ) -> Result<T, E> {
+        work: impl FnOnce() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         let told = Told::new(act, object, what);
         self.accounts.db.append_audit(&self.act(&told))?;
         work().inspect_err(|error| {
@@ -163,12 +164,30 @@ impl Acting<'_> {
         })
     }
 
-    /// Tells of an act that is done already.
+    /// As [`Acting::order`], of a change of a balance.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn change<T>(
+        &self,
+        change: &Change<'_>,
+        work: impl FnOnce() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let Change { kind, reference, account, amount, .. } = *change;
+        let (act, reason) = match kind {
+            ChangeKind::Grant => ("account.grant", None),
+            ChangeKind::TopUp => ("account.topup", None),
+            ChangeKind::Adjust { reason } => ("account.adjust", Some(reason)),
+        };
+        self.order(act, account, &json!({"credits": amount, "ref": reference, "reason": reason}), work)
+    }
+
+    /// Tells of an act that is about to be done, and whose own failure says enough.
     ///
     /// # Errors
     /// The store failed.
-    pub fn tell(&self, act: &'static str, object: &str, what: &Value) -> Result<(), AccountError> {
+    pub fn tell(&self, act: &'static str, object: &str, what: &Value) -> Result<(), StoreError> {
         let told = Told::new(act, object, what);
-        Ok(self.accounts.db.append_audit(&self.act(&told))?)
+        self.accounts.db.append_audit(&self.act(&told))
     }
 }

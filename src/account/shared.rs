@@ -3,7 +3,7 @@
 //! A cached key is believed for thirty seconds at most, and only while this edge hears of revocations: without that
 //! connection every key is looked up anew. Must not know HTTP.
 
-use super::{KeyStatus, Principal, Refusal, key, parse_key};
+use super::{KeySettings, KeyStatus, Principal, RateSettings, Refusal, key, parse_key};
 use crate::store::StoreError;
 use crate::store::redis::SharedStore;
 use std::collections::HashMap;
@@ -53,13 +53,13 @@ impl SharedKeys {
     ///
     /// # Errors
     /// Why the key does not open the door.
-    pub async fn authenticate(&self, key: &str) -> Result<Principal, Refusal> {
+    pub async fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, Refusal> {
         if !parse_key(key) {
             return Err(Refusal::BadKey);
         }
         let hash: String = key::hash(key).iter().map(|byte| format!("{byte:02x}")).collect();
         if let Some(principal) = self.cache.find(&hash) {
-            return Ok(principal);
+            return principal.in_time(now_ms);
         }
         let late = || Refusal::Unavailable(StoreError::Unusable("look a key up: no answer in time".into()));
         let fields = tokio::time::timeout(LOOK_UP_WITHIN, self.store.api_key(&hash)).await.map_err(|_| late())?;
@@ -74,9 +74,11 @@ impl SharedKeys {
                     account_id: field("account").into(),
                     key_id: field("key_id").into(),
                     key_shown: field("shown").into(),
+                    settings: KeySettings::read(field("settings")).map_err(Refusal::Unavailable)?.into(),
+                    account_rates: RateSettings::read(field("account_rates")).map_err(Refusal::Unavailable)?,
                 };
                 self.cache.keep(hash, principal.clone());
-                Ok(principal)
+                principal.in_time(now_ms)
             }
         }
     }

@@ -13,6 +13,7 @@ pub use call::without_thinking;
 use super::context::{Call, Context, InFlight, Stage};
 use super::{Gateway, own, reject};
 use crate::account::{Principal, Refusal};
+use crate::clock;
 use crate::config::Settings;
 use crate::failpoint::{self, Point};
 use crate::protocol::Protocol;
@@ -182,8 +183,9 @@ async fn principal(gateway: &Gateway, session: &Session) -> Result<Principal, Fa
         (Some(key), _) | (None, Some(key)) => key,
         (None, None) => return Err(Failure::of(Kind::BadKey)),
     };
-    gateway.keys.authenticate(key).await.map_err(|refusal| match refusal {
+    gateway.keys.authenticate(key, clock::now_ms()).await.map_err(|refusal| match refusal {
         Refusal::BadKey => Failure::of(Kind::BadKey),
+        Refusal::KeyExpired => Failure::of(Kind::KeyExpired),
         Refusal::KeyDisabled => Failure::of(Kind::KeyDisabled),
         Refusal::AccountSuspended => Failure::new(Kind::KeyDisabled, "This account is suspended."),
         Refusal::Unavailable(error) => {

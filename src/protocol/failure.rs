@@ -25,6 +25,7 @@ pub enum Kind {
     InvalidRequest,
     MissingKey,
     BadKey,
+    KeyExpired,
     KeyDisabled,
     ModelNotAllowed,
     ModelNotFound,

@@ -13,6 +13,7 @@ use crate::account::{
 };
 use crate::clock::now_ms;
 use askama::Template;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
@@ -123,9 +124,9 @@ fn page(app: &App, visitor: &Visitor) -> Result<AccountPage, Problem> {
 pub async fn show(
     State(app): State<Arc<App>>,
     visitor: Visitor,
-    said: Option<Query<Said>>,
+    said: Result<Query<Said>, QueryRejection>,
 ) -> Result<Response, Problem> {
-    let done = said.as_ref().and_then(|Query(said)| done(said.done.as_deref()));
+    let done = said.ok().and_then(|Query(said)| done(said.done.as_deref()));
     Ok(html(StatusCode::OK, &AccountPage { done, ..page(&app, &visitor)? }))
 }
 

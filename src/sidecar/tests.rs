@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::account::{NewAccount, sign_up_with};
+use crate::clock::now_ms;
 use crate::config;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -123,7 +124,7 @@ async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
     assert_eq!(made.body.matches(&key).count(), 7, "the key and its set-up");
     let paste = format!("curl http://127.0.0.1:8080/v1/messages \\\n  -H &#34;x-api-key: {key}&#34; \\\n");
     assert!(made.body.replace('"', "&#34;").contains(&paste), "{}", made.body);
-    assert!(world.accounts.authenticate(&key).is_ok());
+    assert!(world.accounts.authenticate(&key, now_ms()).is_ok());
     let listed = world.get("/dashboard/keys", &cookie).await;
     assert!(!listed.body.contains(&key) && !listed.body.contains("new-key"), "shown a second time");
 
@@ -131,16 +132,16 @@ async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
     let path = format!("/dashboard/keys/key_{id}/revoke");
     let question = world.get(&path, &cookie).await;
     assert_eq!(question.status, 200);
-    assert!(world.accounts.authenticate(&key).is_ok(), "asking does not revoke");
+    assert!(world.accounts.authenticate(&key, now_ms()).is_ok(), "asking does not revoke");
 
     let stranger = world.visitor("b@example.com").await;
     let own = world.get("/dashboard/keys", &stranger).await.csrf();
     assert_eq!(world.get(&path, &stranger).await.status, 404);
     assert_eq!(world.post(&path, &stranger, &format!("csrf={own}")).await.status, 404);
-    assert!(world.accounts.authenticate(&key).is_ok(), "a stranger revoked a key");
+    assert!(world.accounts.authenticate(&key, now_ms()).is_ok(), "a stranger revoked a key");
 
     assert_eq!(world.post(&path, &cookie, &format!("csrf={csrf}")).await.status, 303);
-    assert!(world.accounts.authenticate(&key).is_err());
+    assert!(world.accounts.authenticate(&key, now_ms()).is_err());
 }
 
 #[tokio::test]

@@ -21,6 +21,7 @@ use std::sync::{Mutex, PoisonError};
 const MIGRATIONS: &[&str] = &[
     include_str!("app/001_accounts.sql"),
     include_str!("app/002_changes.sql"),
+    include_str!("app/003_settings.sql"),
     include_str!("app/004_people.sql"),
 ];
 
@@ -63,6 +64,9 @@ pub struct KeyOwner {
     pub shown: String,
     pub status: String,
     pub account_active: bool,
+    /// JSON, or empty.
+    pub settings: String,
+    pub account_rates: String,
 }
 
 /// One key as it is stored, without its hash.
@@ -74,6 +78,8 @@ pub struct KeyRow {
     pub status: String,
     pub created_at_ms: i64,
     pub revoked_at_ms: Option<i64>,
+    /// JSON, or empty.
+    pub settings: String,
 }
 
 /// What became of an insert that has a limit.
@@ -201,18 +207,20 @@ impl AppDb {
             if !known {
                 return Ok(Inserted::NoAccount);
             }
+            // One that has expired opens no door any more: what was rotated away does not count.
             let live: i64 = transaction.query_row(
-                "SELECT count(*) FROM api_key WHERE account = ?1 AND status <> 'revoked'",
-                [&row.account],
+                "SELECT count(*) FROM api_key WHERE account = ?1 AND status <> 'revoked'
+                 AND (settings = '' OR ifnull(settings ->> '$.expires_at_ms', ?2 + 1) > ?2)",
+                params![row.account, row.created_at_ms],
                 first,
             )?;
             if live >= live_max {
                 return Ok(Inserted::LimitReached);
             }
             transaction.execute(
-                "INSERT INTO api_key(id, account, name, hash, shown, status, created_at_ms)
-                 VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-                params![row.id, row.account, row.name, hash, row.shown, row.status, row.created_at_ms],
+                "INSERT INTO api_key(id, account, name, hash, shown, status, created_at_ms, settings)
+                 VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                params![row.id, row.account, row.name, hash, row.shown, row.status, row.created_at_ms, row.settings],
             )?;
             Ok(Inserted::Done)
         })
@@ -222,7 +230,7 @@ impl AppDb {
         self.read("look up a key", |connection| {
             connection
                 .prepare_cached(
-                    "SELECT k.id, k.account, k.shown, k.status, a.status = 'active'
+                    "SELECT k.id, k.account, k.shown, k.status, a.status = 'active', k.settings, a.rates
                      FROM api_key k JOIN account a ON a.id = k.account WHERE k.hash = ?1",
                 )?
                 .query_row([hash], |row| {
@@ -232,6 +240,8 @@ impl AppDb {
                         shown: row.get(2)?,
                         status: row.get(3)?,
                         account_active: row.get(4)?,
+                        settings: row.get(5)?,
+                        account_rates: row.get(6)?,
                     })
                 })
                 .optional()
@@ -242,12 +252,61 @@ impl AppDb {
     pub fn keys(&self, account: &str) -> Result<Vec<KeyRow>, StoreError> {
         self.read("list an account's keys", |connection| {
             connection
-                .prepare_cached(
-                    "SELECT id, account, name, shown, status, created_at_ms, revoked_at_ms FROM api_key
+                .prepare_cached(&format!(
+                    "SELECT {KEY} FROM api_key
                      WHERE account = ?1 ORDER BY status = 'revoked', created_at_ms DESC, id DESC LIMIT ?2",
-                )?
+                ))?
                 .query_map(params![account, KEYS_LISTED], key_row)?
                 .collect()
+        })
+    }
+
+    pub fn key(&self, key: &str) -> Result<Option<KeyRow>, StoreError> {
+        self.read("find a key by its id", |connection| {
+            connection
+                .prepare_cached(&format!("SELECT {KEY} FROM api_key WHERE id = ?1"))?
+                .query_row([key], key_row)
+                .optional()
+        })
+    }
+
+    /// Gives a live key (of `account`, where one is given) the settings that `change` makes of those it has, as one step.
+    /// `None` where there is no such live key; nothing is changed where `change` fails.
+    pub fn change_key<T, E>(
+        &self,
+        account: Option<&str>,
+        key: &str,
+        change: impl FnOnce(&str) -> Result<(String, T), E>,
+    ) -> Result<Option<Result<T, E>>, StoreError> {
+        self.write("change a key's settings", |transaction| {
+            let before: Option<String> = transaction
+                .prepare_cached(
+                    "SELECT settings FROM api_key WHERE id = ?1 AND account = coalesce(?2, account) AND status <> 'revoked'",
+                )?
+                .query_row(params![key, account], first)
+                .optional()?;
+            let Some(before) = before else { return Ok(None) };
+            Ok(Some(match change(&before) {
+                Ok((after, value)) => {
+                    transaction.execute("UPDATE api_key SET settings = ?2 WHERE id = ?1", params![key, after])?;
+                    Ok(value)
+                }
+                Err(error) => Err(error),
+            }))
+        })
+    }
+
+    /// What is set for an account; `None` where there is no such account.
+    pub fn account_rates(&self, id: &str) -> Result<Option<String>, StoreError> {
+        self.read("read an account's rates", |connection| {
+            connection.prepare_cached("SELECT rates FROM account WHERE id = ?1")?.query_row([id], first).optional()
+        })
+    }
+
+    /// False where there is no such account.
+    pub fn set_account_rates(&self, id: &str, rates: &str) -> Result<bool, StoreError> {
+        self.write("set an account's rates", |transaction| {
+            Ok(transaction.execute("UPDATE account SET rates = ?2 WHERE id = ?1", params![id, rates])? == 1)
         })
     }
 
@@ -296,6 +355,8 @@ impl AppDb {
 const ACCOUNT: &str =
     "id, email, admin, status, deleted_at_ms, created_at_ms, trial_micro, trial_ends_at_ms, granted_at_ms";
 
+const KEY: &str = "id, account, name, shown, status, created_at_ms, revoked_at_ms, settings";
+
 fn account_row(row: &Row<'_>) -> rusqlite::Result<AccountRow> {
     let trial = row.get::<_, Option<i64>>("trial_micro")?.zip(row.get("trial_ends_at_ms")?);
     Ok(AccountRow {
@@ -319,6 +380,7 @@ fn key_row(row: &Row<'_>) -> rusqlite::Result<KeyRow> {
         status: row.get(4)?,
         created_at_ms: row.get(5)?,
         revoked_at_ms: row.get(6)?,
+        settings: row.get(7)?,
     })
 }
 

@@ -20,6 +20,7 @@ const TABLE: &[Row] = &[
     (Kind::InvalidRequest, (400, INVALID, None), (400, INVALID), None, OPEN),
     (Kind::MissingKey, (401, INVALID, Some("invalid_api_key")), (401, "authentication_error"), None, NEVER),
     (Kind::BadKey, (401, INVALID, Some("invalid_api_key")), (401, "authentication_error"), None, NEVER),
+    (Kind::KeyExpired, (401, INVALID, Some("invalid_api_key")), (401, "authentication_error"), None, NEVER),
     (Kind::KeyDisabled, (403, INVALID, Some("key_disabled")), (403, "permission_error"), None, NEVER),
     (Kind::ModelNotAllowed, (403, INVALID, Some("model_not_allowed")), (403, "permission_error"), None, NEVER),
     (Kind::ModelNotFound, (404, INVALID, Some("model_not_found")), (404, "not_found_error"), None, NEVER),
@@ -94,6 +95,7 @@ fn is_known(kind: Kind) -> bool {
         Kind::InvalidRequest
         | Kind::MissingKey
         | Kind::BadKey
+        | Kind::KeyExpired
         | Kind::KeyDisabled
         | Kind::ModelNotAllowed
         | Kind::ModelNotFound

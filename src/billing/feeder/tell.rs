@@ -163,8 +163,9 @@ pub fn adjustment(account: &str, reference: &str) -> String {
 }
 
 async fn tell_key(store: SharedStore, change: KeyChange) -> Result<(), StoreError> {
-    let KeyChange { at, hash, account, shown, status, account_is_active } = change;
+    let KeyChange { at, hash, account, shown, status, account_is_active, settings, account_rates } = change;
     let hash = hash.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
     store.set_status(&account, account_is_active).await?;
-    store.put_key(&SharedKey { hash, account, key_id: at.key, shown, status, account_is_active }).await
+    let key_id = at.key;
+    store.put_key(&SharedKey { hash, account, key_id, shown, status, account_is_active, settings, account_rates }).await
 }

@@ -62,6 +62,9 @@ pub async fn prepare(
     let Some(model) = settings.catalog.find(&outline.model) else {
         return Err(Failure::model_not_found(&outline.model));
     };
+    if !principal.settings.allows(&model.id) {
+        return Err(Failure::model_not_allowed(&model.id));
+    }
     let crosses = model.vendor.protocol != surface;
     let count = if asked.free { Some(translate::count_tokens(surface, &body)) } else { None };
     if crosses && let Some(count) = count {

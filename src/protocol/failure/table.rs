@@ -64,6 +64,7 @@ pub(super) fn row(kind: Kind) -> Row {
             "You did not provide an API key. Send it as `Authorization: Bearer KEY` or `x-api-key: KEY`.",
         ),
         Kind::BadKey => unauthorized("bad_key", "The API key is not valid."),
+        Kind::KeyExpired => unauthorized("key_expired", "The API key has expired."),
         Kind::KeyDisabled => forbidden("key_disabled", "This API key, or the account it belongs to, is disabled."),
         Kind::ModelNotAllowed => forbidden("model_not_allowed", "This key may not use the model.").param("model"),
         Kind::ModelNotFound => model_missing("model_not_found"),

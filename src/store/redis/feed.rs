@@ -50,6 +50,9 @@ pub struct SharedKey {
     pub shown: String,
     pub status: String,
     pub account_is_active: bool,
+    /// What is set for the key and for its account: JSON, or empty.
+    pub settings: String,
+    pub account_rates: String,
 }
 
 impl SharedStore {
@@ -147,6 +150,7 @@ impl SharedStore {
         let mut call = self.0.scripts.key.prepare_invoke();
         call.key(format!("gw:k:{}", shared.hash)).arg(&shared.hash).arg(&shared.account).arg(&shared.key_id);
         call.arg(&shared.shown).arg(&shared.status).arg(word(shared.account_is_active)).arg(REVOKED_MS);
+        call.arg(&shared.settings).arg(&shared.account_rates);
         self.call("make a key known", &call).await.map(drop)
     }
 
