@@ -22,10 +22,11 @@ pub use invite::{INVITE_MS_MAX, INVITES_AT_ONCE_MAX, Invite};
 pub use key::parse as parse_key;
 pub use password::{LEAST_CHARS as PASSWORD_LEAST_CHARS, MOST_CHARS as PASSWORD_MOST_CHARS};
 pub use session::{NewSession, Origin, OwnSession, Session, csrf_token, session_id};
-pub use settings::{KeySettings, RATE_MAX, RateSettings};
+pub use settings::{KeySettings, RateSettings};
 pub use shared::SharedKeys;
 pub use sign_up::{NewAccount, Stranger, complete_sign_ups, open_by, sign_up, sign_up_with};
 
+use crate::config::RATE_MAX;
 use crate::store::StoreError;
 use crate::store::app::{AccountRow, AppDb, Inserted, KeyRow};
 use std::path::Path;

@@ -12,7 +12,7 @@ use crate::catalog::{Catalog, Endpoint, Model, Price, Secret, Vendor};
 use crate::money::Micro;
 use crate::protocol::Protocol;
 use crate::store::redis::Address;
-pub use raw::{Limits, SignupMode};
+pub use raw::{Limits, RATE_MAX, RateLimits, Rates, SignupMode};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::SocketAddr;
@@ -34,6 +34,8 @@ pub struct Settings {
     pub allow_volatile: bool,
     pub signup: Signup,
     pub catalog: Catalog,
+    /// How much may be asked for, where nothing is set for the key or the account.
+    pub rate_limits: RateLimits,
     pub limits: Limits,
     /// Names of the messages protocol's version header that clients may use, lower case.
     pub version_headers: Vec<String>,
@@ -181,6 +183,8 @@ impl Judge {
         let allow_volatile = config.store.allow_volatile;
         let store = self.store(config.store);
         let signup = self.signup(&config.signup);
+        self.rates("rate_limits.key", &config.rate_limits.key);
+        self.rates("rate_limits.account", &config.rate_limits.account);
         let vendors = self.vendors(config.vendors);
         let version_headers = version_headers(&config.limits, &vendors);
         let catalog = self.catalog(config.models, &vendors);
@@ -195,6 +199,7 @@ impl Judge {
             allow_volatile,
             signup: signup?,
             catalog,
+            rate_limits: config.rate_limits,
             limits: config.limits,
             version_headers,
         })
@@ -225,6 +230,18 @@ impl Judge {
                 self.fault(key, error.to_string());
                 None
             }
+        }
+    }
+
+    fn rates(&mut self, key: &str, rates: &raw::Rates) {
+        let raw::Rates { requests_per_minute, tokens_per_minute, concurrent } = *rates;
+        let named = [
+            ("requests_per_minute", requests_per_minute),
+            ("tokens_per_minute", tokens_per_minute),
+            ("concurrent", concurrent),
+        ];
+        for (name, _) in named.into_iter().filter(|(_, rate)| *rate > RATE_MAX) {
+            self.fault(format!("{key}.{name}"), format!("must be at most {RATE_MAX}; 0 is no limit"));
         }
     }
 

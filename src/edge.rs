@@ -9,6 +9,7 @@ mod context;
 mod intake;
 mod meter;
 mod own;
+mod rates;
 mod reject;
 mod reply;
 mod upstream;

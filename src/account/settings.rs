@@ -5,15 +5,13 @@
 
 use super::AccountError;
 use crate::billing::bounds::SpendLimit;
+use crate::config::RATE_MAX;
 use crate::store::StoreError;
 use serde::{Deserialize, Serialize};
 
 /// Models that a key can be bound to, and the length of each one's id in bytes.
 const MODELS_MAX: usize = 100;
 const MODEL_BYTES_MAX: usize = 128;
-
-/// The most that a rate may be, per minute or at once.
-pub const RATE_MAX: u64 = 1_000_000_000;
 
 /// Of one key. The default sets nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

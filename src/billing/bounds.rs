@@ -4,12 +4,29 @@
 //! Words and their forms alone; who counts is `billing/holds.rs`, and the shared store where many edges share one. Must
 //! not know accounts' rows or HTTP.
 
+use super::rates::Rates;
 use crate::money::Micro;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
 const DAY_MS: i64 = 86_400_000;
+
+/// Everything that bounds one request. The default bounds nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Bounds {
+    pub key: Rates,
+    pub account: Rates,
+    pub spend: Option<SpendLimit>,
+    /// What the request may use, as far as can be told before.
+    pub tokens: u64,
+}
+
+impl Bounds {
+    pub fn is_unbounded(&self) -> bool {
+        self.spend.is_none() && self.key.is_unlimited() && self.account.is_unlimited()
+    }
+}
 
 /// How long a spend limit counts, in UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -78,6 +78,7 @@ fn opening(request: &str) -> Opening {
         key_shown: "gw-sk-…".into(),
         model: model(),
         surface: Protocol::Chat,
+        bounds: Default::default(),
     }
 }
 

@@ -24,6 +24,8 @@ pub struct Config {
     pub vendors: BTreeMap<String, Vendor>,
     pub models: Vec<Model>,
     #[serde(default)]
+    pub rate_limits: RateLimits,
+    #[serde(default)]
     pub limits: Limits,
 }
 
@@ -38,6 +40,30 @@ pub struct Listen {
     pub admin: String,
     #[serde(default)]
     pub tls: Option<Tls>,
+}
+
+/// The most that a rate may be, per minute or at one time.
+pub const RATE_MAX: u64 = 1_000_000_000;
+
+/// How much may be asked for, by each key and by all keys of an account together. What is set for one key or account
+/// (`key set`, `account limit`) goes before this.
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RateLimits {
+    pub key: Rates,
+    pub account: Rates,
+}
+
+/// 0 = no limit; at most 1 000 000 000.
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rates {
+    /// Requests in a minute; past it, 429.
+    pub requests_per_minute: u64,
+    /// Tokens in a minute: input as estimated and the output limit at first, what was used in truth at the end; past it, 429.
+    pub tokens_per_minute: u64,
+    /// Requests that run at one time; past it, 429.
+    pub concurrent: u64,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -6,7 +6,7 @@
 
 use super::context::{Call, Context};
 use super::intake::Late;
-use super::{meter, own, upstream};
+use super::{meter, own, rates, upstream};
 use crate::billing::Hold;
 use crate::catalog::Model;
 use crate::clock;
@@ -173,6 +173,13 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     if !call.warnings.is_empty() {
         ours.insert_header("x-gateway-warnings", warnings(&mut call.warnings))?;
     }
+    if header.status.is_success()
+        && let Some(hold) = &call.hold
+    {
+        for (name, value) in rates::headers(surface, &hold.meters(), clock::now_ms()) {
+            ours.insert_header(name, value)?;
+        }
+    }
     if let Some(mut keyed) = call.shared.take_keyed() {
         keyed.set_headers(again(&ours));
         call.shared.set_keyed(Some(keyed));
@@ -182,9 +189,12 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     Ok(())
 }
 
-/// What of an answer's header is given again with it: all but the ids, which are the request's.
+/// What of an answer's header is given again with it: all but the ids, which are the request's, and what was left under
+/// its limits then.
 fn again(header: &ResponseHeader) -> Vec<(String, String)> {
-    let is_id = |name: &HeaderName| matches!(name.as_str(), "request-id" | "x-request-id");
+    let is_id = |name: &HeaderName| {
+        matches!(name.as_str(), "request-id" | "x-request-id") || name.as_str().contains("ratelimit")
+    };
     let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let headers = header.headers.iter().filter(|(name, _)| !is_id(name));
     headers.map(|(name, value)| (name.as_str().to_owned(), text(value))).collect()

@@ -35,6 +35,11 @@ pub enum Kind {
     TrialExpired,
     KeySpendLimit,
     RateLimited,
+    /// The key, or its account, has asked for as many requests, or tokens, as it may within a minute.
+    RequestsPerMinute,
+    TokensPerMinute,
+    /// The key, or its account, has as many requests running as it may.
+    Concurrent,
     /// More requests in flight than the account may hold open.
     TooManyOpen,
     BodyTooLarge,
@@ -109,6 +114,8 @@ pub struct Failure {
     pub retry_after_seconds: Option<u32>,
     /// The model id that a failure is about.
     pub model: Option<String>,
+    /// What else is said in the header.
+    pub also: Vec<(&'static str, String)>,
 }
 
 /// A failure as an HTTP answer.
@@ -127,7 +134,15 @@ impl Failure {
     }
 
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Failure { kind, message: message.into(), param: None, code: None, retry_after_seconds: None, model: None }
+        Failure {
+            kind,
+            message: message.into(),
+            param: None,
+            code: None,
+            retry_after_seconds: None,
+            model: None,
+            also: Vec::new(),
+        }
     }
 
     pub fn with_param(mut self, param: impl Into<String>) -> Self {
@@ -222,6 +237,7 @@ impl Failure {
         if matches!(status, 401..=404) || row.never_retry {
             headers.push(("x-should-retry", "false".to_owned()));
         }
+        headers.extend(self.also.iter().cloned());
         headers
     }
 }

@@ -39,6 +39,14 @@ impl SignedForm {
     pub fn field(&self, name: &str) -> &str {
         self.fields.get(name).map_or("", String::as_str)
     }
+
+    /// What stands behind `prefix` in the names of the fields that were sent, in order: ticked boxes.
+    pub fn ticked(&self, prefix: &str) -> Vec<String> {
+        let mut names: Vec<_> =
+            self.fields.keys().filter_map(|name| name.strip_prefix(prefix)).map(ToOwned::to_owned).collect();
+        names.sort();
+        names
+    }
 }
 
 /// Where a request comes from: what the edge says (it strips what the client says), else the connection.

@@ -5,6 +5,7 @@
 
 mod claim;
 mod correct;
+mod key;
 mod shared;
 
 use super::StoreError;
@@ -16,6 +17,7 @@ use crate::protocol::Protocol;
 use crate::usage::Usage;
 pub use claim::Claim;
 pub use correct::{Change, ChangeKind, Posted, PostedDetail, Refund, bear};
+pub use key::KeySpend;
 use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use serde::{Deserialize, Serialize};
@@ -30,6 +32,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("ledger/002.sql"),
     include_str!("ledger/003.sql"),
     include_str!("ledger/004.sql"),
+    include_str!("ledger/006.sql"),
 ];
 const READERS: usize = 8;
 
@@ -328,6 +331,7 @@ impl Ledger {
                     )
                     .and_then(|mut statement| statement.execute(params![boot, ending.account, ending.paid, ending.trial]))
                     .map_err(sql)?;
+                key::apply(&transaction, ending, boot).map_err(sql)?;
             }
             failpoint::pass(Point::MidCommit);
         }
@@ -358,7 +362,7 @@ impl Ledger {
         let mut writer = self.writer();
         let sql = |source| StoreError::sqlite("forget ended processes", source);
         let transaction = sqlite::write(&mut writer).map_err(sql)?;
-        for table in ["applied", "claim"] {
+        for table in ["applied", "applied_key", "claim"] {
             let sql_text = format!("DELETE FROM {table} WHERE boot IN (SELECT value FROM json_each(?1))");
             transaction.execute(&sql_text, [&dead]).map_err(sql)?;
         }
@@ -563,6 +567,7 @@ fn end_request(transaction: &Transaction<'_>, ending: &Ending) -> rusqlite::Resu
     let (bal_paid, bal_trial) = (paid.minus(take_paid), trial.minus(take_trial));
     let writeoff = ending.cost().minus(take_paid).minus(take_trial);
     append(transaction, Entry { bal_paid, bal_trial, writeoff, ..entry })?;
+    key::count(transaction, ending, Parts { paid: take_paid, trial: take_trial })?;
     Ok(true)
 }
 

@@ -30,6 +30,9 @@ const TABLE: &[Row] = &[
     (Kind::TrialExpired, (402, "insufficient_quota", Some("trial_expired")), (402, "billing_error"), None, NEVER),
     (Kind::KeySpendLimit, (402, "insufficient_quota", Some("key_spend_limit")), (402, "billing_error"), None, NEVER),
     (Kind::RateLimited, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
+    (Kind::RequestsPerMinute, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
+    (Kind::TokensPerMinute, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
+    (Kind::Concurrent, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
     (Kind::TooManyOpen, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
     (Kind::BodyTooLarge, (413, INVALID, Some("request_too_large")), (413, "request_too_large"), None, OPEN),
     (Kind::BodyTimeout, (408, INVALID, Some("request_timeout")), (408, INVALID), None, OPEN),
@@ -105,6 +108,9 @@ fn is_known(kind: Kind) -> bool {
         | Kind::TrialExpired
         | Kind::KeySpendLimit
         | Kind::RateLimited
+        | Kind::RequestsPerMinute
+        | Kind::TokensPerMinute
+        | Kind::Concurrent
         | Kind::TooManyOpen
         | Kind::BodyTooLarge
         | Kind::BodyTimeout

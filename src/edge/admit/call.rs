@@ -14,7 +14,7 @@ use crate::config::Settings;
 use crate::edge::context::{Again, Call, Context, InFlight, Upstream};
 use crate::edge::intake::{self, Deadlines};
 use crate::edge::reply::Reply;
-use crate::edge::{EdgeLimits, Gateway, upstream};
+use crate::edge::{EdgeLimits, Gateway, rates, upstream};
 use crate::idempotency::Answer;
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
@@ -266,6 +266,11 @@ impl Order<'_> {
         }
         let outline = translated.as_ref().unwrap_or(&self.outline);
         let quote = rules::quote(self.model, self.surface, outline, body_bytes as u64, min_output)?;
+        let may_use = || {
+            let input = translate::count_tokens(self.surface, &self.body).unwrap_or(body_bytes as u64);
+            input.saturating_add(quote.output_limit.saturating_mul(quote.choices))
+        };
+        let bounds = rates::bounds(self.settings, &principal, may_use);
         let opening = Opening {
             request_id: self.request_id.to_owned(),
             account: principal.account_id,
@@ -273,9 +278,10 @@ impl Order<'_> {
             key_shown: principal.key_shown,
             model: Arc::clone(self.model),
             surface: self.surface,
+            bounds,
         };
         let reserved = gateway.billing.reserve(opening, &quote, self.strict, clock::now_ms()).await;
-        let (hold, limit) = reserved.map_err(|refused| refusal(&refused))?;
+        let (hold, limit) = reserved.map_err(|refused| refusal(self.surface, &refused))?;
         let hold = Some(hold);
         if limit == quote.output_limit {
             return Ok(Fitted { hold, sent });
@@ -343,13 +349,18 @@ fn thinking_budget(settings: &Settings, outline: &Outline, limit: u64) -> Option
     (budget > most).then_some(most)
 }
 
-fn refusal(refused: &Refused) -> Failure {
+fn refusal(surface: Protocol, refused: &Refused) -> Failure {
     match refused {
         Refused::Insufficient { available, needed } => Failure::new(
             Kind::InsufficientCredits,
             format!("Insufficient credits: {available} available, at least {needed} needed for this request."),
         ),
         Refused::TrialExpired => Failure::of(Kind::TrialExpired),
+        Refused::KeySpendLimit { free } => Failure::new(
+            Kind::KeySpendLimit,
+            format!("This key has reached its spend limit: {free} credits are left of it, too few for this request."),
+        ),
+        Refused::Limited(wait) => rates::refusal(surface, wait, clock::now_ms()),
         Refused::TooManyOpen { limit } => {
             Failure::new(Kind::TooManyOpen, format!("This account has {limit} requests in flight, its limit."))
         }

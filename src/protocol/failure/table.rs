@@ -77,6 +77,9 @@ pub(super) fn row(kind: Kind) -> Row {
         Kind::TrialExpired => unpaid("trial_expired", "The trial is over. Add credits to go on."),
         Kind::KeySpendLimit => unpaid("key_spend_limit", "This key has reached its spend limit."),
         Kind::RateLimited => limited("rate_limited", "Too many requests. Try again shortly."),
+        Kind::RequestsPerMinute => limited("requests_per_minute", "Too many requests within a minute."),
+        Kind::TokensPerMinute => limited("tokens_per_minute", "Too many tokens within a minute."),
+        Kind::Concurrent => limited("concurrent_requests", "Too many requests run at one time."),
         Kind::TooManyOpen => limited("too_many_open", "Too many requests of this account are open at once."),
         Kind::BodyTooLarge => Row {
             messages: (413, "request_too_large"),
@@ -171,7 +174,9 @@ pub(super) fn frame_words(kind: Kind) -> (&'static str, &'static str) {
         Kind::Overloaded | Kind::Draining | Kind::LedgerUnavailable | Kind::VendorQuota => {
             ("overloaded", "overloaded_error")
         }
-        Kind::RateLimited | Kind::TooManyOpen => ("rate_limit_exceeded", "rate_limit_error"),
+        Kind::RateLimited | Kind::RequestsPerMinute | Kind::TokensPerMinute | Kind::Concurrent | Kind::TooManyOpen => {
+            ("rate_limit_exceeded", "rate_limit_error")
+        }
         Kind::UpstreamClosed => ("upstream_closed", "api_error"),
         Kind::UpstreamTimeout => ("upstream_timeout", "timeout_error"),
         _ => ("upstream_error", "api_error"),
