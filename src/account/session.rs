@@ -2,9 +2,9 @@
 //!
 //! Must not know cookies or HTTP: that is `sidecar/session.rs`.
 
+use super::password;
 use super::{Account, AccountError, Accounts};
 use crate::store::StoreError;
-use super::password;
 use crate::store::app::session::{Lifetime, SessionRow};
 use sha2::{Digest, Sha256};
 

@@ -71,12 +71,7 @@ async fn give(
     app.write(move |app| order.post(app, kind)).await
 }
 
-pub async fn adjust(
-    State(app): State<Arc<App>>,
-    Extension(by): Extension<By>,
-    name: Named,
-    body: Body,
-) -> Outcome {
+pub async fn adjust(State(app): State<Arc<App>>, Extension(by): Extension<By>, name: Named, body: Body) -> Outcome {
     let Adjustment { credits, reference, reason } = read(&body?)?;
     let amount = amount_of(credits)?.ok_or_else(|| missing("credits"))?;
     if amount == Micro::ZERO {

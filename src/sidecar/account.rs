@@ -161,7 +161,11 @@ pub async fn sign_up(
             }
             let (status, fault) = not_signed_up(error)?;
             let response = html(status, &SignUpPage { invite, ..sign_up_form(&app, &email, Some(fault)) });
-            Ok(if status == StatusCode::TOO_MANY_REQUESTS { with_retry_after(response, to_midnight(now_ms)) } else { response })
+            Ok(if status == StatusCode::TOO_MANY_REQUESTS {
+                with_retry_after(response, to_midnight(now_ms))
+            } else {
+                response
+            })
         }
     }
 }

@@ -209,11 +209,7 @@ fn key_page(app: &App, visitor: &Visitor, id: &str) -> Result<KeyPage, Problem> 
     })
 }
 
-pub async fn show(
-    State(app): State<Arc<App>>,
-    visitor: Visitor,
-    Path(id): Path<String>,
-) -> Result<Response, Problem> {
+pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Path(id): Path<String>) -> Result<Response, Problem> {
     Ok(html(StatusCode::OK, &key_page(&app, &visitor, &id)?))
 }
 
@@ -284,7 +280,11 @@ pub async fn rotate(
     };
     let chosen = OVERLAPS.iter().find(|(hours, _)| *hours == form.field("overlap_hours"));
     let Some(hours) = chosen.and_then(|(hours, _)| hours.parse::<i64>().ok()) else {
-        return refused(StatusCode::UNPROCESSABLE_ENTITY, "Choose how long the old key works on.".into(), &form.visitor);
+        return refused(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "Choose how long the old key works on.".into(),
+            &form.visitor,
+        );
     };
     if is_operator(&form.visitor.account)
         && let Err(Unconfirmed { status, fault }) = confirm_again(&app, &form, address).await?

@@ -8,9 +8,7 @@ use super::browser;
 use super::page::{Frame, html, when};
 use super::problem::Problem;
 use super::session::{CallerAddress, SignedForm, Visitor, blocking, session_cookie};
-use crate::account::{
-    AccountError, By, Origin, OwnSession, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, session_id,
-};
+use crate::account::{AccountError, By, Origin, OwnSession, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, session_id};
 use crate::clock::now_ms;
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
@@ -173,9 +171,8 @@ pub async fn change_password(
     }
     let (accounts, account) = (app.accounts.clone(), visitor.account.id);
     let (address, browser) = (address.to_canonical().to_string(), browser::name(&headers));
-    let origin = move || {
-        accounts.create_session_from(&account, Origin { address: &address, browser: &browser }, now_ms())
-    };
+    let origin =
+        move || accounts.create_session_from(&account, Origin { address: &address, browser: &browser }, now_ms());
     let cookie = session_cookie(&blocking(origin).await??.token, &app.settings.load().base_url)?;
     Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/dashboard/account?done=password")).into_response())
 }

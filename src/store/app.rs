@@ -11,9 +11,9 @@ pub mod session;
 
 use super::StoreError;
 use super::sqlite::{self, Readers};
-use audit::Act;
 use crate::billing::Trial;
 use crate::money::Micro;
+use audit::Act;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};

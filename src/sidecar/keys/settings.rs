@@ -117,9 +117,7 @@ impl Choices {
     pub fn new(app: &App, typed: &Typed) -> Self {
         let choice = |value: &str, text: String, chosen| Choice { value: value.to_owned(), text, chosen };
         let kept = typed.expires_at_ms.map(|at_ms| choice(KEEP, when(at_ms), typed.keeps_expiry()));
-        let offered = EXPIRIES
-            .iter()
-            .map(|(days, text)| choice(days, (*text).to_owned(), *days == typed.expires_days));
+        let offered = EXPIRIES.iter().map(|(days, text)| choice(days, (*text).to_owned(), *days == typed.expires_days));
         let period = |period: Period| {
             let text = if period == Period::Total { "in total".to_owned() } else { format!("per {}", period.name()) };
             choice(period.name(), text, period.name() == typed.period)

@@ -74,10 +74,7 @@ pub async fn show(State(app): State<Arc<App>>, Operator(visitor): Operator) -> R
 }
 
 /// Answers with the page itself: the codes are nowhere to be read from again.
-pub async fn create(
-    State(app): State<Arc<App>>,
-    OperatorForm { form, by }: OperatorForm,
-) -> Result<Response, Problem> {
+pub async fn create(State(app): State<Arc<App>>, OperatorForm { form, by }: OperatorForm) -> Result<Response, Problem> {
     // What is no number is none that is allowed.
     let count = form.field("count").trim().parse().unwrap_or(0);
     let days = form.field("days").trim().parse::<i64>().unwrap_or(0);

@@ -116,20 +116,23 @@ fn endpoint(vendor: &str, endpoint: &Endpoint) -> EndpointRow {
 
 pub async fn show(State(app): State<Arc<App>>, Operator(visitor): Operator) -> Result<Response, Problem> {
     let settings = app.settings.load_full();
-    let models: Vec<_> = settings.catalog.models().iter().map(|model| {
-        let price = &model.price;
-        let [input, cache_read, cache_write_5m, cache_write_1h, output] =
-            [price.input, price.cache_read, price.cache_write_5m, price.cache_write_1h, price.output]
-                .map(|price| price.to_string());
-        let (id, vendor, version) = (model.id.clone(), model.vendor.name.clone(), price.version.clone());
-        ModelRow { id, vendor, input, cache_read, cache_write_5m, cache_write_1h, output, version }
-    }).collect();
+    let models: Vec<_> = settings
+        .catalog
+        .models()
+        .iter()
+        .map(|model| {
+            let price = &model.price;
+            let [input, cache_read, cache_write_5m, cache_write_1h, output] =
+                [price.input, price.cache_read, price.cache_write_5m, price.cache_write_1h, price.output]
+                    .map(|price| price.to_string());
+            let (id, vendor, version) = (model.id.clone(), model.vendor.name.clone(), price.version.clone());
+            ModelRow { id, vendor, input, cache_read, cache_write_5m, cache_write_1h, output, version }
+        })
+        .collect();
     let vendors: BTreeMap<_, _> =
         settings.catalog.models().iter().map(|model| (model.vendor.name.as_str(), &model.vendor)).collect();
-    let endpoints = vendors
-        .iter()
-        .flat_map(|(name, vendor)| vendor.endpoints.iter().map(|one| endpoint(name, one)))
-        .collect();
+    let endpoints =
+        vendors.iter().flat_map(|(name, vendor)| vendor.endpoints.iter().map(|one| endpoint(name, one))).collect();
     let billing = app.billing.clone();
     let holds = blocking(move || billing.open_holds()).await??.map(|open| HoldsShown {
         requests: open.requests,
@@ -151,10 +154,7 @@ pub async fn show(State(app): State<Arc<App>>, Operator(visitor): Operator) -> R
 }
 
 /// Begins an audit on a thread of its own, unless one is running; the page says when it is done.
-pub async fn verify(
-    State(app): State<Arc<App>>,
-    OperatorForm { by, .. }: OperatorForm,
-) -> Result<Response, Problem> {
+pub async fn verify(State(app): State<Arc<App>>, OperatorForm { by, .. }: OperatorForm) -> Result<Response, Problem> {
     let began = now_ms();
     if app.audits.begin(began) {
         let work = Arc::clone(&app);
@@ -181,6 +181,7 @@ fn told(verdict: &Verdict) -> (String, bool, Vec<String>) {
     let count = verdict.findings.len();
     let of = format!("{} entries, {} debits, {} accounts", verdict.entries, verdict.debits, verdict.accounts);
     let outcome = if count == 0 { format!("No finding in {of}.") } else { format!("{count} findings in {of}.") };
-    let line = |finding: &crate::billing::Finding| format!("{} (entry {}): {}", finding.rule, finding.seq, finding.message);
+    let line =
+        |finding: &crate::billing::Finding| format!("{} (entry {}): {}", finding.rule, finding.seq, finding.message);
     (outcome, count == 0, verdict.findings.iter().take(FINDINGS).map(line).collect())
 }

@@ -72,7 +72,16 @@ pub(super) fn append(transaction: &Transaction<'_>, act: &Act<'_>) -> rusqlite::
             "INSERT INTO audit(seq, at_ms, actor, address, act, object, before, after, prev, hash)
              VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
             params![
-                row.seq, row.at_ms, row.actor, row.address, row.act, row.object, row.before, row.after, row.prev, hash
+                row.seq,
+                row.at_ms,
+                row.actor,
+                row.address,
+                row.act,
+                row.object,
+                row.before,
+                row.after,
+                row.prev,
+                hash
             ],
         )
         .map(drop)

@@ -47,12 +47,7 @@ pub struct SessionListed {
 
 impl AppDb {
     /// Inserts a session, and deletes the dead ones of everybody and the oldest of this account past `most`.
-    pub fn insert_session(
-        &self,
-        row: &SessionRow<'_>,
-        lifetime: Lifetime,
-        most: i64,
-    ) -> Result<(), StoreError> {
+    pub fn insert_session(&self, row: &SessionRow<'_>, lifetime: Lifetime, most: i64) -> Result<(), StoreError> {
         self.write("insert a session", |transaction| {
             let SessionRow { hash, account, created_at_ms: now_ms, confirmed_at_ms, address, browser } = *row;
             transaction.execute(
