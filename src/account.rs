@@ -4,7 +4,11 @@
 //! that what any process changes (a revocation, a suspension) counts at the next request. Must not know HTTP or money.
 //! Next: `account/key.rs` (the form of a key), `account/sign_up.rs`, `account/session.rs`, `store/app.rs` (the rows).
 
+mod audit;
+mod delete;
+mod invite;
 mod key;
+mod mailbox;
 mod password;
 mod session;
 mod settings;
@@ -13,12 +17,14 @@ mod sign_up;
 #[cfg(test)]
 mod tests;
 
+pub use audit::{Acting, AuditVerdict, By};
+pub use invite::{INVITE_MS_MAX, INVITES_AT_ONCE_MAX, Invite};
 pub use key::parse as parse_key;
 pub use password::{LEAST_CHARS as PASSWORD_LEAST_CHARS, MOST_CHARS as PASSWORD_MOST_CHARS};
-pub use session::{NewSession, Session, csrf_token};
+pub use session::{NewSession, Origin, OwnSession, Session, csrf_token, session_id};
 pub use settings::{KeySettings, RateSettings};
 pub use shared::SharedKeys;
-pub use sign_up::{NewAccount, complete_sign_ups, sign_up, sign_up_with};
+pub use sign_up::{NewAccount, Stranger, complete_sign_ups, open_by, sign_up, sign_up_with};
 
 use crate::config::RATE_MAX;
 use crate::store::StoreError;
@@ -111,6 +117,14 @@ pub enum AccountError {
     BadRate,
     #[error("sign-up is closed")]
     SignUpClosed,
+    #[error("not a good invite code: it is unknown, used or expired")]
+    NoInvite,
+    #[error("the trials of today are all given: the next are given from 00:00 UTC on")]
+    TrialsSpent,
+    #[error("make 1 to {INVITES_AT_ONCE_MAX} invitations, good for at most {} days", INVITE_MS_MAX / 86_400_000)]
+    BadInvite,
+    #[error("too many invitations are open: wait until some are used or expire")]
+    TooManyInvites,
     #[error("no randomness: {0}")]
     Random(getrandom::Error),
     #[error(transparent)]
@@ -123,6 +137,8 @@ pub enum AccountError {
 pub enum Status {
     Active,
     Suspended,
+    /// By its holder, for ever: never set but by [`Accounts::delete`].
+    Deleted,
 }
 
 impl Status {
@@ -130,6 +146,7 @@ impl Status {
         match self {
             Self::Active => "active",
             Self::Suspended => "suspended",
+            Self::Deleted => "deleted",
         }
     }
 }
@@ -234,6 +251,16 @@ impl Accounts {
         Ok(found.map(Account::from))
     }
 
+    /// Accounts whose id or e-mail begins with `prefix`, paged as [`Accounts::page`].
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn search(&self, prefix: &str, after: Option<&str>, limit: u32) -> Result<Vec<Account>, StoreError> {
+        let prefix = prefix.trim().to_ascii_lowercase();
+        let rows = self.db.accounts_like(&prefix, after.unwrap_or_default(), limit)?;
+        Ok(rows.into_iter().map(Account::from).collect())
+    }
+
     /// All accounts, the oldest first.
     ///
     /// # Errors
@@ -255,7 +282,7 @@ impl Accounts {
     /// # Errors
     /// The store failed.
     pub fn set_status(&self, id: &str, status: Status) -> Result<bool, StoreError> {
-        self.db.set_active(id, status == Status::Active)
+        self.db.set_active(id, status == Status::Active, None)
     }
 
     /// The account, where the password is its own. As slow for an unknown e-mail as for a wrong password; call it on a
@@ -412,7 +439,15 @@ impl Accounts {
     /// # Errors
     /// The store failed.
     pub fn set_key_enabled(&self, key_id: &str, enabled: bool) -> Result<bool, StoreError> {
-        self.db.set_key_active(key_id, enabled)
+        self.db.set_key_active(None, key_id, enabled, None)
+    }
+
+    /// As [`Accounts::set_key_enabled`], for the holder of the account.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn set_own_key_enabled(&self, account: &str, key_id: &str, enabled: bool) -> Result<bool, StoreError> {
+        self.db.set_key_active(Some(account), key_id, enabled, None)
     }
 
     /// Revokes a key for ever; only one of `account`'s, where that is given. False where there is no such live key.
@@ -420,13 +455,17 @@ impl Accounts {
     /// # Errors
     /// The store failed.
     pub fn revoke_key(&self, account: Option<&str>, key_id: &str, now_ms: i64) -> Result<bool, StoreError> {
-        self.db.revoke_key(account, key_id, now_ms)
+        self.db.revoke_key(account, key_id, now_ms, None)
     }
 }
 
 impl From<AccountRow> for Account {
     fn from(row: AccountRow) -> Self {
-        let status = if row.active { Status::Active } else { Status::Suspended };
+        let status = match (row.deleted, row.active) {
+            (true, _) => Status::Deleted,
+            (false, true) => Status::Active,
+            (false, false) => Status::Suspended,
+        };
         Self { id: row.id, email: row.email, admin: row.admin, status, created_at_ms: row.created_at_ms }
     }
 }

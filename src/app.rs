@@ -287,6 +287,8 @@ fn start_private(sidecar: Option<Sidecar>, admin: axum::Router, life: Life) -> a
     })?;
     std::thread::Builder::new().name("sidecar".into()).spawn(move || {
         runtime.block_on(async {
+            // The audit log says from where an administrator asked.
+            let admin = admin.into_make_service_with_connect_info::<SocketAddr>();
             let admin = axum::serve(admin_listener, admin).with_graceful_shutdown(life.clone().succeeded());
             let dashboard = async {
                 match pages {

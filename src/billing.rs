@@ -15,6 +15,7 @@ mod guest;
 mod hold;
 pub mod holds;
 pub mod journal;
+mod open;
 pub mod owner;
 pub mod pricing;
 pub mod rates;
@@ -43,6 +44,7 @@ pub use hold::{Hold, Opening};
 pub use holds::Refused;
 use holds::{Holds, Standing};
 use journal::Journal;
+pub use open::OpenHolds;
 use owner::Owner;
 use pricing::Quote;
 use settler::{Settler, Work};
@@ -51,7 +53,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 pub use till::Till;
-pub use verify::Verdict;
+pub use verify::{Finding, Verdict};
 
 /// This program was built to be measured: it bills nothing, and `app.rs` lets it listen on loopback addresses alone.
 pub const UNBILLED: bool = cfg!(feature = "unbilled");

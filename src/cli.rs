@@ -4,6 +4,7 @@
 //! stderr. Must not do the work itself.
 
 mod account;
+mod audit;
 mod edge;
 mod ledger;
 mod settings;
@@ -13,6 +14,7 @@ use crate::billing::Billing;
 use crate::config::{self, Settings};
 use crate::{app, clock, failpoint, simulator, telemetry};
 use account::{AccountCommand, KeyCommand};
+use audit::AuditCommand;
 use clap::{Parser, Subcommand};
 use edge::EdgeCommand;
 use ledger::LedgerCommand;
@@ -81,6 +83,9 @@ enum Command {
     /// The ledger.
     #[command(subcommand)]
     Ledger(LedgerCommand),
+    /// What was done in an administrator's name.
+    #[command(subcommand)]
+    Audit(AuditCommand),
 }
 
 /// The exit code for faults in the config file (`EX_USAGE`, as proxies have it).
@@ -122,6 +127,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             with_store(&config::load(&file)?, json, |context| account::run_account(command, context))?
         }
         Command::Key(command) => with_store(&config::load(&file)?, json, |context| account::run_key(command, context))?,
+        Command::Audit(command) => return audit::run(command, &config::load(&file)?, json),
         Command::Ledger(command) => return ledger::run(command, &config::load(&file)?, json),
     }
     Ok(ExitCode::SUCCESS)

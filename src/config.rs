@@ -68,6 +68,9 @@ pub struct Signup {
     pub trial_credits: Micro,
     /// 0 = no trial.
     pub trial_ms: i64,
+    /// 0 = no limit.
+    pub trial_budget_per_day: Micro,
+    pub one_account_per_mailbox: bool,
 }
 
 impl Store {
@@ -272,7 +275,13 @@ impl Judge {
         // Six decimals of a day are finer than a tenth of a second: the amounts' own reader serves.
         let days = self.amount("signup.trial_days", &signup.trial_days)?;
         let trial_ms = days.get().saturating_mul(864) / 10;
-        Some(Signup { mode: signup.mode, trial_credits: trial_credits?, trial_ms })
+        let trial_budget_per_day = self.amount("signup.trial_budget_per_day", &signup.trial_budget_per_day)?;
+        let trial_credits = trial_credits?;
+        if trial_budget_per_day.is_positive() && trial_ms > 0 && trial_budget_per_day < trial_credits {
+            self.fault("signup.trial_budget_per_day", "does not suffice for one trial: nobody could sign up");
+        }
+        let one_account_per_mailbox = signup.one_account_per_mailbox;
+        Some(Signup { mode: signup.mode, trial_credits, trial_ms, trial_budget_per_day, one_account_per_mailbox })
     }
 
     /// The vendors by name; `None` for one that is switched off or faulty.

@@ -4,6 +4,7 @@ use super::*;
 use crate::billing::{Billing, Trial};
 use crate::config::{Signup, SignupMode};
 use crate::money::Micro;
+use crate::store::app::people::{Opened, Terms};
 use tempfile::TempDir;
 
 const NOW: i64 = 1_800_000_000_000;
@@ -17,6 +18,10 @@ fn world() -> (TempDir, Accounts) {
 
 fn new(email: &str) -> NewAccount<'_> {
     NewAccount { email, password: None, admin: false, trial: None }
+}
+
+fn stranger(email: &str) -> Stranger<'_> {
+    Stranger { email, password: "a long password", invite: "" }
 }
 
 #[test]
@@ -91,13 +96,19 @@ fn a_sign_up_that_was_cut_in_two_is_finished_once() {
     assert_eq!(complete_sign_ups(&accounts, &billing, NOW + 2 * HOUR).unwrap(), 1);
     assert_eq!(complete_sign_ups(&accounts, &billing, NOW + 2 * HOUR).unwrap(), 0);
 
-    let mut signup = Signup { mode: SignupMode::Open, trial_credits: Micro::new(300), trial_ms: HOUR };
-    sign_up(&accounts, &billing, &signup, "b@example.com", "a long password", NOW).unwrap();
+    let mut signup = Signup {
+        mode: SignupMode::Open,
+        trial_credits: Micro::new(300),
+        trial_ms: HOUR,
+        trial_budget_per_day: Micro::ZERO,
+        one_account_per_mailbox: false,
+    };
+    sign_up(&accounts, &billing, &signup, &stranger("b@example.com"), NOW).unwrap();
     assert!(accounts.accounts_without_grant().unwrap().is_empty());
-    let again = sign_up(&accounts, &billing, &signup, "b@example.com", "a long password", NOW);
+    let again = sign_up(&accounts, &billing, &signup, &stranger("b@example.com"), NOW);
     assert!(matches!(again, Err(AccountError::EmailTaken)));
     signup.mode = SignupMode::Closed;
-    let closed = sign_up(&accounts, &billing, &signup, "c@example.com", "a long password", NOW);
+    let closed = sign_up(&accounts, &billing, &signup, &stranger("c@example.com"), NOW);
     assert!(matches!(closed, Err(AccountError::SignUpClosed)));
 }
 
@@ -267,4 +278,103 @@ fn an_account_has_rates_of_its_own() {
     assert!(!accounts.set_account_rates("acct_0", &rates).unwrap());
     let beyond = RateSettings { concurrent: Some(RATE_MAX + 1), ..rates };
     assert!(matches!(accounts.set_account_rates(&account.id, &beyond), Err(AccountError::BadRate)));
+}
+
+/// What is asked of the store at sign-up, without the hash of a password.
+fn open(accounts: &Accounts, email: &str, terms: &Terms<'_>) -> Opened {
+    let row = AccountRow {
+        id: new_id("acct_", NOW).unwrap(),
+        email: email.to_owned(),
+        admin: false,
+        active: true,
+        deleted: false,
+        created_at_ms: NOW,
+        trial: Some((Micro::new(300), NOW + HOUR)),
+        granted: false,
+    };
+    accounts.db.insert_account(&row, None, mailbox::of(email).as_deref(), terms).unwrap()
+}
+
+#[test]
+fn of_many_sign_ups_at_one_time_no_more_get_a_trial_than_the_days_budget_bears() {
+    for round in 0..3 {
+        let (folder, accounts) = world();
+        // Another process writes to the same file.
+        let other = Accounts::open(folder.path()).unwrap();
+        let terms = Terms { budget: Some((Micro::new(300 * 7 + 299), NOW - HOUR)), ..Terms::default() };
+        let outcomes: Vec<_> = std::thread::scope(|scope| {
+            let tries: Vec<_> = (0..64)
+                .map(|index| {
+                    let accounts = if index % 2 == 0 { &accounts } else { &other };
+                    scope.spawn(move || open(accounts, &format!("a{index}@example.com"), &terms))
+                })
+                .collect();
+            tries.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        assert_eq!(outcomes.iter().filter(|outcome| **outcome == Opened::Done).count(), 7, "round {round}");
+        assert!(outcomes.iter().all(|outcome| matches!(outcome, Opened::Done | Opened::BudgetSpent)));
+        assert_eq!(accounts.list().unwrap().len(), 7);
+        let tomorrow = Terms { budget: Some((Micro::new(300), NOW + 1)), ..Terms::default() };
+        assert_eq!(open(&accounts, "b@example.com", &tomorrow), Opened::Done, "the next day has a budget of its own");
+    }
+}
+
+#[test]
+fn of_many_who_have_one_invitation_one_gets_in() {
+    let (_folder, accounts) = world();
+    let by = By { actor: "uid 0".into(), address: "command line".into() };
+    let code = accounts.acting(&by, NOW).invite(1, HOUR).unwrap().remove(0);
+    let hash = invite::hash(&code);
+    let terms = Terms { invite: Some(&hash), ..Terms::default() };
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
+        let accounts = &accounts;
+        let tries: Vec<_> = (0..64)
+            .map(|index| scope.spawn(move || open(accounts, &format!("a{index}@example.com"), &terms)))
+            .collect();
+        tries.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    assert_eq!(outcomes.iter().filter(|outcome| **outcome == Opened::Done).count(), 1);
+    assert_eq!(outcomes.iter().filter(|outcome| **outcome == Opened::NoInvite).count(), 63);
+    let late = accounts.acting(&by, NOW - HOUR).invite(1, HOUR).unwrap().remove(0);
+    let late = Terms { invite: Some(&invite::hash(&late)), ..Terms::default() };
+    assert_eq!(open(&accounts, "b@example.com", &late), Opened::NoInvite, "over at the very moment");
+}
+
+#[test]
+fn one_mailbox_is_one_account_where_that_is_wanted() {
+    let (_folder, accounts) = world();
+    assert_eq!(open(&accounts, "ann.lee@gmail.com", &Terms::default()), Opened::Done);
+    let terms = Terms { one_per_mailbox: true, ..Terms::default() };
+    for same in ["annlee@gmail.com", "annlee+x@gmail.com", "a.n.n.l.e.e@googlemail.com"] {
+        assert_eq!(open(&accounts, same, &terms), Opened::EmailTaken, "{same}");
+    }
+    assert_eq!(open(&accounts, "annlee+x@example.com", &terms), Opened::Done);
+    assert_eq!(open(&accounts, "annlee+y@example.com", &terms), Opened::Done, "not known to be one mailbox");
+    assert_eq!(open(&accounts, "annlee@gmail.com", &Terms::default()), Opened::Done, "not wanted");
+}
+
+#[test]
+fn an_account_of_before_has_its_mailbox_after_the_migration() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = rusqlite::Connection::open(folder.path().join("app.db")).unwrap();
+    for migration in ["001_accounts", "002_changes", "003_settings"] {
+        let path = format!("{}/src/store/app/{migration}.sql", env!("CARGO_MANIFEST_DIR"));
+        old.execute_batch(&std::fs::read_to_string(path).unwrap()).unwrap();
+    }
+    for (index, email) in ["ann.lee+x@gmail.com", "bob@googlemail.com", "a.b+c@example.com"].iter().enumerate() {
+        let sql = "INSERT INTO account(id, email, admin, status, created_at_ms) VALUES(?1, ?2, 0, 'active', 1)";
+        old.execute(sql, (format!("acct_{index}"), email)).unwrap();
+    }
+    old.pragma_update(None, "user_version", 3).unwrap();
+    drop(old);
+    let accounts = Accounts::open(folder.path()).unwrap();
+    assert_eq!(accounts.list().unwrap().len(), 3);
+    let terms = Terms { one_per_mailbox: true, ..Terms::default() };
+    for (email, outcome) in [
+        ("annlee@gmail.com", Opened::EmailTaken),
+        ("b.o.b@gmail.com", Opened::EmailTaken),
+        ("ab@example.com", Opened::Done),
+    ] {
+        assert_eq!(open(&accounts, email, &terms), outcome, "{email}");
+    }
 }

@@ -59,7 +59,8 @@ async fn serve(config_file: &Path, state: Sidecar, feeder: Arc<Feeder>) -> anyho
     };
     let pages = tokio::spawn(sidecar::serve_edges(pages, state.clone(), closed()));
     let interface = admin_interface(&settings, &state.accounts, &state.billing);
-    let admin = axum::serve(admin_listener, own_state(feeder).merge(interface)).with_graceful_shutdown(closed());
+    let interface = own_state(feeder).merge(interface).into_make_service_with_connect_info::<std::net::SocketAddr>();
+    let admin = axum::serve(admin_listener, interface).with_graceful_shutdown(closed());
     let admin = tokio::spawn(async move { admin.await });
     log::info!("listening on {} (sidecar), {} (admin)", settings.sidecar, settings.admin);
     let ended = async {

@@ -4,7 +4,7 @@
 //! A key in the clear is printed once, by `key create`.
 
 use super::settings::{self, KeyArgs, RateArgs, Span};
-use crate::account::{Account, Accounts, Key, KeySettings, NewAccount, NewKey, Status, sign_up_with};
+use crate::account::{Account, Accounts, By, Key, KeySettings, NewAccount, NewKey, Status, open_by};
 use crate::admin::document;
 use crate::billing::bounds::Period;
 use crate::billing::{Balance, Billing};
@@ -70,6 +70,15 @@ pub enum AccountCommand {
         account: String,
         #[command(flatten)]
         rates: RateArgs,
+    },
+    /// Make invite codes, and print them this once: each opens one account where `signup.mode` is `invite`.
+    Invite {
+        /// Codes to make, 1 to 100.
+        #[arg(long, default_value_t = 1)]
+        count: u32,
+        /// How long they are good, as in 24h or 7d.
+        #[arg(long, default_value = "7d")]
+        expires_in: Span,
     },
     /// Refuse an account's keys until it is resumed.
     Suspend {
@@ -150,6 +159,14 @@ pub fn run_account(command: AccountCommand, context: &Context<'_>) -> anyhow::Re
             give(context, ChangeKind::TopUp, &find(context, &account)?, credits, &reference)
         }
         AccountCommand::Limit { account, rates } => limit(context, &find(context, &account)?, &rates),
+        AccountCommand::Invite { count, expires_in } => {
+            let by = command_line();
+            let acting = context.accounts.acting(&by, context.now_ms);
+            let codes = acting.invite(count, expires_in.ms).context("make invite codes")?;
+            let text = codes.iter().map(|code| format!("{code}\n")).collect::<String>();
+            let expires_at = rfc3339(context.now_ms.saturating_add(expires_in.ms));
+            print(context.json, &json!({"codes": codes, "expires_at": expires_at}), &text)
+        }
         AccountCommand::Suspend { account } => set_status(context, &account, Status::Suspended),
         AccountCommand::Resume { account } => set_status(context, &account, Status::Active),
     }
@@ -164,11 +181,13 @@ pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()>
             settings.check(context.catalog)?;
             let mut set = KeySettings::default();
             settings.apply(&mut set, context.now_ms);
+            tell(context, "key.create", &account.id, &json!({"name": name, "settings": set}))?;
             let new = context.accounts.create_key_with(&account.id, &name, &set, context.now_ms);
             show_new(context, &new.context("create a key")?)
         }
         KeyCommand::Set { key_id, settings } => {
             settings.check(context.catalog)?;
+            tell(context, "key.set", &key_id, &json!({"words": format!("{settings:?}")}))?;
             let changed = context.accounts.change_key(None, &key_id, |set| settings.apply(set, context.now_ms));
             let set = changed.with_context(|| format!("set the key {key_id:?} (`key list` shows ids)"))?;
             let text = format!("{key_id}{}\n", settings::key_words(&set));
@@ -177,6 +196,7 @@ pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()>
             print(context.json, &value, &text)
         }
         KeyCommand::Rotate { key_id, overlap } => {
+            tell(context, "key.rotate", &key_id, &json!({"overlap_ms": overlap.ms}))?;
             let new = context.accounts.rotate_key(None, &key_id, overlap.ms, context.now_ms);
             show_new(context, &new.with_context(|| format!("rotate the key {key_id:?} (`key list` shows ids)"))?)
         }
@@ -194,7 +214,7 @@ pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()>
         KeyCommand::Disable { key_id } => set_enabled(context, &key_id, false),
         KeyCommand::Enable { key_id } => set_enabled(context, &key_id, true),
         KeyCommand::Revoke { key_id } => {
-            if !context.accounts.revoke_key(None, &key_id, context.now_ms)? {
+            if !context.accounts.acting(&command_line(), context.now_ms).revoke_key(&key_id)? {
                 bail!("revoke a key: no live key has the id {key_id:?} (`key list` shows ids)");
             }
             let text = format!("{key_id} is revoked\n");
@@ -203,9 +223,19 @@ pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()>
     }
 }
 
+/// Tells of an act before it is done; the audit log may so have one that then failed, and never lacks one.
+fn tell(context: &Context<'_>, act: &'static str, object: &str, what: &Value) -> anyhow::Result<()> {
+    Ok(context.accounts.acting(&command_line(), context.now_ms).tell(act, object, what)?)
+}
+
 fn show_new(context: &Context<'_>, new: &NewKey) -> anyhow::Result<()> {
     let text = format!("{}\n", new.key);
     print(context.json, &json!({"key_id": new.key_id, "key": new.key, "name": new.name}), &text)
+}
+
+/// Whom the audit log names: the user of this machine who runs the command.
+pub fn command_line() -> By {
+    By { actor: format!("uid {}", rustix::process::getuid().as_raw()), address: "command line".to_owned() }
 }
 
 fn find(context: &Context<'_>, id_or_email: &str) -> anyhow::Result<Account> {
@@ -217,7 +247,7 @@ fn create(context: &Context<'_>, email: &str, password_stdin: bool, admin: bool,
     let password = if password_stdin { Some(read_password()?) } else { None };
     let new = NewAccount { email, password: password.as_deref(), admin, trial: None };
     let new = if no_trial { new } else { new.with_trial(context.signup, context.now_ms) };
-    let account = sign_up_with(context.accounts, context.billing, &new, context.now_ms)
+    let account = open_by(context.accounts, context.billing, &new, &command_line(), context.now_ms)
         .with_context(|| format!("create the account of {email:?}"))?;
     let balance = context.billing.balance(&account.id, context.now_ms)?.balance;
     let trial_ends_at = new.trial.map(|trial| rfc3339(trial.ends_at_ms));
@@ -273,7 +303,9 @@ fn give(
 ) -> anyhow::Result<()> {
     let at_ms = context.now_ms;
     let change = Change { kind, reference, account: &account.id, amount: credits, actor: None, at_ms };
-    let counted = context.billing.change(&change)?.is_new;
+    let by = command_line();
+    let acting = context.accounts.acting(&by, at_ms);
+    let counted = acting.change(&change, || context.billing.change(&change))?.is_new;
     let balance = context.billing.balance(&account.id, context.now_ms)?.balance;
     let text = if counted {
         format!("added {credits}; the balance of {} is {balance}\n", account.email)
@@ -291,6 +323,7 @@ fn limit(context: &Context<'_>, account: &Account, asked: &RateArgs) -> anyhow::
     let mut rates = before;
     asked.apply(&mut rates);
     if rates != before {
+        tell(context, "account.limit", &account.id, &json!({"rates": rates}))?;
         context.accounts.set_account_rates(&account.id, &rates).context("limit an account")?;
     }
     let text = format!("{}{}\n", account.email, settings::rates_words(&rates));
@@ -300,13 +333,15 @@ fn limit(context: &Context<'_>, account: &Account, asked: &RateArgs) -> anyhow::
 
 fn set_status(context: &Context<'_>, account: &str, status: Status) -> anyhow::Result<()> {
     let account = find(context, account)?;
-    context.accounts.set_status(&account.id, status)?;
+    if !context.accounts.acting(&command_line(), context.now_ms).set_status(&account.id, status)? {
+        bail!("set an account's status: {} is deleted", account.id);
+    }
     let text = format!("{} is {}\n", account.email, status.name());
     print(context.json, &document::status(&account, status), &text)
 }
 
 fn set_enabled(context: &Context<'_>, key_id: &str, enabled: bool) -> anyhow::Result<()> {
-    if !context.accounts.set_key_enabled(key_id, enabled)? {
+    if !context.accounts.acting(&command_line(), context.now_ms).set_key_enabled(key_id, enabled)? {
         bail!("set a key's status: no live key has the id {key_id:?} (`key list` shows ids)");
     }
     let text = format!("{key_id} is {}\n", if enabled { "active" } else { "disabled" });
@@ -335,7 +370,7 @@ fn key_json(key: &Key, spend: &KeySpend) -> Value {
 }
 
 /// One JSON document, or the text; nothing else goes to stdout.
-fn print(json: bool, value: &Value, text: &str) -> anyhow::Result<()> {
+pub fn print(json: bool, value: &Value, text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     if json { writeln!(out, "{value}") } else { out.write_all(text.as_bytes()) }.context("write to stdout")
 }

@@ -2,6 +2,7 @@
 //!
 //! Works while the gateway runs, and before it first ran. Must not decide what the rules allow.
 
+use super::account::command_line;
 use crate::account::Accounts;
 use crate::admin::document::{self, hex};
 use crate::billing::courier::Carried;
@@ -119,12 +120,19 @@ pub fn run(command: LedgerCommand, settings: &Settings, json: bool) -> anyhow::R
             export(&billing, &Selection { account, from_ms: from, to_ms: to }, format, &mut out)?;
         }
         LedgerCommand::Refund { request_id, credits, reference } => {
-            let posted = billing.refund(&request_id, credits, &reference, clock::now_ms())?;
+            let (accounts, by, now_ms) = (Accounts::open(&settings.data_dir)?, command_line(), clock::now_ms());
+            let what = json!({"credits": credits, "ref": reference});
+            let acting = accounts.acting(&by, now_ms);
+            let refund = || billing.refund(&request_id, credits, &reference, now_ms);
+            let posted = acting.order("request.refund", &request_id, &what, refund)?;
             tell(&posted, &reference, json, &mut out)?;
         }
         LedgerCommand::Adjust { account, credits, reference, reason } => {
             let account = account_id(&account)?;
-            let posted = billing.adjust(&account, credits, &reference, &reason, clock::now_ms())?;
+            let (accounts, by, now_ms) = (Accounts::open(&settings.data_dir)?, command_line(), clock::now_ms());
+            let what = json!({"credits": credits, "ref": reference, "reason": reason});
+            let adjust = || billing.adjust(&account, credits, &reference, &reason, now_ms);
+            let posted = accounts.acting(&by, now_ms).order("account.adjust", &account, &what, adjust)?;
             tell(&posted, &reference, json, &mut out)?;
         }
         LedgerCommand::Backup { dir } => {

@@ -138,19 +138,34 @@ pub struct Signup {
     pub trial_credits: Decimal,
     /// Length of the trial in days; may be a fraction; 0 = no trial.
     pub trial_days: Decimal,
+    /// Credits that all trials of one day (UTC) may promise together; past it nobody signs up until the next. 0 = no
+    /// limit.
+    pub trial_budget_per_day: Decimal,
+    /// Refuse an e-mail that reaches a mailbox with an account under another spelling (dots and +tags of Gmail).
+    pub one_account_per_mailbox: bool,
 }
 
 impl Default for Signup {
     fn default() -> Self {
-        Self { mode: SignupMode::Open, trial_credits: Decimal("300".into()), trial_days: Decimal("7".into()) }
+        Self {
+            mode: SignupMode::Open,
+            trial_credits: Decimal("300".into()),
+            trial_days: Decimal("7".into()),
+            trial_budget_per_day: Decimal("0".into()),
+            one_account_per_mailbox: false,
+        }
     }
 }
 
-/// Who may sign up on the dashboard. (`invite` joins with the dashboard's invitations.)
+/// Who may sign up on the dashboard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SignupMode {
+    /// Everybody.
     Open,
+    /// Who has an invitation's code, which opens one account (`model-gateway account invite`, or the operator's view).
+    Invite,
+    /// Nobody: accounts are made with `model-gateway account create`.
     Closed,
 }
 

@@ -1,6 +1,7 @@
 //! What every page has: its frame, the files it refers to, and how times are written.
 
 use super::problem::Problem;
+use super::role::is_operator;
 use super::session::Visitor;
 use crate::account::Status;
 use crate::clock::rfc3339;
@@ -50,6 +51,8 @@ pub struct Viewer {
     pub email: String,
     pub csrf: String,
     pub suspended: bool,
+    /// May look at the operator's view.
+    pub operator: bool,
 }
 
 impl Frame {
@@ -62,6 +65,7 @@ impl Frame {
             email: visitor.account.email.clone(),
             csrf: visitor.csrf.clone(),
             suspended: visitor.account.status == Status::Suspended,
+            operator: is_operator(&visitor.account),
         };
         Self { viewer: Some(viewer), insecure: visitor.insecure, ..Self::public(title) }
     }

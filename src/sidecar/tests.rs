@@ -1,5 +1,9 @@
 //! The sidecar over real connections: what a browser sees, and what another site's page must not get.
 
+mod operator;
+mod people;
+mod security;
+
 use super::*;
 use crate::account::{NewAccount, sign_up_with};
 use crate::clock::now_ms;
@@ -121,14 +125,14 @@ async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
     assert_eq!(made.status, 201);
     assert!(!made.body.contains("<script>alert"), "a key's name was not escaped");
     let key = made.inside("new-key").to_owned();
-    assert_eq!(made.body.matches(&key).count(), 7, "the key and its set-up");
+    assert_eq!(made.body.matches(&key).count(), 12, "the key and its set-up");
     let paste = format!("curl http://127.0.0.1:8080/v1/messages \\\n  -H &#34;x-api-key: {key}&#34; \\\n");
     assert!(made.body.replace('"', "&#34;").contains(&paste), "{}", made.body);
     assert!(world.accounts.authenticate(&key, now_ms()).is_ok());
     let listed = world.get("/dashboard/keys", &cookie).await;
     assert!(!listed.body.contains(&key) && !listed.body.contains("new-key"), "shown a second time");
 
-    let id = listed.body.split_once("/dashboard/keys/key_").unwrap().1.split_once('/').unwrap().0;
+    let id = listed.body.split_once("/dashboard/keys/key_").unwrap().1.split(['/', '"']).next().unwrap();
     let path = format!("/dashboard/keys/key_{id}/revoke");
     let question = world.get(&path, &cookie).await;
     assert_eq!(question.status, 200);

@@ -1,21 +1,29 @@
-//! `app.db`: accounts and API keys, as rows. Sessions are in `store/app/session.rs`.
+//! `app.db`: accounts and API keys, as rows. Sessions are in `store/app/session.rs`, the opening and ending of accounts in
+//! `store/app/people.rs`, what administrators did in `store/app/audit.rs`.
 //!
 //! Inserts what it is given: ids, times, hashes and rules come from `account.rs`. Must not see a key, a password or a
 //! session token in the clear.
 
+pub mod audit;
 pub mod change;
+pub mod people;
 pub mod session;
 
 use super::StoreError;
 use super::sqlite::{self, Readers};
 use crate::billing::Trial;
 use crate::money::Micro;
+use audit::Act;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-const MIGRATIONS: &[&str] =
-    &[include_str!("app/001_accounts.sql"), include_str!("app/002_changes.sql"), include_str!("app/003_settings.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("app/001_accounts.sql"),
+    include_str!("app/002_changes.sql"),
+    include_str!("app/003_settings.sql"),
+    include_str!("app/004_people.sql"),
+];
 
 /// Connections for reading. A point read takes microseconds: more would not make two cores faster.
 const READERS: usize = 4;
@@ -36,6 +44,8 @@ pub struct AccountRow {
     pub email: String,
     pub admin: bool,
     pub active: bool,
+    /// Ended by its holder: there is nothing left to sign in to.
+    pub deleted: bool,
     pub created_at_ms: i64,
     pub trial: Option<(Micro, i64)>,
     pub granted: bool,
@@ -114,19 +124,6 @@ impl AppDb {
         work().map_err(|source| StoreError::Sqlite { operation, source })
     }
 
-    /// False where the e-mail has an account already.
-    pub fn insert_account(&self, row: &AccountRow, password: Option<&str>) -> Result<bool, StoreError> {
-        self.write("insert an account", |transaction| {
-            let (micro, ends) = row.trial.map(|(credits, ends)| (credits.get(), ends)).unzip();
-            let rows = transaction.execute(
-                "INSERT INTO account(id, email, password, admin, status, created_at_ms, trial_micro, trial_ends_at_ms)
-                 VALUES(?1, ?2, ?3, ?4, 'active', ?5, ?6, ?7) ON CONFLICT(email) DO NOTHING",
-                params![row.id, row.email, password, row.admin, row.created_at_ms, micro, ends],
-            )?;
-            Ok(rows == 1)
-        })
-    }
-
     pub fn account(&self, id: &str) -> Result<Option<AccountRow>, StoreError> {
         self.read("find an account by id", |connection| {
             connection
@@ -182,17 +179,23 @@ impl AppDb {
         })
     }
 
-    /// False where there is no such account.
-    pub fn set_active(&self, id: &str, active: bool) -> Result<bool, StoreError> {
+    /// False where there is no such live account. `told` is a line of the audit log.
+    pub fn set_active(&self, id: &str, active: bool, told: Option<&Act<'_>>) -> Result<bool, StoreError> {
         self.write("set an account's status", |transaction| {
             let status = if active { "active" } else { "suspended" };
-            Ok(transaction.execute("UPDATE account SET status = ?2 WHERE id = ?1", params![id, status])? == 1)
+            let sql = "UPDATE account SET status = ?2 WHERE id = ?1 AND deleted_at_ms IS NULL";
+            let is_set = transaction.execute(sql, params![id, status])? == 1;
+            if is_set {
+                told.into_iter().try_for_each(|act| audit::append(transaction, act))?;
+            }
+            Ok(is_set)
         })
     }
 
     pub fn set_password(&self, id: &str, password: &str) -> Result<(), StoreError> {
         self.write("set an account's password", |transaction| {
-            transaction.execute("UPDATE account SET password = ?2 WHERE id = ?1", params![id, password]).map(drop)
+            let sql = "UPDATE account SET password = ?2 WHERE id = ?1 AND deleted_at_ms IS NULL";
+            transaction.execute(sql, params![id, password]).map(drop)
         })
     }
 
@@ -307,29 +310,50 @@ impl AppDb {
         })
     }
 
-    /// Disables a key, or makes it active again. False where there is no such live key.
-    pub fn set_key_active(&self, key: &str, active: bool) -> Result<bool, StoreError> {
+    /// Disables a key (of `account`, where one is given), or makes it active again. False where there is no such live key.
+    pub fn set_key_active(
+        &self,
+        account: Option<&str>,
+        key: &str,
+        active: bool,
+        told: Option<&Act<'_>>,
+    ) -> Result<bool, StoreError> {
         self.write("set a key's status", |transaction| {
             let status = if active { "active" } else { "disabled" };
-            let sql = "UPDATE api_key SET status = ?2 WHERE id = ?1 AND status <> 'revoked'";
-            Ok(transaction.execute(sql, params![key, status])? == 1)
+            let sql = "UPDATE api_key SET status = ?2
+                       WHERE id = ?1 AND account = coalesce(?3, account) AND status <> 'revoked'";
+            let is_set = transaction.execute(sql, params![key, status, account])? == 1;
+            if is_set {
+                told.into_iter().try_for_each(|act| audit::append(transaction, act))?;
+            }
+            Ok(is_set)
         })
     }
 
     /// Revokes a key (of `account`, where one is given). False where there is no such live key.
-    pub fn revoke_key(&self, account: Option<&str>, key: &str, now_ms: i64) -> Result<bool, StoreError> {
+    pub fn revoke_key(
+        &self,
+        account: Option<&str>,
+        key: &str,
+        now_ms: i64,
+        told: Option<&Act<'_>>,
+    ) -> Result<bool, StoreError> {
         self.write("revoke a key", |transaction| {
             let rows = transaction.execute(
                 "UPDATE api_key SET status = 'revoked', revoked_at_ms = ?3
                  WHERE id = ?1 AND account = coalesce(?2, account) AND status <> 'revoked'",
                 params![key, account, now_ms],
             )?;
+            if rows == 1 {
+                told.into_iter().try_for_each(|act| audit::append(transaction, act))?;
+            }
             Ok(rows == 1)
         })
     }
 }
 
-const ACCOUNT: &str = "id, email, admin, status, created_at_ms, trial_micro, trial_ends_at_ms, granted_at_ms";
+const ACCOUNT: &str =
+    "id, email, admin, status, deleted_at_ms, created_at_ms, trial_micro, trial_ends_at_ms, granted_at_ms";
 
 const KEY: &str = "id, account, name, shown, status, created_at_ms, revoked_at_ms, settings";
 
@@ -340,6 +364,7 @@ fn account_row(row: &Row<'_>) -> rusqlite::Result<AccountRow> {
         email: row.get("email")?,
         admin: row.get("admin")?,
         active: row.get::<_, String>("status")? == "active",
+        deleted: row.get::<_, Option<i64>>("deleted_at_ms")?.is_some(),
         created_at_ms: row.get("created_at_ms")?,
         trial: trial.map(|(micro, ends)| (Micro::new(micro), ends)),
         granted: row.get::<_, Option<i64>>("granted_at_ms")?.is_some(),
