@@ -78,6 +78,7 @@ fn opening(request: &str) -> Opening {
         key_shown: "gw-sk-…".into(),
         model: model(),
         surface: Protocol::Chat,
+        conversation: None,
     }
 }
 
@@ -229,6 +230,8 @@ fn ending(request: &str, outcome: Outcome, credits: i64) -> Ending {
             usage: Usage { input: tokens, ..Usage::default() },
             price_version: model().price.version.clone(),
             estimated: false,
+            conversation: None,
+            took_ms: None,
         },
     }
 }

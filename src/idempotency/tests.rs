@@ -51,6 +51,7 @@ fn hold(billing: &Billing, request_id: &str) -> crate::billing::Hold {
         key_shown: "gw-sk-…".into(),
         model,
         surface: Protocol::Messages,
+        conversation: None,
     };
     billing.reserve(opening, &quote, false, NOW).unwrap().0
 }

@@ -171,6 +171,8 @@ mod tests {
             usage,
             price_version: price.version.clone(),
             estimated: true,
+            conversation: None,
+            took_ms: None,
         };
         let receipt = Receipt {
             seq: 1,

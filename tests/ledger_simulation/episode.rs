@@ -319,6 +319,7 @@ impl Episode {
             key_shown: "gw-sk".into(),
             model: Arc::clone(&self.route),
             surface: Protocol::Chat,
+            conversation: None,
         };
         let expected = self.model.admission(account, &ask, &self.prices, self.now);
         match (self.core().reserve(opening, &quote, ask.exact, self.now), expected) {

@@ -270,6 +270,7 @@ impl Order<'_> {
             key_shown: principal.key_shown,
             model: Arc::clone(self.model),
             surface: self.surface,
+            conversation: None,
         };
         let reserved = gateway.billing.reserve(opening, &quote, self.strict, clock::now_ms()).await;
         let (hold, limit) = reserved.map_err(|refused| refusal(&refused))?;
