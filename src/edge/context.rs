@@ -7,6 +7,7 @@ use crate::catalog::Model;
 use crate::config::Settings;
 use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
+use crate::protocol::request::ConversationKey;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,6 +44,8 @@ pub struct Call {
     pub settings: Arc<Settings>,
     pub model: Arc<Model>,
     pub upstream: Upstream,
+    /// Of which conversation it is a turn.
+    pub conversation: ConversationKey,
     /// `None` for what is free, and once it has been ended.
     pub hold: Option<Hold>,
     /// Bytes of the client's body, for estimates.

@@ -71,6 +71,9 @@ pub async fn prepare(
         Keyed::Go(keyed) => keyed,
         Keyed::Replay(answer) => return Ok(Prepared::Replay(answer)),
     };
+    let headers = &session.req_header().headers;
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let conversation = outline.conversation(&principal.account_id, header, &body);
     let order = Order {
         settings,
         surface,
@@ -112,6 +115,7 @@ pub async fn prepare(
         settings: Arc::clone(settings),
         model,
         upstream,
+        conversation,
         hold,
         body_bytes: order.body.len() as u64,
         sent_bytes,
