@@ -8,6 +8,7 @@
 mod account;
 mod activity;
 mod catalog;
+mod conversations;
 mod guard;
 mod keys;
 mod live;
@@ -16,6 +17,7 @@ pub mod own;
 mod page;
 mod problem;
 mod session;
+mod spending;
 #[cfg(test)]
 mod tests;
 mod throttle;
@@ -96,6 +98,9 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
         .route("/dashboard/keys/{id}/revoke", get(keys::confirm_revoke).post(keys::revoke))
         .route("/dashboard/activity", get(activity::list))
         .route("/dashboard/activity/{request_id}", get(activity::receipt))
+        .route("/dashboard/activity.csv", get(activity::download))
+        .route("/dashboard/conversations", get(conversations::list))
+        .route("/dashboard/conversations/{id}", get(conversations::one))
         .fallback(problem::not_found)
         .method_not_allowed_fallback(problem::method_not_allowed)
         // In front of them, the last one outermost.

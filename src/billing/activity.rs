@@ -80,11 +80,8 @@ impl Receipt {
     /// no cheaper.
     pub fn saved(&self) -> Micro {
         let usage = &self.detail.usage;
-        let uncached = crate::usage::Usage {
-            input: usage.input.saturating_add(usage.cache_read),
-            cache_read: 0,
-            ..*usage
-        };
+        let uncached =
+            crate::usage::Usage { input: usage.input.saturating_add(usage.cache_read), cache_read: 0, ..*usage };
         pricing::cost(&uncached, &self.price).minus(pricing::cost(usage, &self.price)).or_zero()
     }
 }

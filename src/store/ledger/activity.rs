@@ -163,8 +163,7 @@ const LAST_ENDING: &str =
 const SPENT: &str = "SELECT hour, model, responses, credits, input, cache_read, output FROM spent
                      WHERE account = ?1 AND hour >= ?2 ORDER BY hour, model";
 
-const CONVERSATIONS: &str =
-    "SELECT id, began_at, last_at, turns, credits, input, cache_read, output FROM conversation
+const CONVERSATIONS: &str = "SELECT id, began_at, last_at, turns, credits, input, cache_read, output FROM conversation
      WHERE account = ?1 AND (last_at, id) < (?2, ?3) ORDER BY last_at DESC, id DESC LIMIT ?4";
 
 const CONVERSATION: &str = "SELECT id, began_at, last_at, turns, credits, input, cache_read, output FROM conversation
