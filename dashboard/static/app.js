@@ -84,18 +84,26 @@ function addCopyButton(place, text, mark, what) {
   const button = document.createElement("button");
   button.type = "button";
   button.className = "copy quiet";
-  button.textContent = "Copy";
-  if (what) button.setAttribute("aria-label", `Copy ${what}`);
+  const word = document.createElement("span");
+  word.setAttribute("aria-live", "polite");
+  word.textContent = "Copy";
+  button.append(word);
+  if (what) {
+    const rest = document.createElement("span");
+    rest.className = "hidden";
+    rest.textContent = ` ${what}`;
+    button.append(rest);
+  }
   button.addEventListener("click", async () => {
     try {
       await navigator.clipboard.writeText(text());
-      button.textContent = "Copied";
+      word.textContent = "Copied";
     } catch {
       // Over plain HTTP there is no clipboard: mark the text, so that one keystroke copies it.
       getSelection().selectAllChildren(mark);
-      button.textContent = "Selected";
+      word.textContent = "Selected";
     }
-    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+    setTimeout(() => { word.textContent = "Copy"; }, 2000);
   });
   place.append(button);
 }
