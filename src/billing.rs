@@ -5,6 +5,7 @@
 //! bounds it), `billing/holds.rs` (may it), `billing/journal.rs` and `billing/settler.rs` (it counts once, whatever
 //! dies); where many edges share one store, `billing/shared.rs`. Must not know HTTP.
 
+pub mod activity;
 mod backup;
 mod beside;
 pub mod bounds;

@@ -9,6 +9,7 @@ mod account;
 mod activity;
 mod browser;
 mod catalog;
+mod conversations;
 mod export;
 mod guard;
 mod keys;
@@ -22,6 +23,7 @@ mod problem;
 mod profile;
 mod role;
 mod session;
+mod spending;
 #[cfg(test)]
 mod tests;
 mod throttle;
@@ -127,6 +129,9 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
         .route("/dashboard/operator/verify", post(operator::service::verify))
         .route("/dashboard/operator/invites", get(operator::invites::show).post(operator::invites::create))
         .route("/dashboard/operator/log", get(operator::log::show))
+        .route("/dashboard/activity.csv", get(activity::download))
+        .route("/dashboard/conversations", get(conversations::list))
+        .route("/dashboard/conversations/{id}", get(conversations::one))
         .fallback(problem::not_found)
         .method_not_allowed_fallback(problem::method_not_allowed)
         // In front of them, the last one outermost.

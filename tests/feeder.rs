@@ -82,6 +82,8 @@ impl World {
             usage,
             price_version: model.price.version.clone(),
             estimated: false,
+            conversation: None,
+            took_ms: None,
         };
         let cost = pricing::cost(&usage, &model.price);
         let accounts = Accounts::open(dir.path()).unwrap();

@@ -31,6 +31,8 @@ pub struct Opening {
     pub model: Arc<Model>,
     pub surface: Protocol,
     pub bounds: Bounds,
+    /// The conversation that it is a turn of, where that can be told.
+    pub conversation: Option<String>,
 }
 
 impl Opening {
@@ -46,6 +48,8 @@ pub struct Hold {
     parts: Parts,
     /// Which tier the vendor was asked for: what is billed goes by it.
     tier: TierAsked,
+    /// None for what was never opened.
+    opened_at_ms: Option<i64>,
     opened_in: Option<Arc<Segment>>,
     ended: bool,
     till: Till,
@@ -64,7 +68,8 @@ impl Hold {
         parts: Parts,
         now_ms: i64,
     ) -> Result<Self, std::io::Error> {
-        let mut hold = Self { opening, parts, tier, opened_in: None, ended: false, till, meters: Meters::default() };
+        let (opened_at_ms, opened_in, meters) = (None, None, Meters::default());
+        let mut hold = Self { opening, parts, tier, opened_at_ms, opened_in, ended: false, till, meters };
         METRICS.open_holds.inc();
         let Some((journal, open)) = hold.till.counted() else { return Ok(hold) };
         open.fetch_add(1, Ordering::Relaxed);
@@ -74,6 +79,7 @@ impl Hold {
         let opened_in =
             journal.write(&Record::Open(unfinished)).inspect_err(|_| METRICS.ledger_error("journal_write"))?;
         hold.opened_in = Some(opened_in);
+        hold.opened_at_ms = Some(now_ms);
         failpoint::pass(Point::AfterJournalOpen);
         Ok(hold)
     }
@@ -81,8 +87,8 @@ impl Hold {
     /// Of nothing, and ended by nothing: what a program that is measured has in a hold's place.
     pub(super) fn unbilled(till: Till, opening: Opening) -> Self {
         let tier = TierAsked::default();
-        let meters = Meters::default();
-        Self { opening, parts: Parts::default(), tier, opened_in: None, ended: true, till, meters }
+        let (opened_at_ms, opened_in, meters) = (None, None, Meters::default());
+        Self { opening, parts: Parts::default(), tier, opened_at_ms, opened_in, ended: true, till, meters }
     }
 
     /// The same, with what was set aside for it after it was journalled.
@@ -263,7 +269,7 @@ impl Hold {
         estimated: bool,
         at_ms: i64,
     ) -> Ending {
-        let Opening { request_id, account, key_id, key_shown, model, surface, .. } = &self.opening;
+        let Opening { request_id, account, key_id, key_shown, model, surface, conversation, .. } = &self.opening;
         Ending {
             request_id: request_id.clone(),
             account: account.to_string(),
@@ -281,6 +287,8 @@ impl Hold {
                 usage,
                 price_version: model.price.version.clone(),
                 estimated,
+                conversation: conversation.clone(),
+                took_ms: self.opened_at_ms.map(|opened| at_ms.saturating_sub(opened).max(0).unsigned_abs()),
             },
         }
     }

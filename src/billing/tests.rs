@@ -82,6 +82,7 @@ fn opening(request: &str) -> Opening {
         model: model(),
         surface: Protocol::Chat,
         bounds: Default::default(),
+        conversation: None,
     }
 }
 
@@ -233,6 +234,8 @@ fn ending(request: &str, outcome: Outcome, credits: i64) -> Ending {
             usage: Usage { input: tokens, ..Usage::default() },
             price_version: model().price.version.clone(),
             estimated: false,
+            conversation: None,
+            took_ms: None,
         },
     }
 }

@@ -68,6 +68,7 @@ fn hold(billing: &Billing, request_id: &str) -> crate::billing::Hold {
         model,
         surface: Protocol::Messages,
         bounds: Default::default(),
+        conversation: None,
     };
     billing.reserve(opening, &quote, false, NOW).unwrap().0
 }

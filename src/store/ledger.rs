@@ -3,6 +3,7 @@
 //! Every change of a balance is an entry in the same transaction. Written by the gateway's settler and, for grants,
 //! by whichever process is asked to (`ledger/correct.rs`). Must not decide what a response costs.
 
+mod activity;
 mod claim;
 mod correct;
 mod key;
@@ -15,6 +16,7 @@ use crate::failpoint::{self, Point};
 use crate::money::{Micro, Parts};
 use crate::protocol::Protocol;
 use crate::usage::Usage;
+pub use activity::{Conversation, Filter, HOUR_MS, Place, Spent, Sum};
 pub use claim::Claim;
 pub use correct::{Change, ChangeKind, Posted, PostedDetail, Refund, bear};
 pub use key::KeySpend;
@@ -32,6 +34,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("ledger/002.sql"),
     include_str!("ledger/003.sql"),
     include_str!("ledger/004.sql"),
+    include_str!("ledger/005.sql"),
     include_str!("ledger/006.sql"),
 ];
 const READERS: usize = 8;
@@ -96,6 +99,13 @@ pub struct Detail {
     pub usage: Usage,
     pub price_version: String,
     pub estimated: bool,
+    /// Which conversation it was a turn of, where that can be told. What follows is written where it says something, so
+    /// that what was kept before it was known reads, and hashes, as what is kept now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<String>,
+    /// From admission to the end, in ms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took_ms: Option<u64>,
 }
 
 /// How a request ended, once it had a hold.
@@ -115,6 +125,17 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Every one, the usual one first.
+    pub const ALL: [Self; 7] = [
+        Self::Completed,
+        Self::ClientLeft,
+        Self::GatewayEnded,
+        Self::RefusedFree,
+        Self::VendorError,
+        Self::VendorCut,
+        Self::Interrupted,
+    ];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Completed => "completed",
@@ -586,6 +607,7 @@ fn end_request_as(transaction: &Transaction<'_>, ending: &Ending, detail: String
     let writeoff = ending.cost().minus(take_paid).minus(take_trial);
     append(transaction, Entry { bal_paid, bal_trial, writeoff, ..entry })?;
     key::count(transaction, ending, Parts { paid: take_paid, trial: take_trial })?;
+    activity::count(transaction, ending, take_paid.plus(take_trial))?;
     Ok(true)
 }
 

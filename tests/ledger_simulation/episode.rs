@@ -323,6 +323,7 @@ impl Episode {
             model: Arc::clone(&self.route),
             surface: Protocol::Chat,
             bounds: Default::default(),
+            conversation: None,
         };
         let expected = self.model.admission(account, &ask, &self.prices, self.now);
         match (self.core().reserve(opening, &quote, ask.exact, self.now), expected) {

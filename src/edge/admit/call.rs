@@ -19,7 +19,7 @@ use crate::idempotency::Answer;
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
 use crate::protocol::form::answer::Recall;
-use crate::protocol::request::{self, Edits, Outline};
+use crate::protocol::request::{self, ConversationKey, Edits, Outline};
 use crate::protocol::rules::Target;
 use crate::protocol::translate::{self, Translated};
 use bytes::Bytes;
@@ -87,6 +87,7 @@ pub async fn prepare(
         outline,
         request_id: &ctx.request_id,
         account_id: Arc::clone(&principal.account_id),
+        conversation,
     };
     let (previews, dropped) = if crosses { (None, None) } else { previews(session, surface, model) };
     order.bear(dropped.as_slice())?;
@@ -160,6 +161,7 @@ struct Order<'a> {
     outline: Outline,
     request_id: &'a str,
     account_id: Arc<str>,
+    conversation: ConversationKey,
 }
 
 /// The body as the vendor gets it.
@@ -290,6 +292,7 @@ impl Order<'_> {
             model: Arc::clone(self.model),
             surface: self.surface,
             bounds,
+            conversation: Some(self.conversation.to_string()),
         };
         let reserved = gateway.billing.reserve(opening, &quote, self.strict, clock::now_ms()).await;
         let (hold, limit) = reserved.map_err(|refused| refusal(self.surface, &refused))?;
