@@ -87,14 +87,14 @@ mod store_tls;
 mod surface;
 #[path = "gateway/timing.rs"]
 mod timing;
-#[path = "gateway/tls.rs"]
-mod tls;
 #[path = "gateway/translation.rs"]
 mod translation;
 #[path = "gateway/upgrade.rs"]
 mod upgrade;
 #[path = "gateway/upstreams.rs"]
 mod upstreams;
+#[path = "gateway/vendor_tls.rs"]
+mod vendor_tls;
 #[path = "gateway/world.rs"]
 mod world;
 
