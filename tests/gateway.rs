@@ -64,11 +64,11 @@ mod partition;
 mod prices;
 #[path = "gateway/revocation.rs"]
 mod revocation;
+#[path = "gateway/sentinel.rs"]
+mod sentinel;
 #[allow(dead_code, reason = "shared with the tests of the scripts")]
 #[path = "stores/server.rs"]
 mod server;
-#[path = "gateway/sentinel.rs"]
-mod sentinel;
 #[path = "gateway/shared.rs"]
 mod shared;
 #[path = "gateway/shared_kills.rs"]

@@ -180,7 +180,9 @@ mod tests {
     use super::*;
 
     fn principal() -> Principal {
-        Principal { account_id: "acct_1".into(), key_id: "key_1".into(), key_shown: "gw-sk-…".into() }
+        let (settings, account_rates) = Default::default();
+        let (account_id, key_id, key_shown) = ("acct_1".into(), "key_1".into(), "gw-sk-…".into());
+        Principal { account_id, key_id, key_shown, settings, account_rates }
     }
 
     #[test]

@@ -51,9 +51,8 @@ impl<R> Fleet<R> {
     }
 
     fn start(redis: R, sidecar: &str, edges: &[String; 2], edge_plan: impl Fn(Plan) -> Plan) -> Self {
-        let plan = |role, store: &str| {
-            Plan::default().role(role).edit("store: {kind: embedded}", &format!("store: {store}"))
-        };
+        let plan =
+            |role, store: &str| Plan::default().role(role).edit("store: {kind: embedded}", &format!("store: {store}"));
         let sidecar = plan("sidecar", sidecar).start();
         let edge = |store: &String| {
             edge_plan(plan("edge", store).sidecar(sidecar.sidecar).endpoints(&[sidecar.vendor.port])).start()

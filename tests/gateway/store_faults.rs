@@ -74,12 +74,7 @@ const FAULTS: &[Fault] = &[
         heal: Server::start_again,
         work: Work::Refused(&["store_unreachable"]),
     },
-    Fault {
-        name: "without its scripts",
-        strike: told!["script", "flush"],
-        heal: |_| (),
-        work: Work::GoesOn,
-    },
+    Fault { name: "without its scripts", strike: told!["script", "flush"], heal: |_| (), work: Work::GoesOn },
     Fault {
         name: "busy",
         strike: |redis| {
@@ -170,12 +165,7 @@ const FAULTS: &[Fault] = &[
         },
         work: Work::Refused(&["store_loading", "store_timeout"]),
     },
-    Fault {
-        name: "empty",
-        strike: told!["flushall"],
-        heal: |_| (),
-        work: Work::Heals,
-    },
+    Fault { name: "empty", strike: told!["flushall"], heal: |_| (), work: Work::Heals },
 ];
 
 /// Requests whose answers are under way.
@@ -338,7 +328,9 @@ fn what_starts_without_the_store_is_unready_until_it_is_there_and_judged() {
     // It comes, and would forget: nothing is admitted, and each says so once.
     let redis = Server::start_on(port, &["--appendonly", "no"]);
     for world in both {
-        wait_for("the server to be judged", SOON, || why(world).filter(|said| said.text().contains("appendonly is no")));
+        wait_for("the server to be judged", SOON, || {
+            why(world).filter(|said| said.text().contains("appendonly is no"))
+        });
         assert!(world.metric("gateway_ledger_errors_total", &["store_refused"]) > 0.0);
         assert_eq!(world.log().matches("appendonly is no").count(), 1, "{}", world.log());
         assert!(!world.is_ready());

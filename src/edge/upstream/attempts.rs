@@ -25,6 +25,11 @@ impl Call {
         self.upstream.endpoints.vendor.endpoints.get(lease.index)
     }
 
+    /// The endpoint of the last attempt, whether or not it runs.
+    pub fn last_endpoint(&self) -> Option<&Endpoint> {
+        self.upstream.endpoints.vendor.endpoints.get(*self.upstream.tried.last()?)
+    }
+
     fn wish(&self) -> Wish<'_> {
         let upstream = &self.upstream;
         let model = self.model.upstream_model.as_str();

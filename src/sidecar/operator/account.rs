@@ -4,6 +4,7 @@
 
 use super::super::App;
 use super::super::account::{Unconfirmed, confirm_again};
+use super::super::live::Reading;
 use super::super::page::{Frame, html, when};
 use super::super::problem::Problem;
 use super::super::role::{Operator, OperatorForm};
@@ -77,7 +78,9 @@ struct Sent {
 }
 
 fn page(app: &App, visitor: &Visitor, account: Account) -> Result<AccountPage, Problem> {
-    let shown = super::super::live::Shown::of(&app.billing.balance(&account.id, now_ms())?);
+    let now_ms = now_ms();
+    let shown =
+        Reading::of(&app.billing, &account.id, now_ms)?.shown(&app.billing.balance(&account.id, now_ms)?, now_ms);
     let keys = app.accounts.keys(&account.id)?.into_iter().map(|key| KeyRow {
         status: key.status.name(),
         created: when(key.created_at_ms),

@@ -223,7 +223,7 @@ async fn the_audit_log_shows_what_was_tampered_with() {
         root.post(&root.path("suspend"), "").await;
     }
     assert!(root.world.accounts.verify_audit().unwrap().findings.is_empty());
-    let tamper = rusqlite::Connection::open(root.world._folder.path().join("app.db")).unwrap();
+    let tamper = rusqlite::Connection::open(root.world.folder.path().join("app.db")).unwrap();
     for change in ["UPDATE audit SET actor = 'nobody'", "DELETE FROM audit"] {
         assert!(tamper.execute(change, []).is_err(), "{change}");
     }
