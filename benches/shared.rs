@@ -114,6 +114,9 @@ fn main() {
             let before = fleet.done();
             let requests = fleet.drive(stream, Duration::from_secs(seconds));
             let after = fleet.done();
+            // Of all scripts one alone asks for this: the one that a request waits for.
+            let waited = [&before, &after].map(|done| done.commands.get("hlen").copied().unwrap_or(0));
+            assert_eq!(waited[1] - waited[0], requests, "more than one round trip on a request's path");
             // What is done of its own accord in as long a time is not the requests'.
             std::thread::sleep(began.elapsed());
             let idle = fleet.done();
