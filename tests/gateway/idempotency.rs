@@ -589,7 +589,7 @@ fn kills_under_load_never_debit_a_key_twice(plan: Plan) {
         let debited = endings.iter().filter(|ending| micro(&ending["credits"]) > 0).count();
         (debited == answered + lost).then_some(debited)
     });
-    println!("{kills} kills: {answered} keys answered, {lost} spent with their answers lost, {debited} debits");
+    eprintln!("{kills} kills: {answered} keys answered, {lost} spent with their answers lost, {debited} debits");
     assert!(answered > 100, "too few answers to tell");
     world.close();
 }

@@ -25,11 +25,24 @@ impl Edges {
     }
 
     fn with(limits: impl Fn(Plan) -> Plan) -> Self {
+        Self::start(Server::start_on(free_port(), &[]), "", limits)
+    }
+
+    /// Edges that go to Redis as a user of their own, who may do everything for now.
+    pub fn as_user(name: &str) -> Self {
         let redis = Server::start_on(free_port(), &[]);
-        let store = format!("store: {{kind: redis, url: \"redis://127.0.0.1:{}\"}}", redis.port);
-        let plan = |role| Plan::default().role(role).edit("store: {kind: embedded}", &store);
-        let sidecar = plan("sidecar").start();
-        let edge = || limits(plan("edge").sidecar(sidecar.sidecar).endpoints(&[sidecar.vendor.port])).start();
+        let password = format!(">{name}");
+        assert_eq!(redis.cli(&["ACL", "SETUSER", name, "on", &password, "~*", "+@all", "allchannels"]), "OK");
+        Self::start(redis, &format!("{name}:{name}@"), |plan| plan)
+    }
+
+    fn start(redis: Server, user: &str, limits: impl Fn(Plan) -> Plan) -> Self {
+        let plan = |role, user| {
+            let store = format!("store: {{kind: redis, url: \"redis://{user}127.0.0.1:{}\"}}", redis.port);
+            Plan::default().role(role).edit("store: {kind: embedded}", &store)
+        };
+        let sidecar = plan("sidecar", "").start();
+        let edge = || limits(plan("edge", user).sidecar(sidecar.sidecar).endpoints(&[sidecar.vendor.port])).start();
         let edges = [edge(), edge()];
         Self { redis, sidecar, edges }
     }
@@ -312,8 +325,13 @@ fn keys_of_an_edge_killed_under_load_are_debited_once_wherever_they_are_asked_ag
                             return told;
                         }
                         let key = format!("{client}-{round}");
-                        let request =
-                            keyed(Chat, account, &key, "events=3 gap_us=700 input=10 output=5", client % 2 == 0);
+                        let request = keyed(
+                            Chat,
+                            account,
+                            &key,
+                            "events=3 gap_us=700 input=10 output=5",
+                            client.is_multiple_of(2),
+                        );
                         match ask_anywhere(ports, &request) {
                             true => told.0 += 1,
                             false => told.1 += 1,

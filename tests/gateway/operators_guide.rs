@@ -62,6 +62,8 @@ fn is_known(arguments: &[&str]) -> Result<(), String> {
     // What stands for something is given; a command that would run is asked for its help instead.
     let stands_for = |word: &str| match word {
         "KEY_ID" | "REQUEST_ID" | "DIR" | "FILE" => "given".to_owned(),
+        "…" => "given".to_owned(),
+        "[CREDITS]" => "1".to_owned(),
         word => word.trim_matches(['[', ']']).to_owned(),
     };
     let words: Vec<_> = arguments.iter().map(|word| stands_for(word)).collect();
@@ -109,7 +111,10 @@ fn every_command_line_that_is_told_exists() {
         told.iter().filter_map(|line| line.strip_prefix("model-gateway ")).map(|line| line.trim().to_owned()).collect();
     assert!(commands.len() > 15, "{commands:?}");
     for command in &commands {
-        let words: Vec<_> = command.split_whitespace().take_while(|word| !word.contains(['…', '(', '|'])).collect();
+        // What is quoted is one word, whatever is in it.
+        let quoted: String =
+            command.split('"').enumerate().map(|(index, part)| if index % 2 == 1 { "given" } else { part }).collect();
+        let words: Vec<_> = quoted.split_whitespace().take_while(|word| !word.contains(['(', '|'])).collect();
         if let Err(error) = is_known(&words) {
             panic!("model-gateway {command}: {error}");
         }
