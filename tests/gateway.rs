@@ -56,6 +56,8 @@ mod own;
 mod partition;
 #[path = "gateway/prices.rs"]
 mod prices;
+#[path = "gateway/races.rs"]
+mod races;
 #[allow(dead_code, reason = "shared with the tests of the scripts")]
 #[path = "stores/server.rs"]
 mod server;
