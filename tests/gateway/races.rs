@@ -6,7 +6,7 @@
 use crate::account::{Account, Standing, credits};
 use crate::client::Connection;
 use crate::shared::Fleet;
-use crate::surface::{Chat, Surface};
+use crate::surface::Chat;
 use crate::world::{SOON, World, wait_for};
 use serde_json::Value;
 
