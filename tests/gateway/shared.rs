@@ -18,34 +18,29 @@ pub const REFUSED_WITHIN: Duration = Duration::from_millis(600);
 const REVOKED_WITHIN: Duration = Duration::from_secs(1);
 const KILLS: u64 = 5;
 
-pub struct Fleet {
-    pub redis: Server,
+/// A sidecar and two edges that share a store.
+pub struct Fleet<R = Server> {
+    pub redis: R,
     pub sidecar: World,
     pub edges: Vec<World>,
 }
 
 impl Fleet {
     pub fn new() -> Self {
-        Self::with(|plan| plan)
-    }
-
-    /// Whose edges are not all as shipped.
-    pub fn with(edge_plan: impl Fn(Plan) -> Plan) -> Self {
         let redis = Server::start_on(free_port(), &[]);
-        let way = format!("127.0.0.1:{}", redis.port);
-        Self::through(redis, &way, [&way, &way], edge_plan)
+        let store = format!("{{kind: redis, url: \"redis://127.0.0.1:{}\"}}", redis.port);
+        Self::on(redis, &store)
     }
+}
 
-    /// Whose processes reach the store on ways of their own: the sidecar, and each edge.
-    pub fn through(redis: Server, sidecar: &str, edges: [&str; 2], edge_plan: impl Fn(Plan) -> Plan) -> Self {
-        let plan = |role, way: &str| {
-            let store = format!("store: {{kind: redis, url: \"redis://{way}\"}}");
-            Plan::default().role(role).edit("store: {kind: embedded}", &store)
-        };
-        let sidecar = plan("sidecar", sidecar).start();
-        let edge =
-            |way| edge_plan(plan("edge", way).sidecar(sidecar.sidecar).endpoints(&[sidecar.vendor.port])).start();
-        let edges = edges.map(edge).into();
+impl<R> Fleet<R> {
+    /// `store` as the config file says it.
+    pub fn on(redis: R, store: &str) -> Self {
+        let store = format!("store: {store}");
+        let plan = |role| Plan::default().role(role).edit("store: {kind: embedded}", &store);
+        let sidecar = plan("sidecar").start();
+        let edge = || plan("edge").sidecar(sidecar.sidecar).endpoints(&[sidecar.vendor.port]).start();
+        let edges = vec![edge(), edge()];
         Self { redis, sidecar, edges }
     }
 

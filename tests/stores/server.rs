@@ -14,17 +14,6 @@ pub struct Server {
     process: Child,
     options: Vec<String>,
     dir: TempDir,
-    place: Place,
-}
-
-/// Where a server listens.
-enum Place {
-    Loopback,
-    /// In a network namespace, at all of its addresses; one of them that can be reached from here.
-    Inside {
-        namespace: String,
-        address: String,
-    },
 }
 
 impl Server {
@@ -39,17 +28,8 @@ impl Server {
     pub fn start_on(port: u16, options: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let options: Vec<_> = options.iter().map(|option| (*option).to_owned()).collect();
-        let place = Place::Loopback;
-        let process = spawn(port, &options, dir.path(), &place);
-        Self { port, process, options, dir, place }
-    }
-
-    /// One in a network namespace, which can be reached at `address` from here.
-    pub fn start_inside(namespace: &str, address: &str) -> Self {
-        let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
-        let place = Place::Inside { namespace: namespace.into(), address: address.into() };
-        let process = spawn(port, &[], dir.path(), &place);
-        Self { port, process, options: Vec::new(), dir, place }
+        let process = spawn(port, &options, dir.path());
+        Self { port, process, options, dir }
     }
 
     /// SIGKILL.
@@ -66,7 +46,7 @@ impl Server {
 
     /// The same server with what it had on its disk.
     pub fn start_again(&mut self) {
-        self.process = spawn(self.port, &self.options, self.dir.path(), &self.place);
+        self.process = spawn(self.port, &self.options, self.dir.path());
     }
 
     /// Kills the process and starts another one on the same port and files.
@@ -81,9 +61,7 @@ impl Server {
 
     /// What `redis-cli` says to a command.
     pub fn cli(&self, command: &[&str]) -> String {
-        let mut cli = Command::new("redis-cli");
-        cli.args(["-h", self.place.address(), "-p", &self.port.to_string()]).args(command);
-        let output = cli.output().unwrap();
+        let output = Command::new("redis-cli").args(["-p", &self.port.to_string()]).args(command).output().unwrap();
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 }
@@ -133,42 +111,22 @@ impl Cluster {
     }
 }
 
-impl Place {
-    fn address(&self) -> &str {
-        match self {
-            Self::Loopback => "127.0.0.1",
-            Self::Inside { address, .. } => address,
-        }
-    }
-}
-
-fn spawn(port: u16, options: &[String], dir: &Path, place: &Place) -> Child {
-    let mut command = match place {
-        Place::Loopback => Command::new("redis-server"),
-        Place::Inside { .. } => Command::new("ip"),
-    };
-    let bind = match place {
-        Place::Loopback => "127.0.0.1",
-        Place::Inside { namespace, .. } => {
-            command.args(["netns", "exec", namespace, "redis-server", "--protected-mode", "no"]);
-            "0.0.0.0"
-        }
-    };
-    let process = command
-        .args(["--port", &port.to_string(), "--bind", bind, "--save", "", "--appendonly", "yes"])
+fn spawn(port: u16, options: &[String], dir: &Path) -> Child {
+    let process = Command::new("redis-server")
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"])
         .args(options)
         .arg("--dir")
         .arg(dir)
         .stdout(Stdio::null())
         .spawn()
         .expect("start redis-server: is it installed?");
-    wait_for("redis-server to have read its files", || answers(place, port).unwrap_or(false));
+    wait_for("redis-server to have read its files", || answers(port).unwrap_or(false));
     process
 }
 
 /// It listens before it has read its files, and refuses everything until then.
-fn answers(place: &Place, port: u16) -> std::io::Result<bool> {
-    let mut connection = TcpStream::connect((place.address(), port))?;
+fn answers(port: u16) -> std::io::Result<bool> {
+    let mut connection = TcpStream::connect(("127.0.0.1", port))?;
     connection.write_all(b"PING\r\n")?;
     let mut answer = [0; 5];
     connection.read_exact(&mut answer)?;
