@@ -62,6 +62,8 @@ mod own;
 mod partition;
 #[path = "gateway/prices.rs"]
 mod prices;
+#[path = "gateway/races.rs"]
+mod races;
 #[path = "gateway/revocation.rs"]
 mod revocation;
 #[path = "gateway/sentinel.rs"]

@@ -273,7 +273,7 @@ async fn credit_for_ten_admits_exactly_ten_through_two_connections(store: &Share
         let account = format!("acct_race_{round}");
         let world = World::with(store, &account, 10, None).await;
         let mut tries = tokio::task::JoinSet::new();
-        for number in 0..32 {
+        for number in 0..64 {
             let (store, account) = (if number % 2 == 0 { store.clone() } else { other.clone() }, account.clone());
             tries.spawn(async move {
                 let request_id = format!("req_{account}_{number}");

@@ -242,7 +242,6 @@ fn after_a_total_loss(journals_are_kept: bool) -> Books {
     }
     fleet.edges.iter().for_each(|edge| fleet.wait_known(edge, &account.key));
     let books = Books::of(&fleet, &account, &log);
-    println!("journals kept: {journals_are_kept}: {books:?}");
     audited(&fleet);
     are_refusals(&log.odd);
     fleet.close();
@@ -252,6 +251,7 @@ fn after_a_total_loss(journals_are_kept: bool) -> Books {
 #[test]
 fn a_store_that_forgets_everything_is_told_again_what_the_ledger_lacks() {
     let books = after_a_total_loss(true);
+    println!("with the journals: {books:?}");
     books.are_right();
     assert!(books.whole > 100, "{books:?}");
 }
@@ -260,6 +260,7 @@ fn a_store_that_forgets_everything_is_told_again_what_the_ledger_lacks() {
 #[test]
 fn without_the_journals_a_store_that_forgets_everything_loses_debits() {
     let books = after_a_total_loss(false);
+    println!("without the journals: {books:?}");
     assert!(books.lost > 0, "{books:?}");
     assert_eq!((books.doubled, books.drift), (0, 0), "{books:?}");
     assert!(books.apart.is_empty(), "{books:?}");

@@ -10,13 +10,14 @@ use crate::crash::{FUNDS, Log};
 use crate::server::Server;
 use crate::shared::{Fleet, REFUSED_WITHIN};
 use crate::surface::{BOTH, Surface};
-use crate::world::{SOON, World, free_port, wait_for};
+use crate::world::{Plan, SOON, World, free_port, wait_for};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 const CUT: Duration = Duration::from_secs(10);
 const LONG_CUT: Duration = Duration::from_secs(30);
@@ -85,6 +86,51 @@ impl Drop for Wires {
     }
 }
 
+/// A Redis in a namespace, that is reached over its wires alone.
+struct Walled {
+    port: u16,
+    process: Child,
+    _dir: TempDir,
+}
+
+impl Walled {
+    fn behind(wires: &Wires) -> Self {
+        let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
+        let process = Command::new("ip")
+            .args(["netns", "exec", &wires.name, "redis-server", "--protected-mode", "no", "--bind", "0.0.0.0"])
+            .args(["--port", &port.to_string(), "--save", "", "--appendonly", "yes", "--dir"])
+            .arg(dir.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let server = Self { port, process, _dir: dir };
+        wait_for("Redis to listen", SOON, || TcpStream::connect((wires.far[1].as_str(), port)).ok());
+        server
+    }
+}
+
+impl Drop for Walled {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl<R> Fleet<R> {
+    /// Whose processes reach the store on ways of their own: the sidecar, and each edge.
+    pub fn through(redis: R, sidecar: &str, edges: [&str; 2], edge_plan: impl Fn(Plan) -> Plan) -> Self {
+        let plan = |role, way: &str| {
+            let store = format!("store: {{kind: redis, url: \"redis://{way}\"}}");
+            Plan::default().role(role).edit("store: {kind: embedded}", &store)
+        };
+        let sidecar = plan("sidecar", sidecar).start();
+        let edge =
+            |way| edge_plan(plan("edge", way).sidecar(sidecar.sidecar).endpoints(&[sidecar.vendor.port])).start();
+        let edges = edges.map(edge).into();
+        Self { redis, sidecar, edges }
+    }
+}
+
 /// Asks for new work on both surfaces until told to stop: every answer must be a refusal, at once. How long each took.
 fn refusals(edge: u16, key: &str, until: Instant) -> Vec<Duration> {
     let mut took = Vec::new();
@@ -115,7 +161,7 @@ fn streams(edge: &World, key: &str, time: Duration) -> Vec<(Surface, client::Con
 }
 
 #[track_caller]
-fn wait_admits(fleet: &Fleet, edge: &World, account: &Account) {
+fn wait_admits<R>(fleet: &Fleet<R>, edge: &World, account: &Account) {
     let credits = Request::get("/v1/credits").bearer(&account.key);
     wait_for("the edge to reach the store again", SOON, || (edge.ask(&credits).status == 200).then_some(()));
     fleet.wait_known(edge, &account.key);
@@ -131,7 +177,7 @@ fn wait_told(edges: &[World]) {
 fn an_edge_whose_wire_to_the_store_is_cut_refuses_at_once_and_owes_nothing_once_it_is_whole_again() {
     let Some(wires) = Wires::lay() else { return };
     let cut = if crate::is_long() { LONG_CUT } else { CUT };
-    let redis = Server::start_inside(&wires.name, &wires.far[1]);
+    let redis = Walled::behind(&wires);
     let ways = [0, 1].map(|wire| format!("{}:{}", wires.far[wire], redis.port));
     let mut fleet = Fleet::through(redis, &ways[1], [&ways[0], &ways[1]], |plan| plan);
     let account = fleet.funded(FUNDS);
@@ -175,7 +221,7 @@ fn an_edge_whose_wire_to_the_store_is_cut_refuses_at_once_and_owes_nothing_once_
     drop(wires);
 }
 
-fn refusals_after_a_moment(fleet: &Fleet, key: &str, until: Instant) -> Vec<Duration> {
+fn refusals_after_a_moment<R>(fleet: &Fleet<R>, key: &str, until: Instant) -> Vec<Duration> {
     let first = BOTH[0].whole(key, "input=10 output=10");
     wait_for("the cut to be felt", SOON, || (fleet.edges[0].ask(&first).status == 503).then_some(()));
     refusals(fleet.edges[0].edge, key, until)

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// How long a new request may be kept waiting for a store that is gone.
-pub const REFUSED_WITHIN: Duration = Duration::from_millis(600);
+const REFUSED_WITHIN: Duration = Duration::from_millis(600);
 const REVOKED_WITHIN: Duration = Duration::from_secs(1);
 const KILLS: u64 = 5;
 
@@ -27,37 +27,20 @@ pub struct Fleet<R = Server> {
 
 impl Fleet {
     pub fn new() -> Self {
-        Self::with(|plan| plan)
-    }
-
-    /// Whose edges are not all as shipped.
-    pub fn with(edge_plan: impl Fn(Plan) -> Plan) -> Self {
         let redis = Server::start_on(free_port(), &[]);
-        let way = format!("127.0.0.1:{}", redis.port);
-        Self::through(redis, &way, [&way, &way], edge_plan)
-    }
-
-    /// Whose processes reach the store on ways of their own: the sidecar, and each edge.
-    pub fn through(redis: Server, sidecar: &str, edges: [&str; 2], edge_plan: impl Fn(Plan) -> Plan) -> Self {
-        let store = |way: &str| format!("{{kind: redis, url: \"redis://{way}\"}}");
-        Self::start(redis, &store(sidecar), &edges.map(store), edge_plan)
+        let store = format!("{{kind: redis, url: \"redis://127.0.0.1:{}\"}}", redis.port);
+        Self::on(redis, &store)
     }
 }
 
 impl<R> Fleet<R> {
     /// `store` as the config file says it.
     pub fn on(redis: R, store: &str) -> Self {
-        Self::start(redis, store, &[store.to_owned(), store.to_owned()], |plan| plan)
-    }
-
-    fn start(redis: R, sidecar: &str, edges: &[String; 2], edge_plan: impl Fn(Plan) -> Plan) -> Self {
-        let plan =
-            |role, store: &str| Plan::default().role(role).edit("store: {kind: embedded}", &format!("store: {store}"));
-        let sidecar = plan("sidecar", sidecar).start();
-        let edge = |store: &String| {
-            edge_plan(plan("edge", store).sidecar(sidecar.sidecar).endpoints(&[sidecar.vendor.port])).start()
-        };
-        let edges = edges.iter().map(edge).collect();
+        let store = format!("store: {store}");
+        let plan = |role| Plan::default().role(role).edit("store: {kind: embedded}", &store);
+        let sidecar = plan("sidecar").start();
+        let edge = || plan("edge").sidecar(sidecar.sidecar).endpoints(&[sidecar.vendor.port]).start();
+        let edges = vec![edge(), edge()];
         Self { redis, sidecar, edges }
     }
 

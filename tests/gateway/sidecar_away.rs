@@ -5,9 +5,10 @@
 
 use crate::client;
 use crate::crash::FUNDS;
+use crate::server::Server;
 use crate::shared::Fleet;
 use crate::surface::Chat;
-use crate::world::{SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, free_port, wait_for};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,12 @@ const DRAINED_WITHIN: Duration = Duration::from_secs(60);
 /// The least that the config allows.
 const PENDING_MOST: u64 = 1_024;
 const CLIENTS: usize = 8;
+
+fn fleet(edge_plan: impl Fn(Plan) -> Plan) -> Fleet {
+    let redis = Server::start_on(free_port(), &[]);
+    let way = format!("127.0.0.1:{}", redis.port);
+    Fleet::through(redis, &way, [&way, &way], edge_plan)
+}
 
 fn pending(edge: &World) -> f64 {
     edge.metric("gateway_journal_pending", &[])
@@ -44,7 +51,7 @@ fn journal(edge: &World) -> (u64, usize) {
 #[test]
 fn edges_go_on_without_the_sidecar_and_all_is_in_the_ledger_soon_after_its_return() {
     let away = if crate::is_long() { LONG_AWAY } else { AWAY };
-    let mut fleet = Fleet::with(|plan| plan.limit("journal_segment_bytes", 65_536).limit("journal_pending", 1_048_576));
+    let mut fleet = fleet(|plan| plan.limit("journal_segment_bytes", 65_536).limit("journal_pending", 1_048_576));
     let account = fleet.funded(FUNDS);
     fleet.sidecar.kill();
     let mut told = Vec::new();
@@ -85,7 +92,7 @@ fn edges_go_on_without_the_sidecar_and_all_is_in_the_ledger_soon_after_its_retur
 
 #[test]
 fn what_may_wait_for_the_ledger_has_a_bound_that_is_told_before_it_is_met() {
-    let mut fleet = Fleet::with(|plan| plan.limit("journal_pending", PENDING_MOST));
+    let mut fleet = fleet(|plan| plan.limit("journal_pending", PENDING_MOST));
     let account = fleet.funded(FUNDS);
     let warnings = |fleet: &Fleet| fleet.edges[0].log().matches("endings wait for the ledger").count();
     fleet.sidecar.kill();

@@ -14,17 +14,6 @@ pub struct Server {
     process: Child,
     options: Vec<String>,
     dir: TempDir,
-    place: Place,
-}
-
-/// Where a server listens.
-enum Place {
-    Loopback,
-    /// In a network namespace, at all of its addresses; one of them that can be reached from here.
-    Inside {
-        namespace: String,
-        address: String,
-    },
 }
 
 impl Server {
@@ -39,17 +28,8 @@ impl Server {
     pub fn start_on(port: u16, options: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let options: Vec<_> = options.iter().map(|option| (*option).to_owned()).collect();
-        let place = Place::Loopback;
-        let process = spawn(port, &options, dir.path(), &place);
-        Self { port, process, options, dir, place }
-    }
-
-    /// One in a network namespace, which can be reached at `address` from here.
-    pub fn start_inside(namespace: &str, address: &str) -> Self {
-        let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
-        let place = Place::Inside { namespace: namespace.into(), address: address.into() };
-        let process = spawn(port, &[], dir.path(), &place);
-        Self { port, process, options: Vec::new(), dir, place }
+        let process = spawn(port, &options, dir.path());
+        Self { port, process, options, dir }
     }
 
     /// SIGKILL.
@@ -68,12 +48,12 @@ impl Server {
     pub fn begin_again_slowly(&mut self, micros_per_key: u32) {
         let slowly = ["--key-load-delay".to_owned(), micros_per_key.to_string()];
         let options = [&self.options[..], &slowly[..]].concat();
-        self.process = begin(self.port, &options, self.dir.path(), &self.place);
+        self.process = begin(self.port, &options, self.dir.path());
     }
 
     /// The same server with what it had on its disk.
     pub fn start_again(&mut self) {
-        self.process = spawn(self.port, &self.options, self.dir.path(), &self.place);
+        self.process = spawn(self.port, &self.options, self.dir.path());
     }
 
     /// Kills the process and starts another one on the same port and files.
@@ -88,14 +68,13 @@ impl Server {
 
     /// What `redis-cli` says to a command.
     pub fn cli(&self, command: &[&str]) -> String {
-        redis_cli(self.place.address(), self.port, command)
+        redis_cli(self.port, command)
     }
 
     /// Begins a command that is not waited for.
     pub fn begin_cli(&self, command: &[&str]) -> Child {
         let mut cli = Command::new("redis-cli");
-        cli.args(["-h", self.place.address(), "-p", &self.port.to_string()]).args(command);
-        cli.stdout(Stdio::null()).spawn().unwrap()
+        cli.args(["-p", &self.port.to_string()]).args(command).stdout(Stdio::null()).spawn().unwrap()
     }
 }
 
@@ -138,7 +117,7 @@ impl Watched {
     }
 
     fn sentinel(&self, index: usize, command: &[&str]) -> String {
-        redis_cli("127.0.0.1", self.sentinels[index].0, command)
+        redis_cli(self.sentinels[index].0, command)
     }
 
     /// Which of the servers each Sentinel takes for the primary, where all agree.
@@ -180,11 +159,6 @@ impl Watched {
         server.options = vec!["--replicaof".into(), "127.0.0.1".into(), port];
         server.start_again();
     }
-
-    pub fn signal_sentinel(&self, index: usize, name: &str) {
-        let pid = self.sentinels[index].1.id().to_string();
-        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
-    }
 }
 
 impl Drop for Watched {
@@ -206,7 +180,7 @@ fn start_sentinel(port: u16, primary: u16, dir: &Path) -> (u16, Child) {
     std::fs::write(&file, text).unwrap();
     let mut command = Command::new("redis-sentinel");
     let process = command.arg(&file).stdout(Stdio::null()).spawn().expect("start redis-sentinel: is it installed?");
-    wait_for("a Sentinel to listen", || answers(&Place::Loopback, port).unwrap_or(false));
+    wait_for("a Sentinel to listen", || answers(port).unwrap_or(false));
     (port, process)
 }
 
@@ -247,16 +221,32 @@ impl Cluster {
         format!("{{kind: redis, cluster: [{}]}}", nodes.join(", "))
     }
 
-    /// Moves so many of a node's slots to another, with all that is in them.
-    pub fn move_slots(&self, from: usize, to: usize, slots: u32) {
+    /// Whether any node has `key`.
+    pub fn has(&self, key: &str) -> bool {
+        self.0[0].cli(&["-c", "exists", key]) == "1"
+    }
+
+    /// Moves the slot of `key`, with all that is in it, to the next node, as an operator's tool does.
+    pub fn move_slot(&self, key: &str) {
+        let slot = self.0[0].cli(&["cluster", "keyslot", key]);
+        let from = self.0.iter().position(|node| !node.cli(&["exists", key]).starts_with("MOVED")).unwrap();
+        let to = (from + 1) % 3;
         let id = |node: usize| self.0[node].cli(&["cluster", "myid"]);
-        let output = Command::new("redis-cli")
-            .args(["--cluster", "reshard", &format!("127.0.0.1:{}", self.0[0].port)])
-            .args(["--cluster-from", &id(from), "--cluster-to", &id(to)])
-            .args(["--cluster-slots", &slots.to_string(), "--cluster-yes"])
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        let set = |node: usize, word: &str, other: usize| {
+            assert_eq!(self.0[node].cli(&["cluster", "setslot", &slot, word, &id(other)]), "OK");
+        };
+        set(to, "importing", from);
+        set(from, "migrating", to);
+        let port = self.0[to].port.to_string();
+        loop {
+            let keys = self.0[from].cli(&["cluster", "getkeysinslot", &slot, "1000"]);
+            let keys: Vec<_> = keys.lines().filter(|key| !key.is_empty()).collect();
+            if keys.is_empty() {
+                break;
+            }
+            self.0[from].cli(&[&["migrate", "127.0.0.1", &port, "", "0", "5000", "keys"], &keys[..]].concat());
+        }
+        [to, from, (from + 2) % 3].into_iter().for_each(|node| set(node, "node", to));
     }
 
     pub fn address(&self) -> Address {
@@ -264,29 +254,9 @@ impl Cluster {
     }
 }
 
-impl Place {
-    fn address(&self) -> &str {
-        match self {
-            Self::Loopback => "127.0.0.1",
-            Self::Inside { address, .. } => address,
-        }
-    }
-}
-
-fn begin(port: u16, options: &[String], dir: &Path, place: &Place) -> Child {
-    let mut command = match place {
-        Place::Loopback => Command::new("redis-server"),
-        Place::Inside { .. } => Command::new("ip"),
-    };
-    let bind = match place {
-        Place::Loopback => "127.0.0.1",
-        Place::Inside { namespace, .. } => {
-            command.args(["netns", "exec", namespace, "redis-server", "--protected-mode", "no"]);
-            "0.0.0.0"
-        }
-    };
-    command
-        .args(["--port", &port.to_string(), "--bind", bind, "--save", "", "--appendonly", "yes"])
+fn begin(port: u16, options: &[String], dir: &Path) -> Child {
+    Command::new("redis-server")
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"])
         .args(options)
         .arg("--dir")
         .arg(dir)
@@ -295,20 +265,20 @@ fn begin(port: u16, options: &[String], dir: &Path, place: &Place) -> Child {
         .expect("start redis-server: is it installed?")
 }
 
-fn spawn(port: u16, options: &[String], dir: &Path, place: &Place) -> Child {
-    let process = begin(port, options, dir, place);
-    wait_for("redis-server to have read its files", || answers(place, port).unwrap_or(false));
+fn spawn(port: u16, options: &[String], dir: &Path) -> Child {
+    let process = begin(port, options, dir);
+    wait_for("redis-server to have read its files", || answers(port).unwrap_or(false));
     process
 }
 
-fn redis_cli(host: &str, port: u16, command: &[&str]) -> String {
-    let output = Command::new("redis-cli").args(["-h", host, "-p", &port.to_string()]).args(command).output().unwrap();
+fn redis_cli(port: u16, command: &[&str]) -> String {
+    let output = Command::new("redis-cli").args(["-p", &port.to_string()]).args(command).output().unwrap();
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 /// It listens before it has read its files, and refuses everything until then.
-fn answers(place: &Place, port: u16) -> std::io::Result<bool> {
-    let mut connection = TcpStream::connect((place.address(), port))?;
+fn answers(port: u16) -> std::io::Result<bool> {
+    let mut connection = TcpStream::connect(("127.0.0.1", port))?;
     connection.write_all(b"PING\r\n")?;
     let mut answer = [0; 5];
     connection.read_exact(&mut answer)?;
