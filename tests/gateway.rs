@@ -50,11 +50,11 @@ mod overrun;
 mod own;
 #[path = "gateway/prices.rs"]
 mod prices;
+#[path = "gateway/sentinel.rs"]
+mod sentinel;
 #[allow(dead_code, reason = "shared with the tests of the scripts")]
 #[path = "stores/server.rs"]
 mod server;
-#[path = "gateway/sentinel.rs"]
-mod sentinel;
 #[path = "gateway/shared.rs"]
 mod shared;
 #[path = "gateway/shutdown.rs"]

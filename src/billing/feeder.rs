@@ -256,7 +256,9 @@ impl State {
             let before = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
             match self.judge(store).await {
                 Ok(()) => log::info!("the shared store is reached, and fit to keep money in"),
-                Err(error) if before != error.to_string() => log::error!("{error}; nothing is entered until that is mended"),
+                Err(error) if before != error.to_string() => {
+                    log::error!("{error}; nothing is entered until that is mended")
+                }
                 Err(_) => {}
             }
         }

@@ -15,7 +15,8 @@ impl super::Judge {
         match (kind, url, cluster.is_empty(), sentinel) {
             (raw::StoreKind::Embedded, None, true, None) => Some(Store::Embedded),
             (raw::StoreKind::Embedded, ..) => {
-                let says = "an embedded store has no address: leave `url`, `cluster` and `sentinel` out, or say kind: redis";
+                let says =
+                    "an embedded store has no address: leave `url`, `cluster` and `sentinel` out, or say kind: redis";
                 self.fault("store", says);
                 None
             }

@@ -177,7 +177,11 @@ fn a_store_is_named_in_exactly_one_way_and_its_faults_where_they_are() {
         ("{kind: redis, sentinel: {master: m, nodes: []}}", "store.sentinel.nodes", "0 nodes"),
         (&many, "store.sentinel.nodes", "17 nodes"),
         ("{kind: redis, sentinel: {master: m, nodes: [\"a:1\"]}}", "store.sentinel.nodes", "redis://"),
-        ("{kind: redis, sentinel: {master: m, nodes: [\"redis://a\", \"rediss://b\"]}}", "store.sentinel.nodes", "all or none"),
+        (
+            "{kind: redis, sentinel: {master: m, nodes: [\"redis://a\", \"rediss://b\"]}}",
+            "store.sentinel.nodes",
+            "all or none",
+        ),
         ("{kind: redis, sentinel: {master: \"\", nodes: [\"redis://a\"]}}", "store.sentinel.master", "name"),
         ("{kind: redis, sentinel: {nodes: [\"redis://a\"]}}", "store.sentinel", "master"),
         ("{kind: redis, sentinel: {master: m, nodes: [\"redis://a\"], colour: blue}}", "store.sentinel", "colour"),

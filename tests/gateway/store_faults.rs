@@ -11,6 +11,7 @@ use crate::shared::Fleet;
 use crate::surface::{BOTH, Chat, Surface};
 use crate::world::{Plan, SOON, World, free_port, wait_for};
 use serde_json::Value;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,10 @@ fn cli(command: &'static [&'static str]) -> impl Fn(&mut Server) {
         let said = redis.cli(command);
         assert!(!said.starts_with("ERR") && !said.is_empty(), "{command:?}: {said}");
     }
+}
+
+fn snapshot(redis: &Server) -> PathBuf {
+    Path::new(redis.cli(&["config", "get", "dir"]).lines().nth(1).unwrap()).join("dump.rdb")
 }
 
 macro_rules! told {
@@ -74,12 +79,7 @@ const FAULTS: &[Fault] = &[
         heal: Server::start_again,
         work: Work::Refused(&["store_unreachable"]),
     },
-    Fault {
-        name: "without its scripts",
-        strike: told!["script", "flush"],
-        heal: |_| (),
-        work: Work::GoesOn,
-    },
+    Fault { name: "without its scripts", strike: told!["script", "flush"], heal: |_| (), work: Work::GoesOn },
     Fault {
         name: "busy",
         strike: |redis| {
@@ -123,9 +123,7 @@ const FAULTS: &[Fault] = &[
         name: "unable to save",
         strike: |redis| {
             // A folder where the snapshot is to be written.
-            let dir = redis.cli(&["config", "get", "dir"]).lines().nth(1).unwrap().to_owned();
-            std::fs::create_dir(std::path::Path::new(&dir).join("taken")).unwrap();
-            redis.cli(&["config", "set", "dbfilename", "taken"]);
+            std::fs::create_dir(snapshot(redis)).unwrap();
             redis.cli(&["config", "set", "save", "3600 1000000"]);
             redis.cli(&["bgsave"]);
             wait_for("the snapshot to fail", SOON, || {
@@ -134,7 +132,7 @@ const FAULTS: &[Fault] = &[
             None
         },
         heal: |redis| {
-            redis.cli(&["config", "set", "dbfilename", "dump.rdb"]);
+            std::fs::remove_dir(snapshot(redis)).unwrap();
             redis.cli(&["config", "set", "save", ""]);
         },
         work: Work::Refused(&["store_misconf"]),
@@ -170,12 +168,7 @@ const FAULTS: &[Fault] = &[
         },
         work: Work::Refused(&["store_loading", "store_timeout"]),
     },
-    Fault {
-        name: "empty",
-        strike: told!["flushall"],
-        heal: |_| (),
-        work: Work::Heals,
-    },
+    Fault { name: "empty", strike: told!["flushall"], heal: |_| (), work: Work::Heals },
 ];
 
 /// Requests whose answers are under way.
@@ -338,7 +331,9 @@ fn what_starts_without_the_store_is_unready_until_it_is_there_and_judged() {
     // It comes, and would forget: nothing is admitted, and each says so once.
     let redis = Server::start_on(port, &["--appendonly", "no"]);
     for world in both {
-        wait_for("the server to be judged", SOON, || why(world).filter(|said| said.text().contains("appendonly is no")));
+        wait_for("the server to be judged", SOON, || {
+            why(world).filter(|said| said.text().contains("appendonly is no"))
+        });
         assert!(world.metric("gateway_ledger_errors_total", &["store_refused"]) > 0.0);
         assert_eq!(world.log().matches("appendonly is no").count(), 1, "{}", world.log());
         assert!(!world.is_ready());
@@ -355,6 +350,13 @@ fn what_starts_without_the_store_is_unready_until_it_is_there_and_judged() {
     wait_for("the key to be known", SOON, || (edge.ask(&credits).status == 200).then_some(()));
     edge.works(Chat, &account.key);
     sidecar.entered(&edge, &account);
+    // Nobody asks anything any more, and yet it is told.
+    redis.signal("STOP");
+    let began = Instant::now();
+    wait_for("an idle edge to miss its store", SOON, || (!edge.is_ready()).then_some(()));
+    println!("an idle edge misses its store after {:?}", began.elapsed());
+    redis.signal("CONT");
+    wait_for("an idle edge to have it again", SOON, || edge.is_ready().then_some(()));
     let mut edge = edge;
     edge.leave();
     sidecar.close();

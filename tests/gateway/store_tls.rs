@@ -48,7 +48,8 @@ fn a_store_is_spoken_to_over_tls_where_its_certificate_is_trusted_and_not_else()
     let store = format!("store: {{kind: redis, url: \"rediss://127.0.0.1:{port}\"}}");
     let mut world = Plan::default().role("edge").edit("store: {kind: embedded}", &store).begin();
     let readiness = |world: &World| client::try_ask(world.admin, &Request::get("/readyz"));
-    let said = wait_for("the edge to say", SOON, || readiness(&world).filter(|said| said.text().contains("ertificate")));
+    let said =
+        wait_for("the edge to say", SOON, || readiness(&world).filter(|said| said.text().contains("ertificate")));
     assert_eq!(said.status, 503, "{}", said.text());
     world.kill();
     let edge = Trusting::start(&world, &cert);

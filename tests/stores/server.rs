@@ -159,11 +159,6 @@ impl Watched {
         server.options = vec!["--replicaof".into(), "127.0.0.1".into(), port];
         server.start_again();
     }
-
-    pub fn signal_sentinel(&self, index: usize, name: &str) {
-        let pid = self.sentinels[index].1.id().to_string();
-        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
-    }
 }
 
 impl Drop for Watched {
@@ -226,16 +221,32 @@ impl Cluster {
         format!("{{kind: redis, cluster: [{}]}}", nodes.join(", "))
     }
 
-    /// Moves so many of a node's slots to another, with all that is in them.
-    pub fn move_slots(&self, from: usize, to: usize, slots: u32) {
+    /// Whether any node has `key`.
+    pub fn has(&self, key: &str) -> bool {
+        self.0[0].cli(&["-c", "exists", key]) == "1"
+    }
+
+    /// Moves the slot of `key`, with all that is in it, to the next node, as an operator's tool does.
+    pub fn move_slot(&self, key: &str) {
+        let slot = self.0[0].cli(&["cluster", "keyslot", key]);
+        let from = self.0.iter().position(|node| !node.cli(&["exists", key]).starts_with("MOVED")).unwrap();
+        let to = (from + 1) % 3;
         let id = |node: usize| self.0[node].cli(&["cluster", "myid"]);
-        let output = Command::new("redis-cli")
-            .args(["--cluster", "reshard", &format!("127.0.0.1:{}", self.0[0].port)])
-            .args(["--cluster-from", &id(from), "--cluster-to", &id(to)])
-            .args(["--cluster-slots", &slots.to_string(), "--cluster-yes"])
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        let set = |node: usize, word: &str, other: usize| {
+            assert_eq!(self.0[node].cli(&["cluster", "setslot", &slot, word, &id(other)]), "OK");
+        };
+        set(to, "importing", from);
+        set(from, "migrating", to);
+        let port = self.0[to].port.to_string();
+        loop {
+            let keys = self.0[from].cli(&["cluster", "getkeysinslot", &slot, "1000"]);
+            let keys: Vec<_> = keys.lines().filter(|key| !key.is_empty()).collect();
+            if keys.is_empty() {
+                break;
+            }
+            self.0[from].cli(&[&["migrate", "127.0.0.1", &port, "", "0", "5000", "keys"], &keys[..]].concat());
+        }
+        [to, from, (from + 2) % 3].into_iter().for_each(|node| set(node, "node", to));
     }
 
     pub fn address(&self) -> Address {

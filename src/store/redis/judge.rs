@@ -56,7 +56,8 @@ impl SharedStore {
         let mut faults = Vec::new();
         if let [limit, policy, appends] = &settings[..] {
             if limit != "0" && policy != "noeviction" {
-                faults.push(format!("maxmemory-policy is {policy}: it must be noeviction, or balances are thrown away"));
+                faults
+                    .push(format!("maxmemory-policy is {policy}: it must be noeviction, or balances are thrown away"));
             }
             if appends != "yes" {
                 faults.push(format!("appendonly is {appends}: it must be yes, or a restart loses all holds"));

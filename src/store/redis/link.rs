@@ -55,12 +55,7 @@ enum Wire {
 
 impl Link {
     pub fn new(address: Address, patience: Duration) -> Self {
-        Self(Arc::new(Inner {
-            address,
-            patience,
-            used: Mutex::default(),
-            attempt: tokio::sync::Mutex::default(),
-        }))
+        Self(Arc::new(Inner { address, patience, used: Mutex::default(), attempt: tokio::sync::Mutex::default() }))
     }
 
     /// Connects, where that is not done.
@@ -108,7 +103,8 @@ impl Link {
             log::trace!("connecting failed {:?} ago", at.elapsed());
             return Err(error.clone());
         }
-        let made = timeout(CONNECT_WITHIN, wire(&self.0.address, self.0.patience)).await.unwrap_or_else(|_| Err(late()));
+        let made =
+            timeout(CONNECT_WITHIN, wire(&self.0.address, self.0.patience)).await.unwrap_or_else(|_| Err(late()));
         match made {
             Ok(wire) => {
                 let used = Used { since: Instant::now(), wire };
