@@ -259,7 +259,7 @@ fn told(fleet: &Fleet, account: &Account, fault: &Fault, reasons: &[&str]) {
         wait_for(fault.name, SOON, || (counted() > 0.0).then_some(()));
         // Now nobody waits for the store any more.
         let (answer, took) = ask(edge, Chat, account);
-        println!("  {}: refused in {took:?} once it is known", fault.name);
+        eprintln!("  {}: refused in {took:?} once it is known", fault.name);
         assert!(is_refusal(&answer), "{}: {}", fault.name, answer.text());
     }
 }
