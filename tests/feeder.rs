@@ -228,6 +228,24 @@ async fn an_event_that_cannot_be_entered_stops_no_other() {
 }
 
 #[tokio::test]
+async fn a_server_without_memory_loses_no_event_that_it_cannot_mark_as_entered() {
+    let server = Server::start();
+    let world = World::on(&server).await;
+    let mut feed = world.feed();
+    world.make_known(&mut feed).await;
+    world.run("req_1").await;
+    assert_eq!(server.cli(&["config", "set", "maxmemory", "1mb"]), "OK");
+    let refused = feed.all().await.unwrap_err();
+    assert_eq!(world.debits(), 1, "it was entered: {refused}");
+    assert_eq!(world.store.events(partition(ACCOUNT), "0", 10).await.unwrap().len(), 1, "and is still told");
+    assert_eq!(server.cli(&["config", "set", "maxmemory", "0"]), "OK");
+    feed.all().await.unwrap();
+    assert!(world.store.events(partition(ACCOUNT), "0", 10).await.unwrap().is_empty());
+    assert_eq!(world.end("req_1").await, Ended::Applied, "its edge may forget it");
+    assert_eq!((world.debits(), world.drift(&world.store).await), (1, 0));
+}
+
+#[tokio::test]
 async fn what_the_store_took_otherwise_than_the_ledger_is_levelled_there_once() {
     let server = Server::start();
     let world = World::on(&server).await;

@@ -529,13 +529,14 @@ impl SharedStore {
         operation: &'static str,
         ask: impl Future<Output = Result<T, RedisError>>,
     ) -> Result<T, StoreError> {
+        let failed = |source| StoreError::redis(operation, fault::first_of(source));
         let Some(breaker) = &self.0.breaker else {
-            return ask.await.map_err(|source| StoreError::redis(operation, source));
+            return ask.await.map_err(failed);
         };
         if breaker.is_open() {
             return Err(StoreError::Away(operation));
         }
-        let outcome = ask.await.map_err(|source| StoreError::redis(operation, source));
+        let outcome = ask.await.map_err(failed);
         match &outcome {
             Ok(_) => breaker.worked(Instant::now()),
             Err(error) => breaker.failed(Instant::now(), error),

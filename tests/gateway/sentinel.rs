@@ -47,7 +47,7 @@ fn fail_over(fleet: &mut Fleet<Watched>, account: &Account, lost: Duration, side
         fleet.sidecar.signal("CONT");
     }
     let unavailable: Vec<_> = fleet.edges.iter().map(answers).collect();
-    println!(
+    eprintln!(
         "{lost:?} of writes lost, sidecar stopped: {sidecar_stands}; Sentinel took {sentinel_took:?}, edges {unavailable:?}"
     );
     fleet.redis.start_as_replica(primary, replica);

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// How long a new request may be kept waiting for a store that is gone.
-const REFUSED_WITHIN: Duration = Duration::from_millis(600);
+pub const REFUSED_WITHIN: Duration = Duration::from_millis(600);
 const REVOKED_WITHIN: Duration = Duration::from_secs(1);
 const KILLS: u64 = 5;
 

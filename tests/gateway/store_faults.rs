@@ -11,6 +11,7 @@ use crate::shared::Fleet;
 use crate::surface::{BOTH, Chat, Surface};
 use crate::world::{Plan, SOON, World, free_port, wait_for};
 use serde_json::Value;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,10 @@ fn cli(command: &'static [&'static str]) -> impl Fn(&mut Server) {
         let said = redis.cli(command);
         assert!(!said.starts_with("ERR") && !said.is_empty(), "{command:?}: {said}");
     }
+}
+
+fn snapshot(redis: &Server) -> PathBuf {
+    Path::new(redis.cli(&["config", "get", "dir"]).lines().nth(1).unwrap()).join("dump.rdb")
 }
 
 macro_rules! told {
@@ -118,9 +123,7 @@ const FAULTS: &[Fault] = &[
         name: "unable to save",
         strike: |redis| {
             // A folder where the snapshot is to be written.
-            let dir = redis.cli(&["config", "get", "dir"]).lines().nth(1).unwrap().to_owned();
-            std::fs::create_dir(std::path::Path::new(&dir).join("taken")).unwrap();
-            redis.cli(&["config", "set", "dbfilename", "taken"]);
+            std::fs::create_dir(snapshot(redis)).unwrap();
             redis.cli(&["config", "set", "save", "3600 1000000"]);
             redis.cli(&["bgsave"]);
             wait_for("the snapshot to fail", SOON, || {
@@ -129,7 +132,7 @@ const FAULTS: &[Fault] = &[
             None
         },
         heal: |redis| {
-            redis.cli(&["config", "set", "dbfilename", "dump.rdb"]);
+            std::fs::remove_dir(snapshot(redis)).unwrap();
             redis.cli(&["config", "set", "save", ""]);
         },
         work: Work::Refused(&["store_misconf"]),
@@ -256,7 +259,7 @@ fn told(fleet: &Fleet, account: &Account, fault: &Fault, reasons: &[&str]) {
         wait_for(fault.name, SOON, || (counted() > 0.0).then_some(()));
         // Now nobody waits for the store any more.
         let (answer, took) = ask(edge, Chat, account);
-        println!("  {}: refused in {took:?} once it is known", fault.name);
+        eprintln!("  {}: refused in {took:?} once it is known", fault.name);
         assert!(is_refusal(&answer), "{}: {}", fault.name, answer.text());
     }
 }
@@ -347,6 +350,13 @@ fn what_starts_without_the_store_is_unready_until_it_is_there_and_judged() {
     wait_for("the key to be known", SOON, || (edge.ask(&credits).status == 200).then_some(()));
     edge.works(Chat, &account.key);
     sidecar.entered(&edge, &account);
+    // Nobody asks anything any more, and yet it is told.
+    redis.signal("STOP");
+    let began = Instant::now();
+    wait_for("an idle edge to miss its store", SOON, || (!edge.is_ready()).then_some(()));
+    println!("an idle edge misses its store after {:?}", began.elapsed());
+    redis.signal("CONT");
+    wait_for("an idle edge to have it again", SOON, || edge.is_ready().then_some(()));
     let mut edge = edge;
     edge.leave();
     sidecar.close();

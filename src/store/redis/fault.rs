@@ -42,6 +42,12 @@ pub fn is_worth_another(error: &RedisError) -> bool {
     ends_connection(error) && !error.is_timeout() && !error.is_connection_refusal()
 }
 
+/// A pipeline has as many failures as commands: the first tells what is to be told.
+pub fn first_of(error: RedisError) -> RedisError {
+    let first = error.clone().into_server_errors();
+    first.and_then(|errors| errors.first().map(|(_, first)| first.clone().into())).unwrap_or(error)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
