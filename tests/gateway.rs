@@ -48,6 +48,8 @@ mod keys_of_edges;
 mod kills;
 #[path = "gateway/leaving.rs"]
 mod leaving;
+#[path = "gateway/limits.rs"]
+mod limits;
 #[path = "gateway/metrics.rs"]
 mod metrics;
 #[path = "gateway/money.rs"]

@@ -100,6 +100,8 @@ pub struct Courier {
 struct State {
     /// Endings journalled of which the ledger is not known to have them.
     pending: AtomicUsize,
+    /// Endings given that the store has not been told of.
+    untold: AtomicUsize,
     /// When the oldest of them ended, ms since 1970; 0 = none.
     oldest_ms: AtomicI64,
     failing: AtomicBool,
@@ -220,6 +222,7 @@ impl Courier {
     /// Never waits. What cannot be sent stays in the journal for the next start.
     pub fn send(&self, parcel: Parcel) {
         self.state.pending.fetch_add(1, Ordering::Relaxed);
+        self.state.untold.fetch_add(1, Ordering::Relaxed);
         let door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
         if door.as_ref().is_some_and(|door| door.try_send(Box::new(parcel)).is_ok()) {
             return;
@@ -240,6 +243,11 @@ impl Courier {
     /// Whether a request of those was debited, where their journals know of it.
     pub fn was_debited_before(&self, request_id: &str) -> Option<bool> {
         self.state.taken_over().debited.get(request_id).copied()
+    }
+
+    /// Something has ended here that the store does not know of yet.
+    pub fn is_telling(&self) -> bool {
+        self.state.untold.load(Ordering::Relaxed) > 0
     }
 
     pub fn is_failing(&self) -> bool {
@@ -318,6 +326,7 @@ impl Run {
             over.remove();
         }
         self.state.pending.fetch_add(endings.len(), Ordering::Relaxed);
+        self.state.untold.fetch_add(endings.len(), Ordering::Relaxed);
         for ending in endings {
             let version = &ending.detail.price_version;
             let price = self.models.iter().map(|model| &*model.price).find(|price| price.version == *version);
@@ -416,12 +425,13 @@ impl Run {
         }
         self.new += usize::from(matches!(outcome, Ok(Ended::Done { .. })) && !parcel.told);
         let again = |wait: Duration, least, most| (wait * 2).clamp(least, most);
+        if !failing && !std::mem::replace(&mut parcel.told, true) {
+            self.state.untold.fetch_sub(1, Ordering::Relaxed);
+            parcel.wait = Duration::ZERO;
+        }
         match outcome {
             Ok(Ended::Applied) => return self.arrived(parcel),
             Ok(Ended::Done { .. } | Ended::Known { .. }) => {
-                if !std::mem::replace(&mut parcel.told, true) {
-                    parcel.wait = Duration::ZERO;
-                }
                 parcel.wait = again(parcel.wait, ASK_FIRST, ASK_SELDOM);
             }
             Ok(Ended::Unknown) | Err(_) => {

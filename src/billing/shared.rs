@@ -10,6 +10,7 @@ use super::holds::{Refused, Standing};
 use super::journal::{Journal, Record, Segment};
 use super::owner::{self, Owner};
 use super::pricing::Quote;
+use super::rates::{Limited, Wait};
 use super::{Balance, Hold, Opening, Till, TrialState};
 use crate::catalog::{Model, Price};
 use crate::config::Limits;
@@ -31,6 +32,8 @@ use tokio::time::Instant;
 const ADMIT_WITHIN: Duration = Duration::from_millis(250);
 /// How often it is looked whether an account that the store did not know was seeded.
 const SEED_LOOK: Duration = Duration::from_millis(10);
+/// How often it is looked again whether what has ended here was only on its way, where too much seems to run.
+const ENDED_LOOKS: u32 = 5;
 /// What a lease has beyond the longest time that a request may take.
 const LEASE_SPARE: Duration = Duration::from_secs(60);
 
@@ -167,17 +170,25 @@ impl SharedBilling {
         Err(refused)
     }
 
-    /// Asks until the store knows the account, for as long as an admission may take.
+    /// Asks until the store knows the account, for as long as an admission may take. A client's next request must not be
+    /// counted beside its last one, whose end is still on its way to the store.
     async fn held(&self, asked: &Reserve<'_>) -> Result<Reserved, String> {
         let store = &self.0.store;
         let until = Instant::now() + ADMIT_WITHIN;
-        let mut wanted = false;
+        let (mut wanted, mut looks) = (false, 0);
         loop {
             let answer = tokio::time::timeout_at(until, store.reserve(asked)).await;
             let answer = answer.map_err(|_| "the shared store does not answer in time".to_owned())?;
             failpoint::pass(Point::HeldThere);
             match answer.map_err(counted)? {
                 Reserved::Unknown => {}
+                Reserved::Limited(Wait { limited: Limited::Concurrent, .. })
+                    if looks < ENDED_LOOKS && self.0.courier.is_telling() =>
+                {
+                    looks += 1;
+                    tokio::time::sleep(SEED_LOOK).await;
+                    continue;
+                }
                 known => return Ok(known),
             }
             if !std::mem::replace(&mut wanted, true) {
