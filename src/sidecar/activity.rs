@@ -79,7 +79,7 @@ struct ActivityPage {
     fault: Option<&'static str>,
     rows: Vec<Row>,
     older: Option<String>,
-    rows_most: u32,
+    rows_most: String,
 }
 
 impl Asked {
@@ -186,7 +186,7 @@ pub async fn list(
         fault,
         rows: rows(shown),
         older,
-        rows_most: download::ROWS_MAX,
+        rows_most: grouped(download::ROWS_MAX.into()),
         asked,
     };
     Ok(html(status, &page))

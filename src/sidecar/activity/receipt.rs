@@ -20,8 +20,8 @@ struct Line {
     class: &'static str,
     count: String,
     price: String,
-    /// Of what the price is.
-    per: &'static str,
+    /// The price is of a thousand uses, not of a million tokens.
+    per_thousand: bool,
     credits: String,
 }
 
@@ -77,10 +77,7 @@ fn receipt_page(frame: Frame, receipt: &Receipt) -> ReceiptPage {
             class: line.class,
             count: grouped(line.count),
             price: line.price.to_string(),
-            per: match line.unit {
-                Unit::Tokens => "1 000 000 tokens",
-                Unit::Uses => "1 000 uses",
-            },
+            per_thousand: line.unit == Unit::Uses,
             credits: line.credits(),
         })
         .collect();
