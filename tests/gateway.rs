@@ -48,6 +48,8 @@ mod money;
 mod overrun;
 #[path = "gateway/own.rs"]
 mod own;
+#[path = "gateway/people.rs"]
+mod people;
 #[path = "gateway/prices.rs"]
 mod prices;
 #[allow(dead_code, reason = "shared with the tests of the scripts")]
