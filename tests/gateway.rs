@@ -62,6 +62,8 @@ mod overrun;
 mod own;
 #[path = "gateway/partition.rs"]
 mod partition;
+#[path = "gateway/people.rs"]
+mod people;
 #[path = "gateway/prices.rs"]
 mod prices;
 #[path = "gateway/races.rs"]

@@ -49,6 +49,9 @@ const PAYLOADS = [
   '&lt;script&gt;alert(1)&lt;/script&gt;&#60;img src=x&#62;',
 ];
 
+/** Every page with every payload takes minutes: each payload is on some page always, on all of them in the long run. */
+const SOME = process.env.GATEWAY_LONG === '1' ? PAYLOADS : PAYLOADS.filter((_, index) => index % 10 === 1);
+
 let browser;
 before(async () => {
   assert.equal(PAYLOADS.length, 30);
@@ -71,6 +74,8 @@ async function holder({ admin = false, email = `${randomUUID()}@example.com`, ..
 
 async function signIn(page, email) {
   await page.goto('/dashboard/sign-in');
+  // The browser's idea of an e-mail is narrower than the gateway's.
+  await page.locator('form[action="/dashboard/sign-in"]').evaluate((form) => { form.noValidate = true; });
   await page.getByLabel('Email', { exact: true }).fill(email);
   await page.getByLabel('Password', { exact: true }).fill(PASSWORD);
   await page.getByRole('button', { name: 'Sign in', exact: true }).click();
@@ -79,6 +84,25 @@ async function signIn(page, email) {
 
 /** A refusal is told to the console by the browser itself. */
 const unexpected = (faults) => faults.filter((fault) => !/Failed to load resource: .* status of 4\d\d/.test(fault));
+
+/** Sends a form of ours once for each of `rows`, from the page's session or, with `asStranger`, from nobody's. */
+async function submit(page, path, rows, status, { asStranger = false } = {}) {
+  await page.goto('/dashboard/account');
+  const csrf = await page.locator('input[name="csrf"]').first().getAttribute('value');
+  for (const row of rows) {
+    const body = new URLSearchParams({ csrf, ...row }).toString();
+    const cookies = await page.context().cookies();
+    const cookie = asStranger ? '' : cookies.map(({ name, value }) => `${name}=${value}`).join('; ');
+    const answer = await fetch(BASE_URL + path, {
+      method: 'POST',
+      headers: { cookie, origin: BASE_URL, 'content-type': 'application/x-www-form-urlencoded' },
+      body,
+      redirect: 'manual',
+    });
+    const text = await answer.text();
+    assert.equal(answer.status, status, text);
+  }
+}
 
 /** Opens each page, lets it do what it may, and touches what could be lying in wait. */
 async function browse(page, paths) {
@@ -92,47 +116,53 @@ async function browse(page, paths) {
 
 test('what is written into the fields of an account is shown and never run', async () => {
   const { page, faults, dialogs, context } = await holder();
-  for (const payload of PAYLOADS) {
+  for (const payload of SOME) {
     await page.goto('/dashboard/keys');
     await page.getByLabel('Key name', { exact: true }).fill(payload);
     await page.getByRole('button', { name: 'Create key', exact: true }).click();
     await page.getByRole('heading', { name: `Your new key: ${payload}`, exact: true }).waitFor();
   }
+  await submit(page, '/dashboard/keys', PAYLOADS.filter((payload) => !SOME.includes(payload)).map((name) => ({ name })), 201);
   await page.goto('/dashboard/keys');
   const names = await page.locator('tbody th.name').allInnerTexts();
-  assert.deepEqual(new Set(names), new Set(PAYLOADS), 'each is shown as it was written');
-  const settings = await page.getByRole('row').getByRole('button', { name: 'Settings' }).count();
-  assert.equal(settings, PAYLOADS.length);
-  const actions = await page.locator('form[action^="/dashboard/keys/key_"]').evaluateAll((forms) => forms.map((form) => form.getAttribute('action')));
-  await browse(page, [...actions, '/dashboard', '/dashboard/keys', '/dashboard/account', '/dashboard/activity']);
+  assert.deepEqual(names.toSorted(), PAYLOADS.toSorted(), 'each is shown as it was written');
+  const actions = await page
+    .locator('form[action^="/dashboard/keys/key_"]')
+    .evaluateAll((forms) => forms.map((form) => form.getAttribute('action')));
+  assert.equal(actions.length, 2 * PAYLOADS.length);
+  await browse(page, [...actions.slice(0, 2 * SOME.length), '/dashboard', '/dashboard/account', '/dashboard/activity']);
   // What was refused is shown again.
-  for (const payload of PAYLOADS) {
-    await page.goto(actions.find((action) => !action.endsWith('/revoke')));
+  for (const payload of SOME) {
+    await page.goto(actions[0]);
     await page.getByLabel('Spend limit, in credits').fill(payload.slice(0, 30));
     await page.getByRole('button', { name: 'Save' }).click();
     await page.getByRole('alert').waitFor();
   }
   const stranger = await person(browser);
-  for (const payload of PAYLOADS) {
+  stranger.page.on('dialog', (dialog) => dialogs.push(dialog.message()));
+  for (let index = 0; index < PAYLOADS.length; index += 5) {
+    const payload = PAYLOADS.slice(index, index + 5).join('');
     await stranger.page.goto(`/dashboard/sign-in?next=${encodeURIComponent(payload)}`);
     await stranger.page.locator('form[action="/dashboard/sign-in"]').evaluate((form) => { form.noValidate = true; });
-    await stranger.page.getByLabel('Email', { exact: true }).evaluate((field) => { field.type = 'text'; });
+    await stranger.page.getByLabel('Email', { exact: true }).evaluate((field) => { field.type = 'text'; field.maxLength = 2000; });
     await stranger.page.getByLabel('Email', { exact: true }).fill(payload);
     await stranger.page.getByLabel('Password', { exact: true }).fill('wrong password');
     await stranger.page.getByRole('button', { name: 'Sign in', exact: true }).click();
     await stranger.page.getByRole('alert').waitFor();
+    assert.equal(await stranger.page.getByLabel('Email', { exact: true }).getAttribute('value'), payload);
   }
   assert.deepEqual(unexpected([...faults, ...stranger.faults]), []);
   assert.deepEqual(dialogs, [], 'something was run');
-  await context.close();
+  await Promise.all([context.close(), stranger.context.close()]);
 });
 
 test('what is written into the fields that operators see is shown and never run', async () => {
   const tag = randomUUID().slice(0, 8);
   const { page, faults, dialogs, context } = await holder({ admin: true });
   const { accountId } = await createAccount();
-  for (const payload of PAYLOADS) {
-    await page.goto(`/dashboard/operator/accounts/${accountId}`);
+  const account = `/dashboard/operator/accounts/${accountId}`;
+  for (const payload of SOME) {
+    await page.goto(account);
     await page.getByLabel('Kind').selectOption('adjustment');
     await page.getByLabel('Credits').fill('1');
     await page.getByLabel('Reference').fill(`${payload} ${tag}`);
@@ -140,21 +170,20 @@ test('what is written into the fields that operators see is shown and never run'
     await page.getByRole('button', { name: 'Post', exact: true }).click();
     await page.getByRole('status').waitFor();
   }
+  const others = PAYLOADS.filter((payload) => !SOME.includes(payload));
+  const orders = others.map((payload) => ({ kind: 'adjustment', credits: '1', ref: `${payload} ${tag}`, reason: payload }));
+  await submit(page, `${account}/post`, orders, 201);
   // An e-mail has no spaces; what it has else is its owner's business.
   const emails = PAYLOADS.map((payload, index) => `${tag}${index}${payload.replaceAll(/[\s@]/g, '/')}@example.com`);
-  for (const email of emails) await command('account', 'create', '--email', email);
-  const ids = [];
-  for (const email of emails) {
-    await page.goto(`/dashboard/operator?q=${encodeURIComponent(email)}`);
-    assert.equal(await page.getByLabel('E-mail or id begins with').inputValue(), email);
-    const link = page.locator('tbody th.name a');
-    assert.equal(await link.innerText(), email.toLowerCase());
-    ids.push(await link.getAttribute('href'));
-  }
+  const strangers = emails.map((email) => ({ email, password: PASSWORD }));
+  await submit(page, '/dashboard/sign-up', strangers, 303, { asStranger: true });
+    await page.goto(`/dashboard/operator?q=${tag}`);
+  const shown = await page.locator('tbody th.name a').allInnerTexts();
+  assert.deepEqual(shown.toSorted(), emails.map((email) => email.toLowerCase()).toSorted());
+  const ids = await page.locator('tbody th.name a').evaluateAll((links) => links.map((link) => link.getAttribute('href')));
   const views = ['', '/service', '/invites', '/log'].map((view) => `/dashboard/operator${view}`);
-  await browse(page, [...ids, ...views, `/dashboard/operator/accounts/${accountId}`]);
-  const refused = { search: PAYLOADS.map((payload) => `/dashboard/operator?q=${encodeURIComponent(payload)}`) };
-  await browse(page, refused.search);
+  const searches = SOME.map((payload) => `/dashboard/operator?q=${encodeURIComponent(payload)}`);
+  await browse(page, [...ids, ...views, account, ...searches]);
   assert.deepEqual(unexpected(faults), []);
   assert.deepEqual(dialogs, [], 'something was run');
   await context.close();
