@@ -51,6 +51,7 @@ impl Metrics {
         let histogram = |name: &str, help: &str, buckets: &[f64]| {
             keep(&registry, Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec())))
         };
+        let [upstream_opened, upstream_failovers] = troubles(&registry);
         Self {
             requests: counter("gateway_requests_total", "Answers given.", &["surface", "model", "status"]),
             request_seconds: keep(
@@ -86,16 +87,8 @@ impl Metrics {
                     &["vendor", "endpoint"],
                 ),
             ),
-            upstream_opened: counter(
-                "gateway_upstream_breaker_opened_total",
-                "How often an endpoint's breaker opened.",
-                &["vendor", "endpoint"],
-            ),
-            upstream_failovers: counter(
-                "gateway_upstream_failovers_total",
-                "Requests that went on to another address or endpoint, by what the one before did.",
-                &["vendor", "endpoint", "reason"],
-            ),
+            upstream_opened,
+            upstream_failovers,
             tokens: counter("gateway_tokens_total", "Tokens billed.", &["model", "class"]),
             web_searches: counter("gateway_web_searches_total", "Web searches billed.", &["model"]),
             credits_micro: counter("gateway_credits_micro_total", "Micro-credits debited.", &["model"]),
@@ -133,6 +126,23 @@ impl Metrics {
         }
         out
     }
+}
+
+/// What vendors' endpoints were left alone and left for.
+fn troubles(registry: &Registry) -> [IntCounterVec; 2] {
+    [
+        (
+            "gateway_upstream_breaker_opened_total",
+            "How often an endpoint's breaker opened.",
+            &["vendor", "endpoint"][..],
+        ),
+        (
+            "gateway_upstream_failovers_total",
+            "Requests that went on to another address or endpoint, by what the one before did.",
+            &["vendor", "endpoint", "reason"],
+        ),
+    ]
+    .map(|(name, help, labels)| keep(registry, IntCounterVec::new(Opts::new(name, help), labels)))
 }
 
 /// Registers a family. Names and labels are constants, so a failure is a mistake that the first test meets.
