@@ -62,6 +62,7 @@ impl Metrics {
         let store_up = gauge("gateway_store_up", "1 where keys, balances and holds can be asked for.");
         // An embedded store is this process itself.
         store_up.set(1);
+        let [upstream_opened, upstream_failovers] = troubles(&registry);
         Self {
             store_up,
             requests: counter("gateway_requests_total", "Answers given.", &["surface", "model", "status"]),
@@ -98,16 +99,8 @@ impl Metrics {
                     &["vendor", "endpoint"],
                 ),
             ),
-            upstream_opened: counter(
-                "gateway_upstream_breaker_opened_total",
-                "How often an endpoint's breaker opened.",
-                &["vendor", "endpoint"],
-            ),
-            upstream_failovers: counter(
-                "gateway_upstream_failovers_total",
-                "Requests that went on to another address or endpoint, by what the one before did.",
-                &["vendor", "endpoint", "reason"],
-            ),
+            upstream_opened,
+            upstream_failovers,
             tokens: counter("gateway_tokens_total", "Tokens billed.", &["model", "class"]),
             web_searches: counter("gateway_web_searches_total", "Web searches billed.", &["model"]),
             credits_micro: counter("gateway_credits_micro_total", "Micro-credits debited.", &["model"]),
@@ -177,6 +170,23 @@ impl Metrics {
         }
         out
     }
+}
+
+/// What vendors' endpoints were left alone and left for.
+fn troubles(registry: &Registry) -> [IntCounterVec; 2] {
+    [
+        (
+            "gateway_upstream_breaker_opened_total",
+            "How often an endpoint's breaker opened.",
+            &["vendor", "endpoint"][..],
+        ),
+        (
+            "gateway_upstream_failovers_total",
+            "Requests that went on to another address or endpoint, by what the one before did.",
+            &["vendor", "endpoint", "reason"],
+        ),
+    ]
+    .map(|(name, help, labels)| keep(registry, IntCounterVec::new(Opts::new(name, help), labels)))
 }
 
 /// Registers a family. Names and labels are constants, so a failure is a mistake that the first test meets.

@@ -285,7 +285,7 @@ impl Track {
         if is_probe {
             health.breaker.probe();
         }
-        Some(Lease { track: Arc::clone(self), index, is_probe, is_decided: false })
+        Some(Lease { track: Arc::clone(self), index, began: now, is_probe, is_decided: false })
     }
 
     /// Tells the metrics.
@@ -332,6 +332,7 @@ impl Drop for Track {
 pub struct Lease {
     track: Arc<Track>,
     pub index: usize,
+    began: Instant,
     is_probe: bool,
     is_decided: bool,
 }
@@ -345,13 +346,14 @@ impl Lease {
     /// The endpoint has begun to answer well: one that was shut is open to all. What becomes of the answer is open.
     pub fn answers(&self) {
         let mut health = lock(&self.track.health);
-        health.breaker.answers();
+        health.breaker.answers(self.began);
         self.track.show(&health);
     }
 
     pub fn succeeded(&mut self, limits: &Limits, now: Instant) {
+        let began = self.began;
         self.decide(|health| {
-            health.breaker.succeeded(&Rules::of(limits), now);
+            health.breaker.succeeded(&Rules::of(limits), began, now);
             false
         });
     }

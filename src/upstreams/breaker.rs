@@ -38,8 +38,9 @@ pub struct Breaker {
     state: State,
     in_a_row: u64,
     window: Option<Window>,
-    /// How often it opened without having closed.
+    /// How often it opened without having closed, and when it did last.
     opened: u32,
+    opened_at: Option<Instant>,
     /// Tells one process from another, so that not all try again at the same instant.
     seed: u64,
 }
@@ -73,7 +74,7 @@ pub enum Pass {
 
 impl Breaker {
     pub fn new(seed: u64) -> Self {
-        Self { state: State::Closed, in_a_row: 0, window: None, opened: 0, seed }
+        Self { state: State::Closed, in_a_row: 0, window: None, opened: 0, opened_at: None, seed }
     }
 
     pub fn state(&self) -> State {
@@ -101,17 +102,21 @@ impl Breaker {
         }
     }
 
-    /// The endpoint answers: one that was shut is open to all again.
-    pub fn answers(&mut self) {
-        if self.state != State::Closed {
+    /// The endpoint answers a request that began then: one that was shut is open to all again. What began before it was
+    /// shut says nothing of it since.
+    pub fn answers(&mut self, began: Instant) {
+        let is_late = self.opened_at.is_some_and(|opened| began < opened);
+        if self.state != State::Closed && !is_late {
             *self = Self::new(self.seed);
         }
     }
 
-    pub fn succeeded(&mut self, rules: &Rules, now: Instant) {
-        self.answers();
-        self.in_a_row = 0;
-        self.count(rules, now, 0);
+    pub fn succeeded(&mut self, rules: &Rules, began: Instant, now: Instant) {
+        self.answers(began);
+        if self.state == State::Closed {
+            self.in_a_row = 0;
+            self.count(rules, now, 0);
+        }
     }
 
     /// Whether it has opened by that.
@@ -129,6 +134,7 @@ impl Breaker {
         if opens {
             self.state = State::Open(now + self.open_for(rules));
             self.opened = self.opened.saturating_add(1);
+            self.opened_at = Some(now);
             self.window = None;
         }
         opens

@@ -155,6 +155,20 @@ fn an_open_breaker_stays_open_longer_each_time_and_never_past_its_most() {
     }
 }
 
+/// A stream that began before the trouble and ends well after it has begun says nothing.
+#[test]
+fn what_began_before_a_breaker_opened_does_not_close_it() {
+    let (endpoints, now) = (three(), Instant::now());
+    let only_a = Wish { tried: &[1, 2], ..any() };
+    let mut old = endpoints.choose(only_a, now).unwrap();
+    fail(&endpoints, 0, 3, now + SECOND);
+    old.answers();
+    old.succeeded(&limits(), now + 2 * SECOND);
+    assert_eq!(endpoints.tracks[0].state(now).breaker, "open");
+    endpoints.choose(only_a, now + 2 * SECOND).unwrap().succeeded(&limits(), now + 2 * SECOND);
+    assert_eq!(endpoints.tracks[0].state(now).breaker, "closed");
+}
+
 #[test]
 fn failures_that_are_too_large_a_part_open_it_too() {
     let rules = Rules { failures: 1_000, percent: 50, window_requests: 20, ..Rules::of(&limits()) };
@@ -163,7 +177,7 @@ fn failures_that_are_too_large_a_part_open_it_too() {
     for turn in 0..19 {
         match turn % 2 {
             0 => assert!(!breaker.failed(&rules, now), "{turn}: too few to judge"),
-            _ => breaker.succeeded(&rules, now),
+            _ => breaker.succeeded(&rules, now, now),
         }
     }
     assert!(breaker.failed(&rules, now));

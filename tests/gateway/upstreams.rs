@@ -295,7 +295,7 @@ fn the_time_that_a_vendor_asks_for_passes_and_is_heeded_up_to_a_limit() {
 fn after_the_first_byte_nobody_else_is_asked() {
     let vendors = simulators::<2>();
     let ports = [vendors[0].port, vendors[1].port];
-    let world = Plan::default().turns().endpoints(&ports).start();
+    let world = Plan::default().turns().endpoints(&ports).limit("breaker_failures", 1).start();
     let account = world.account();
     for surface in BOTH {
         let answer = world.ask(&surface.stream(&account.key, "events=8 cut=4"));
@@ -303,6 +303,10 @@ fn after_the_first_byte_nobody_else_is_asked() {
     }
     assert_eq!(calls(&vendors).iter().sum::<u64>(), 2);
     assert_eq!(world.metric("gateway_upstream_failovers_total", &[]), 0.0);
+    // It is the endpoint's failure all the same.
+    wait_for("both vendors' endpoint to be left alone", SOON, || {
+        (world.metric("gateway_upstream_breaker_opened_total", &[]) == 2.0).then_some(())
+    });
     world.close();
 }
 
@@ -311,7 +315,8 @@ fn no_more_requests_run_at_an_endpoint_than_may() {
     let vendors = simulators::<2>();
     let listed = endpoints(&[&vendors[0], &vendors[1]], ", max_concurrent: 2");
     let plan = Plan::default().endpoints_as(&listed);
-    let world = plan.limit("drain_after_client_seconds", 1).limit("drain_hidden_seconds", 1).start();
+    let plan = plan.limit("drain_after_client_seconds", 1).limit("drain_hidden_seconds", 1);
+    let world = plan.limit("breaker_failures", 1).start();
     let account = world.account();
     let hanging = Chat.stream(&account.key, "events=6 hang=2");
     let mut open: Vec<_> = (0..4)
@@ -336,6 +341,15 @@ fn no_more_requests_run_at_an_endpoint_than_may() {
         (answer.status == 200).then_some(())
     });
     drop(open);
+    wait_for("the others to have left", SOON, || {
+        let page = client::ask(world.admin, &Request::get("/upstreams")).json();
+        page.as_array().unwrap().iter().all(|state| state["in_flight"] == 0).then_some(())
+    });
+    assert_eq!(
+        world.metric("gateway_upstream_breaker_opened_total", &[]),
+        0.0,
+        "clients that leave are no vendor's fault"
+    );
     world.close();
 }
 

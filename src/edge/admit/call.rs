@@ -75,9 +75,7 @@ pub async fn prepare(
         Keyed::Go(keyed) => keyed,
         Keyed::Replay(answer) => return Ok(Prepared::Replay(answer)),
     };
-    let headers = &session.req_header().headers;
-    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let conversation = outline.conversation(&principal.account_id, header, &body);
+    let conversation = conversation(session, &principal, &outline, &body);
     let order = Order {
         settings,
         surface,
@@ -100,15 +98,12 @@ pub async fn prepare(
     share.cover(kept as u64, limits.bodies_in_flight_bytes)?;
     let warnings = [sent.warnings, dropped.into_iter().collect()].concat();
     let stream = order.outline.stream;
-    let stays = order.outline.stays();
     let upstream = Upstream {
         path: if crosses { translate::path(model.vendor.protocol) } else { asked.path },
         version: if crosses { None } else { version_header(session, settings) },
         previews,
         streams: sent.streams,
-        key: (stays || model.vendor.sticky && !asked.free).then(|| conversation.as_u64()),
-        stays,
-        ..Upstream::to(gateway.fleet.of(&model.vendor))
+        ..order.place(gateway, conversation, asked.free)
     };
     let model = Arc::clone(model);
     let sent_bytes = sent.body.len();
@@ -139,6 +134,13 @@ pub async fn prepare(
         billed: None,
         in_flight: asked.in_flight,
     })))
+}
+
+/// Of which conversation the request is a turn.
+fn conversation(session: &Session, principal: &Principal, outline: &Outline, body: &[u8]) -> ConversationKey {
+    let headers = &session.req_header().headers;
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    outline.conversation(&principal.account_id, header, body)
 }
 
 fn plain_body(session: &Session) -> Result<(), Failure> {
@@ -186,6 +188,13 @@ struct Fitted {
 }
 
 impl Order<'_> {
+    /// By what its endpoint is chosen. A count has no cache to find again.
+    fn place(&self, gateway: &Gateway, conversation: ConversationKey, is_count: bool) -> Upstream {
+        let stays = self.outline.stays();
+        let key = (stays || self.model.vendor.sticky && !is_count).then(|| conversation.as_u64());
+        Upstream { key, stays, ..Upstream::to(gateway.fleet.of(&self.model.vendor)) }
+    }
+
     /// Says the request in the vendor's protocol, with these limits.
     fn sent(&self, output_limit: Option<u64>, thinking_budget: Option<u64>) -> Result<Sent, Failure> {
         let vendor = &self.model.vendor;

@@ -170,7 +170,8 @@ pub fn answered(call: &mut Call, status: u16, retry_after: Option<&str>) -> bool
             lease.cool(model, why, Duration::from_secs(seconds.into()), limits, now);
         }
         match status {
-            500.. => lease.failed(limits, now),
+            // What it does not offer it need not do.
+            500 | 502.. => lease.failed(limits, now),
             // How the answer goes on is to be seen.
             200..300 => lease.answers(),
             // It is there, and minds only what it was asked.
