@@ -120,23 +120,31 @@ fn noise_costs_no_look_up_and_unknown_keys_fill_no_memory() {
     let world = Edges::new();
     let account = world.account();
     let edge = &world.edges[0];
-    let ask_all = |numbers: std::ops::Range<u64>, key: &(dyn Fn(u64) -> String + Sync)| {
-        let mut connection = edge.connect();
+    // How often it was asked: where the machine is so busy that a look-up takes too long, once more.
+    let ask_all = |numbers: std::ops::Range<u64>, key: &dyn Fn(u64) -> String| {
+        let (mut connection, mut asked) = (edge.connect(), 0);
         for number in numbers {
-            let answer = connection.ask(&Request::get("/v1/models").bearer(&key(number)));
-            assert_eq!(answer.status, 401, "{}", answer.text());
+            let request = Request::get("/v1/models").bearer(&key(number));
+            wait_for("an answer", SOON, || {
+                asked += 1;
+                let answer = connection.ask(&request);
+                assert!(matches!(answer.status, 401 | 503), "{}", answer.text());
+                (answer.status == 401).then_some(())
+            });
         }
+        asked
     };
     let before = look_ups(&world);
     ask_all(0..300, &|number| format!("{}x", unknown_key(number)));
     ask_all(0..300, &|number| unknown_key(number).replace("gw-sk-7", "gw-sk-8"));
     ask_all(0..300, &|number| format!("sk-{number}"));
     assert_eq!(look_ups(&world), before, "noise was looked up");
-    ask_all(0..1_000, &unknown_key);
+    let mut asked = ask_all(0..1_000, &unknown_key);
     let resident = resident_kib(edge);
     let count = if crate::is_long() { 1_000_000 } else { 3_000 };
-    ask_all(1_000..1_000 + count, &unknown_key);
-    assert_eq!(look_ups(&world), before + 1_000 + count, "each of the right form once");
+    asked += ask_all(1_000..1_000 + count, &unknown_key);
+    let looked_up = look_ups(&world) - before;
+    assert!((1_000 + count..=asked).contains(&looked_up), "{looked_up} look-ups, asked {asked} times");
     let grown = resident_kib(edge).saturating_sub(resident);
     println!("{count} unknown keys: {grown} KiB more");
     assert!(grown < ALLOWED_KIB, "{grown} KiB more for {count} unknown keys");
