@@ -530,3 +530,30 @@ impl Ord for Due {
         other.at.cmp(&self.at)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ending_is_late_once_it_is_older_than_what_the_store_remembers_for_certain() {
+        let most = i64::try_from(TOLD_MOST.as_millis()).unwrap();
+        let now_ms = 1_800_000_000_000;
+        assert_eq!([most - 1, most, most + 1].map(|age| is_late(now_ms - age, now_ms)), [false, false, true]);
+        assert!(!is_late(now_ms + 5_000, now_ms), "another clock was ahead");
+        assert!(!is_late(i64::MAX, i64::MIN) && is_late(i64::MIN, i64::MAX));
+    }
+
+    #[test]
+    fn an_operator_is_told_once_when_most_of_what_may_wait_does_and_again_after_it_did_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Arc::new(Journal::begin(dir.path(), 65_536, 65_536).unwrap());
+        let mut here = Here { journal, data_dir: dir.path().to_owned(), most_pending: 1_000, warned: false };
+        let warned = [799, 800, 1_000, 799, 800].map(|pending| {
+            let before = here.warned;
+            here.warn(pending);
+            here.warned && !before
+        });
+        assert_eq!(warned, [false, true, false, false, true]);
+    }
+}
