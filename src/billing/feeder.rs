@@ -36,7 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const RETRY_LEAST: Duration = Duration::from_millis(50);
 /// How often a server that was not met, or is not fit, is judged again.
 const MEET_EVERY: Duration = Duration::from_millis(200);
-const RETRY_MOST: Duration = Duration::from_secs(5);
+/// A store that comes back is followed within a second.
+const RETRY_MOST: Duration = Duration::from_secs(1);
 /// The last pass without a failure is older than this: the ledger lags behind.
 const LAG_MOST_MS: i64 = 5_000;
 

@@ -128,6 +128,10 @@ impl SharedBilling {
         if inner.journal.is_short() {
             return Err(Refused::Unavailable("the journal has no room".into()));
         }
+        // Before the journal: what is not asked for is not to be given back either.
+        if inner.store.is_away() {
+            return Err(Refused::Unavailable("the shared store does not answer".into()));
+        }
         if inner.courier.pending() >= inner.most_pending {
             return Err(Refused::Unavailable("the shared store lags behind".into()));
         }

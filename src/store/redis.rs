@@ -302,6 +302,11 @@ impl SharedStore {
         Self::new(self.0.link.address().clone(), patience)
     }
 
+    /// Requests are kept from asking: it does not answer.
+    pub fn is_away(&self) -> bool {
+        self.0.breaker.as_ref().is_some_and(|breaker| breaker.is_open())
+    }
+
     /// Connects at once.
     ///
     /// # Errors
@@ -533,7 +538,7 @@ impl SharedStore {
         let Some(breaker) = &self.0.breaker else {
             return ask.await.map_err(failed);
         };
-        if breaker.is_open() {
+        if self.is_away() {
             return Err(StoreError::Away(operation));
         }
         let outcome = ask.await.map_err(failed);
