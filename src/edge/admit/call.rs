@@ -60,12 +60,7 @@ pub async fn prepare(
     let (body, mut share) = intake::read_body(session, &gateway.bodies, &limits).await?;
     let body_read = Instant::now();
     let outline = request::read(surface, &body)?;
-    let Some(model) = settings.catalog.find(&outline.model) else {
-        return Err(Failure::model_not_found(&outline.model));
-    };
-    if !principal.settings.allows(&model.id) {
-        return Err(Failure::model_not_allowed(&model.id));
-    }
+    let model = model(settings, &principal, &outline.model)?;
     let crosses = model.vendor.protocol != surface;
     let count = if asked.free { Some(translate::count_tokens(surface, &body)) } else { None };
     if crosses && let Some(count) = count {
@@ -141,6 +136,12 @@ fn conversation(session: &Session, principal: &Principal, outline: &Outline, bod
     let headers = &session.req_header().headers;
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     outline.conversation(&principal.account_id, header, body)
+}
+
+/// The model of that id, where there is one and the key may use it.
+fn model<'a>(settings: &'a Settings, principal: &Principal, id: &str) -> Result<&'a Arc<Model>, Failure> {
+    let model = settings.catalog.find(id).ok_or_else(|| Failure::model_not_found(id))?;
+    if principal.settings.allows(id) { Ok(model) } else { Err(Failure::model_not_allowed(id)) }
 }
 
 fn plain_body(session: &Session) -> Result<(), Failure> {
