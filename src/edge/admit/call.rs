@@ -59,9 +59,7 @@ pub async fn prepare(
     let limits = EdgeLimits::of(&settings.limits);
     let (body, mut share) = intake::read_body(session, &gateway.bodies, &limits).await?;
     let outline = request::read(surface, &body)?;
-    let Some(model) = settings.catalog.find(&outline.model) else {
-        return Err(Failure::model_not_found(&outline.model));
-    };
+    let model = settings.catalog.find(&outline.model).ok_or_else(|| Failure::model_not_found(&outline.model))?;
     let crosses = model.vendor.protocol != surface;
     let count = if asked.free { Some(translate::count_tokens(surface, &body)) } else { None };
     if crosses && let Some(count) = count {
@@ -71,10 +69,8 @@ pub async fn prepare(
         Keyed::Go(keyed) => keyed,
         Keyed::Replay(answer) => return Ok(Prepared::Replay(answer)),
     };
-    let headers = &session.req_header().headers;
-    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let conversation = outline.conversation(&principal.account_id, header, &body);
     let order = Order {
+        conversation: conversation(session, &principal, &outline, &body),
         settings,
         surface,
         model,
@@ -83,7 +79,6 @@ pub async fn prepare(
         outline,
         request_id: &ctx.request_id,
         account_id: Arc::clone(&principal.account_id),
-        conversation,
     };
     let (previews, dropped) = if crosses { (None, None) } else { previews(session, surface, model) };
     order.bear(dropped.as_slice())?;
@@ -116,7 +111,7 @@ pub async fn prepare(
         settings: Arc::clone(settings),
         model,
         upstream,
-        conversation,
+        conversation: order.conversation,
         hold,
         body_bytes: order.body.len() as u64,
         sent_bytes,
@@ -131,6 +126,13 @@ pub async fn prepare(
     })))
 }
 
+/// Of which conversation the request is a turn.
+fn conversation(session: &Session, principal: &Principal, outline: &Outline, body: &[u8]) -> ConversationKey {
+    let headers = &session.req_header().headers;
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    outline.conversation(&principal.account_id, header, body)
+}
+
 fn plain_body(session: &Session) -> Result<(), Failure> {
     match session.req_header().headers.get(header::CONTENT_ENCODING) {
         Some(encoding) if encoding.as_bytes() != b"identity" => Err(Failure::new(
@@ -143,6 +145,7 @@ fn plain_body(session: &Session) -> Result<(), Failure> {
 
 /// What a request asks for, of which model.
 struct Order<'a> {
+    conversation: ConversationKey,
     settings: &'a Settings,
     surface: Protocol,
     model: &'a Arc<Model>,
@@ -151,7 +154,6 @@ struct Order<'a> {
     outline: Outline,
     request_id: &'a str,
     account_id: Arc<str>,
-    conversation: ConversationKey,
 }
 
 /// The body as the vendor gets it.
