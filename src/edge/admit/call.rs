@@ -72,6 +72,7 @@ pub async fn prepare(
     };
     let conversation = conversation(session, &principal, &outline, &body);
     let order = Order {
+        conversation: conversation(session, &principal, &outline, &body),
         settings,
         surface,
         model,
@@ -80,7 +81,6 @@ pub async fn prepare(
         outline,
         request_id: &ctx.request_id,
         account_id: Arc::clone(&principal.account_id),
-        conversation,
     };
     let (previews, dropped) = if crosses { (None, None) } else { previews(session, surface, model) };
     order.bear(dropped.as_slice())?;
@@ -113,7 +113,7 @@ pub async fn prepare(
         settings: Arc::clone(settings),
         model,
         upstream,
-        conversation,
+        conversation: order.conversation,
         hold,
         body_bytes: order.body.len() as u64,
         sent_bytes,
@@ -156,6 +156,7 @@ fn plain_body(session: &Session) -> Result<(), Failure> {
 
 /// What a request asks for, of which model.
 struct Order<'a> {
+    conversation: ConversationKey,
     settings: &'a Settings,
     surface: Protocol,
     model: &'a Arc<Model>,
@@ -164,7 +165,6 @@ struct Order<'a> {
     outline: Outline,
     request_id: &'a str,
     account_id: Arc<str>,
-    conversation: ConversationKey,
 }
 
 /// The body as the vendor gets it.
