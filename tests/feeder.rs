@@ -31,6 +31,7 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(5);
 const BINARY: &str = env!("CARGO_BIN_EXE_model-gateway");
 const ACCOUNT: &str = "acct_feed";
+const KEY: &str = "key_1";
 const LEASE: Duration = Duration::from_secs(60);
 
 fn now_ms() -> i64 {
@@ -72,7 +73,7 @@ impl World {
         let model = &settings.catalog.models()[0];
         let usage = Usage { input: 1_000, output: 2_000, ..Usage::default() };
         let detail = Detail {
-            key_id: "key_1".into(),
+            key_id: KEY.into(),
             key_shown: "gw-sk-…".into(),
             model: model.id.clone(),
             surface: Protocol::Chat,
@@ -125,7 +126,8 @@ impl World {
 
     async fn reserve(&self, request: &str) -> Reserved {
         let (full, floor) = (credits(10), credits(10));
-        let asked = Reserve { request_id: request, account: ACCOUNT, full, floor, lease: LEASE, most_open: 20 };
+        let asked =
+            Reserve { request_id: request, account: ACCOUNT, full, floor, lease: LEASE, most_open: 20, within: None };
         self.store.reserve(&asked).await.unwrap()
     }
 
@@ -139,7 +141,17 @@ impl World {
 
     async fn end_in(&self, store: &SharedStore, request: &str) -> Ended {
         let ending = self.told();
-        store.end(&End { request_id: request, account: ACCOUNT, cost: self.cost, ending: &ending }).await.unwrap()
+        store
+            .end(&End {
+                request_id: request,
+                account: ACCOUNT,
+                cost: self.cost,
+                ending: &ending,
+                key_id: KEY,
+                tokens: 0,
+            })
+            .await
+            .unwrap()
     }
 
     async fn run(&self, request: &str) {
@@ -544,7 +556,8 @@ async fn a_server_that_is_killed_costs_no_debit_and_doubles_none() {
         // The edge did not get the answer to the last one, and asks again.
         let request = format!("req_{round}_4");
         let ending = world.told();
-        let end = End { request_id: &request, account: ACCOUNT, cost: world.cost, ending: &ending };
+        let end =
+            End { request_id: &request, account: ACCOUNT, cost: world.cost, ending: &ending, key_id: KEY, tokens: 0 };
         wait_for("the server", async || world.store.end(&end).await.is_ok()).await;
     }
     wait_for("the debits", async || world.debits() == ended).await;

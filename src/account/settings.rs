@@ -86,7 +86,9 @@ impl KeySettings {
         self.rates.check()
     }
 
-    pub(super) fn read(text: &str) -> Result<Self, StoreError> {
+    /// # Errors
+    /// The text is none that this version knows.
+    pub fn read(text: &str) -> Result<Self, StoreError> {
         if text.is_empty() {
             return Ok(Self::default());
         }

@@ -91,6 +91,8 @@ pub struct Courier {
 struct State {
     /// Endings journalled of which the ledger is not known to have them.
     pending: AtomicUsize,
+    /// Endings given that the store has not been told of.
+    untold: AtomicUsize,
     /// When the oldest of them was given, ms since 1970; 0 = none.
     oldest_ms: AtomicI64,
     failing: AtomicBool,
@@ -153,6 +155,7 @@ impl Courier {
     /// Never waits. What cannot be sent stays in the journal for the next start.
     pub fn send(&self, parcel: Parcel) {
         self.state.pending.fetch_add(1, Ordering::Relaxed);
+        self.state.untold.fetch_add(1, Ordering::Relaxed);
         let _ = self.state.oldest_ms.compare_exchange(0, parcel.ending.at_ms, Ordering::Relaxed, Ordering::Relaxed);
         let door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
         if door.as_ref().is_some_and(|door| door.try_send(Box::new(parcel)).is_ok()) {
@@ -164,6 +167,11 @@ impl Courier {
 
     pub fn pending(&self) -> usize {
         self.state.pending.load(Ordering::Relaxed)
+    }
+
+    /// Something has ended here that the store does not know of yet.
+    pub fn is_telling(&self) -> bool {
+        self.state.untold.load(Ordering::Relaxed) > 0
     }
 
     pub fn is_failing(&self) -> bool {
@@ -209,6 +217,7 @@ impl Run {
             over.remove();
         }
         self.state.pending.fetch_add(endings.len(), Ordering::Relaxed);
+        self.state.untold.fetch_add(endings.len(), Ordering::Relaxed);
         for ending in endings {
             let version = &ending.detail.price_version;
             let price = models.iter().map(|model| &*model.price).find(|price| price.version == *version);
@@ -251,8 +260,10 @@ impl Run {
             let Some(Due { parcel, .. }) = self.waiting.pop() else { return };
             let store = self.store.clone();
             self.under_way.spawn(async move {
-                let Ending { request_id, account, .. } = &parcel.ending;
-                let end = End { request_id, account, cost: parcel.ending.cost(), ending: &parcel.text };
+                let Ending { request_id, account, detail, .. } = &parcel.ending;
+                let (cost, key_id) = (parcel.ending.cost(), &detail.key_id);
+                let tokens = detail.usage.tokens_total();
+                let end = End { request_id, account, cost, ending: &parcel.text, key_id, tokens };
                 let outcome = match store.end(&end).await {
                     Ok(Ended::Unknown) => store.want(account).await.map(|()| Ended::Unknown),
                     outcome => outcome,
@@ -274,12 +285,13 @@ impl Run {
             }
         }
         let again = |wait: Duration, least, most| (wait * 2).clamp(least, most);
+        if !failing && !std::mem::replace(&mut parcel.told, true) {
+            self.state.untold.fetch_sub(1, Ordering::Relaxed);
+            parcel.wait = Duration::ZERO;
+        }
         match outcome {
             Ok(Ended::Applied) => return self.arrived(parcel),
             Ok(Ended::Done { .. } | Ended::Known { .. }) => {
-                if !std::mem::replace(&mut parcel.told, true) {
-                    parcel.wait = Duration::ZERO;
-                }
                 parcel.wait = again(parcel.wait, ASK_FIRST, ASK_SELDOM);
             }
             Ok(Ended::Unknown) | Err(_) => {

@@ -10,6 +10,7 @@ use super::holds::{Refused, Standing};
 use super::journal::{self, Journal, Record, Segment};
 use super::owner::{self, Owner};
 use super::pricing::Quote;
+use super::rates::{Limited, Wait};
 use super::{Balance, Hold, Opening, Till, TrialState};
 use crate::catalog::{Model, Price};
 use crate::config::Limits;
@@ -29,6 +30,8 @@ use tokio::time::Instant;
 const ADMIT_WITHIN: Duration = Duration::from_millis(250);
 /// How often it is looked whether an account that the store did not know was seeded.
 const SEED_LOOK: Duration = Duration::from_millis(10);
+/// How often it is looked again whether what has ended here was only on its way, where too much seems to run.
+const ENDED_LOOKS: u32 = 5;
 /// What a lease has beyond the longest time that a request may take.
 const LEASE_SPARE: Duration = Duration::from_secs(60);
 
@@ -145,17 +148,21 @@ impl SharedBilling {
             floor,
             lease: inner.lease,
             most_open: inner.most_open_per_account,
+            within: (!opening.bounds.is_unbounded()).then_some((&*opening.key_id, &opening.bounds)),
         };
         // Journalled before anything is held there: so whatever is, this edge knows of, even where it is killed meanwhile.
         let hold = Hold::open(Till::Shared(self.clone()), opening.clone(), quote.service_tier, Parts::ZERO, now_ms)
             .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")))?;
+        let fitted = |parts: Parts| quote.fit(parts.total()).unwrap_or(quote.output_floor);
         let refused = match self.held(&asked).await {
-            Ok(Reserved::Held(parts)) => {
-                let limit = quote.fit(parts.total()).unwrap_or(quote.output_floor);
-                return Ok((hold.of(parts), limit));
+            Ok(Reserved::Held(parts)) => return Ok((hold.of(parts), fitted(parts))),
+            Ok(Reserved::HeldWithin(parts, meters)) => {
+                return Ok((hold.of(parts).metered(meters), fitted(parts)));
             }
             Ok(Reserved::Insufficient { available }) => Refused::Insufficient { available, needed: floor },
             Ok(Reserved::TrialExpired) => Refused::TrialExpired,
+            Ok(Reserved::KeySpendLimit { free }) => Refused::KeySpendLimit { free },
+            Ok(Reserved::Limited(wait)) => Refused::Limited(wait),
             Ok(Reserved::TooManyOpen) => Refused::TooManyOpen { limit: inner.most_open_per_account },
             Ok(other) => Refused::Unavailable(format!("the shared store says {other:?}")),
             // It may be held all the same: ended as nothing, it is given back as soon as the store can be asked.
@@ -168,16 +175,24 @@ impl SharedBilling {
         Err(refused)
     }
 
-    /// Asks until the store knows the account, for as long as an admission may take.
+    /// Asks until the store knows the account, for as long as an admission may take. A client's next request must not be
+    /// counted beside its last one, whose end is still on its way to the store.
     async fn held(&self, asked: &Reserve<'_>) -> Result<Reserved, String> {
         let store = &self.0.store;
         let until = Instant::now() + ADMIT_WITHIN;
-        let mut wanted = false;
+        let (mut wanted, mut looks) = (false, 0);
         loop {
             let answer = tokio::time::timeout_at(until, store.reserve(asked)).await;
             let answer = answer.map_err(|_| "the shared store does not answer in time".to_owned())?;
             match answer.map_err(|error| error.to_string())? {
                 Reserved::Unknown => {}
+                Reserved::Limited(Wait { limited: Limited::Concurrent, .. })
+                    if looks < ENDED_LOOKS && self.0.courier.is_telling() =>
+                {
+                    looks += 1;
+                    tokio::time::sleep(SEED_LOOK).await;
+                    continue;
+                }
                 known => return Ok(known),
             }
             if !std::mem::replace(&mut wanted, true) {

@@ -6,6 +6,7 @@
 mod audit;
 mod copies;
 mod corrections;
+mod limits;
 mod several;
 
 use super::journal::Record;

@@ -6,12 +6,13 @@
 use super::settings::{self, KeyArgs, RateArgs, Span};
 use crate::account::{Account, Accounts, By, Key, KeySettings, NewAccount, NewKey, Status, open_by};
 use crate::admin::document;
+use crate::billing::bounds::Period;
 use crate::billing::{Balance, Billing};
 use crate::catalog::Catalog;
 use crate::clock::rfc3339;
 use crate::config::Signup;
 use crate::money::Micro;
-use crate::store::ledger::{Change, ChangeKind};
+use crate::store::ledger::{Change, ChangeKind, KeySpend};
 use anyhow::{Context as _, bail};
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -200,9 +201,15 @@ pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()>
             show_new(context, &new.with_context(|| format!("rotate the key {key_id:?} (`key list` shows ids)"))?)
         }
         KeyCommand::List { account } => {
-            let keys = context.accounts.keys(&find(context, &account)?.id)?;
-            let text = keys.iter().map(key_line).collect::<String>();
-            print(context.json, &Value::Array(keys.iter().map(key_json).collect()), &text)
+            let (mut text, mut values) = (String::new(), Vec::new());
+            for key in context.accounts.keys(&find(context, &account)?.id)? {
+                // Of a key without a limit, all that it has spent.
+                let period = key.settings.spend_limit.map_or(Period::Total, |limit| limit.period);
+                let spend = context.billing.key_spend(&key.id, period, context.now_ms)?;
+                text += &key_line(&key, &spend);
+                values.push(key_json(&key, &spend));
+            }
+            print(context.json, &Value::Array(values), &text)
         }
         KeyCommand::Disable { key_id } => set_enabled(context, &key_id, false),
         KeyCommand::Enable { key_id } => set_enabled(context, &key_id, true),
@@ -341,12 +348,14 @@ fn set_enabled(context: &Context<'_>, key_id: &str, enabled: bool) -> anyhow::Re
     print(context.json, &document::key_status(key_id, enabled), &text)
 }
 
-fn key_line(key: &Key) -> String {
+fn key_line(key: &Key, spend: &KeySpend) -> String {
     let (at, set) = (rfc3339(key.created_at_ms), settings::key_words(&key.settings));
-    format!("{} {at} {} {} {}{set}\n", key.id, key.status.name(), key.shown, key.name)
+    let used = spend.used_at_ms.map(|at| format!(" last-used={}", rfc3339(at))).unwrap_or_default();
+    let spent = spend.spent;
+    format!("{} {at} {} {} {} spent={spent}{used}{set}\n", key.id, key.status.name(), key.shown, key.name)
 }
 
-fn key_json(key: &Key) -> Value {
+fn key_json(key: &Key, spend: &KeySpend) -> Value {
     let mut value = settings::key_json(&key.settings);
     value["key_id"] = json!(key.id);
     value["name"] = json!(key.name);
@@ -354,6 +363,9 @@ fn key_json(key: &Key) -> Value {
     value["status"] = json!(key.status.name());
     value["created_at"] = json!(rfc3339(key.created_at_ms));
     value["revoked_at"] = json!(key.revoked_at_ms.map(rfc3339));
+    value["spent"] = json!(spend.spent);
+    value["spent_total"] = json!(spend.total);
+    value["last_used_at"] = json!(spend.used_at_ms.map(rfc3339));
     value
 }
 

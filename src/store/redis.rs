@@ -8,12 +8,14 @@
 mod feed;
 
 use super::StoreError;
+use crate::billing::bounds::Bounds;
+use crate::billing::rates::{Limited, Meter, Meters, Wait, Whose};
 use crate::money::{Micro, Parts};
 use ::redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
 use ::redis::cluster::ClusterClient;
 use ::redis::cluster_async::ClusterConnection;
 use ::redis::{Cmd, FromRedisValue, Pipeline, RedisError, RedisFuture, Script, ScriptInvocation, Value};
-pub use feed::{Lineage, RESTORED_AT_ONCE, Restore, SharedKey};
+pub use feed::{KeySeed, Lineage, RESTORED_AT_ONCE, Restore, SharedKey};
 use futures_core::Stream;
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -73,21 +75,31 @@ pub struct Reserve<'a> {
     /// After this, a hold that nobody ended is given up.
     pub lease: Duration,
     pub most_open: u64,
+    /// The API key and what bounds the request; `None` where nothing does.
+    pub within: Option<(&'a str, &'a Bounds)>,
 }
 
 /// What became of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reserved {
     Held(Parts),
+    /// The same under limits, and what is left of them.
+    HeldWithin(Parts, Meters),
     Insufficient {
         available: Micro,
     },
     TrialExpired,
     TooManyOpen,
+    /// A limit on requests, tokens or what runs at one time.
+    Limited(Wait),
+    /// The API key's own limit leaves less than the request needs.
+    KeySpendLimit {
+        free: Micro,
+    },
     Suspended,
     /// The request has ended already.
     Ended,
-    /// The store does not know the account: it is to be seeded from the ledger.
+    /// The store does not know the account, or what its API key has spent: it is to be seeded from the ledger.
     Unknown,
 }
 
@@ -99,6 +111,9 @@ pub struct End<'a> {
     pub cost: Micro,
     /// For the ledger, as JSON.
     pub ending: &'a str,
+    /// The API key, and the tokens that were used.
+    pub key_id: &'a str,
+    pub tokens: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -192,22 +207,26 @@ struct Scripts {
     lineage: Script,
     epoch: Script,
     restore: Script,
+    spend: Script,
     status: Script,
     key: Script,
 }
 
 static SCRIPTS: std::sync::LazyLock<Scripts> = std::sync::LazyLock::new(|| {
-    let script = |text: &str| Script::new(&format!("{}{text}", include_str!("redis/common.lua")));
+    let (common, limits) = (include_str!("redis/common.lua"), include_str!("redis/limits.lua"));
+    let script = |text: &str| Script::new(&format!("{common}{text}"));
+    let limited = |text: &str| Script::new(&format!("{common}{limits}{text}"));
     Scripts {
-        reserve: script(include_str!("redis/reserve.lua")),
-        end: script(include_str!("redis/end.lua")),
+        reserve: limited(include_str!("redis/reserve.lua")),
+        end: limited(include_str!("redis/end.lua")),
         post: script(include_str!("redis/post.lua")),
         seed: script(include_str!("redis/seed.lua")),
-        lapse: script(include_str!("redis/lapse.lua")),
+        lapse: limited(include_str!("redis/lapse.lua")),
         expire: script(include_str!("redis/expire.lua")),
         lineage: script(include_str!("redis/lineage.lua")),
         epoch: script(include_str!("redis/epoch.lua")),
-        restore: script(include_str!("redis/restore.lua")),
+        restore: limited(include_str!("redis/restore.lua")),
+        spend: limited(include_str!("redis/spend.lua")),
         status: script(include_str!("redis/status.lua")),
         key: script(include_str!("redis/key.lua")),
     }
@@ -249,9 +268,20 @@ impl SharedStore {
         let lease_ms = u64::try_from(asked.lease.as_millis()).unwrap_or(u64::MAX);
         let mut call = self.of_request(&self.0.scripts.reserve, asked.account, asked.request_id);
         call.arg(asked.full.get()).arg(asked.floor.get()).arg(lease_ms).arg(asked.most_open);
+        if let Some((key_id, Bounds { key: of_key, account: of_account, spend, tokens })) = asked.within {
+            call.key(key(partition(asked.account), "k:", key_id)).arg(key_id).arg(tokens);
+            for rates in [of_key, of_account] {
+                call.arg(rates.requests_per_minute).arg(rates.tokens_per_minute).arg(rates.concurrent);
+            }
+            call.arg(spend.map(|limit| limit.credits.get().to_string()).unwrap_or_default());
+            call.arg(spend.map_or("total", |limit| limit.period.name()));
+        }
         let answer = self.call("set credit aside", &call).await?;
         Ok(match answer.word() {
+            "held" if asked.within.is_some() => Reserved::HeldWithin(answer.parts(1)?, answer.meters(3)?),
             "held" => Reserved::Held(answer.parts(1)?),
+            "limited" => Reserved::Limited(answer.wait()?),
+            "key_spend" => Reserved::KeySpendLimit { free: answer.amount(1)? },
             "insufficient" => Reserved::Insufficient { available: answer.amount(1)? },
             "trial_expired" => Reserved::TrialExpired,
             "too_many" => Reserved::TooManyOpen,
@@ -266,8 +296,9 @@ impl SharedStore {
     /// The store cannot be asked; to be tried again until it answers.
     pub async fn end(&self, asked: &End<'_>) -> Result<Ended, StoreError> {
         let mut call = self.of_request(&self.0.scripts.end, asked.account, asked.request_id);
-        call.key(key(partition(asked.account), "ev", ""));
-        call.arg(asked.cost.get()).arg(MARKER_MS).arg(asked.ending);
+        let partition = partition(asked.account);
+        call.key(key(partition, "ev", "")).key(key(partition, "k:", asked.key_id));
+        call.arg(asked.cost.get()).arg(MARKER_MS).arg(asked.ending).arg(asked.tokens);
         let answer = self.call("end a request", &call).await?;
         Ok(match answer.word() {
             "done" => {
@@ -360,8 +391,14 @@ impl SharedStore {
         let lapsed: Vec<String> = self.ask("look for lapsed holds", &lapsed).await?;
         let mut swept = 0;
         for (account, request_id) in lapsed.iter().filter_map(|member| member.split_once(' ')) {
+            let holds = key(partition, "h:", account);
+            let mut hold = Cmd::new();
+            hold.arg("HGET").arg(&holds).arg(request_id);
+            let hold: Option<String> = self.ask("look at a lapsed hold", &hold).await?;
+            // Its last word, where it has five.
+            let api_key = hold.as_deref().and_then(|hold| hold.splitn(5, ':').nth(4)).unwrap_or_default();
             let mut call = self.0.scripts.lapse.prepare_invoke();
-            call.key(key(partition, "a:", account)).key(key(partition, "h:", account)).key(&leases);
+            call.key(key(partition, "a:", account)).key(holds).key(&leases).key(key(partition, "k:", api_key));
             call.arg(request_id).arg(account);
             swept += usize::from(self.call("give up a hold", &call).await?.word() == "done");
         }
@@ -502,6 +539,40 @@ impl Answer {
 
     fn parts(&self, index: usize) -> Result<Parts, StoreError> {
         Ok(Parts { paid: self.amount(index)?, trial: self.amount(index + 1)? })
+    }
+
+    fn count(&self, index: usize) -> Result<u64, StoreError> {
+        self.text(index)?.parse().map_err(|_| self.strange())
+    }
+
+    /// What is left under the limits, from `first` on: of the key and of the account, requests and tokens. None where a
+    /// request was asked for once more, or has no limits.
+    fn meters(&self, first: usize) -> Result<Meters, StoreError> {
+        if self.words.len() <= first {
+            return Ok(Meters::default());
+        }
+        let meter = |index: usize| {
+            let (limit, remaining, reset_ms) = (self.count(index)?, self.count(index + 1)?, self.count(index + 2)?);
+            Ok::<_, StoreError>((limit > 0).then_some(Meter { limit, remaining, reset_ms }))
+        };
+        let of_key = Meters { requests: meter(first)?, tokens: meter(first + 3)? };
+        let of_account = Meters { requests: meter(first + 6)?, tokens: meter(first + 9)? };
+        Ok(of_key.with(of_account))
+    }
+
+    fn wait(&self) -> Result<Wait, StoreError> {
+        let whose = match self.text(1)? {
+            "key" => Whose::Key,
+            "account" => Whose::Account,
+            _ => return Err(self.strange()),
+        };
+        let limited = match self.text(2)? {
+            "requests" => Limited::Requests,
+            "tokens" => Limited::Tokens,
+            "concurrent" => Limited::Concurrent,
+            _ => return Err(self.strange()),
+        };
+        Ok(Wait { limited, whose, most: self.count(3)?, ms: self.count(4)?, meters: self.meters(5)? })
     }
 
     fn strange(&self) -> StoreError {

@@ -18,14 +18,14 @@ const REFUSED_WITHIN: Duration = Duration::from_millis(600);
 const REVOKED_WITHIN: Duration = Duration::from_secs(1);
 const KILLS: u64 = 5;
 
-struct Fleet {
+pub struct Fleet {
     redis: Server,
-    sidecar: World,
-    edges: Vec<World>,
+    pub sidecar: World,
+    pub edges: Vec<World>,
 }
 
 impl Fleet {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let redis = Server::start_on(free_port(), &[]);
         let store = format!("store: {{kind: redis, url: \"redis://127.0.0.1:{}\"}}", redis.port);
         let plan = |role| Plan::default().role(role).edit("store: {kind: embedded}", &store);
@@ -36,7 +36,7 @@ impl Fleet {
     }
 
     /// An account with so many µc whose key both edges know.
-    fn funded(&self, micro: i64) -> Account {
+    pub fn funded(&self, micro: i64) -> Account {
         let account = self.sidecar.funded(micro);
         for edge in &self.edges {
             self.wait_known(edge, &account.key);
@@ -44,7 +44,7 @@ impl Fleet {
         account
     }
 
-    fn wait_known(&self, edge: &World, key: &str) {
+    pub fn wait_known(&self, edge: &World, key: &str) {
         let credits = Request::get("/v1/credits").bearer(key);
         wait_for("an edge to know the key", SOON, || (edge.ask(&credits).status == 200).then_some(()));
     }
@@ -109,7 +109,7 @@ impl Fleet {
     }
 
     /// The end of every test: all leave with 0, and then the ledger and the store are laid side by side.
-    fn close(self) {
+    pub fn close(self) {
         let Self { redis, sidecar, mut edges } = self;
         edges.iter_mut().for_each(World::leave);
         sidecar.close();

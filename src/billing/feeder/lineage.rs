@@ -10,7 +10,7 @@ use crate::clock;
 use crate::money::Micro;
 use crate::money::Parts;
 use crate::store::StoreError;
-use crate::store::ledger::{Entry, Found};
+use crate::store::ledger::{Detail, Entry, Found};
 use crate::store::redis::{Lineage, PARTITIONS, RESTORED_AT_ONCE, Restore, partition};
 use std::collections::BTreeMap;
 
@@ -142,5 +142,8 @@ fn is_kept(found: &Found, lineage: &Lineage) -> bool {
 
 fn request(entry: Entry) -> Restore {
     let taken = Parts { paid: Micro::ZERO.minus(entry.d_paid), trial: Micro::ZERO.minus(entry.d_trial) };
-    Restore { request_id: entry.reference, account: entry.account, taken, seq: entry.seq }
+    let detail = serde_json::from_str::<Detail>(&entry.detail);
+    let key_id = detail.map(|detail| detail.key_id).unwrap_or_default();
+    let Entry { reference: request_id, account, seq, at_ms, .. } = entry;
+    Restore { request_id, account, taken, seq, key_id, at_ms }
 }

@@ -4,12 +4,14 @@
 //! Must not tell of requests: the store told of those.
 
 use super::Feed;
+use crate::account::KeySettings;
+use crate::billing::bounds::Period;
 use crate::clock;
 use crate::money::{Micro, Parts};
 use crate::store::StoreError;
 use crate::store::app::change::KeyChange;
 use crate::store::ledger::{Claim, Entry};
-use crate::store::redis::{PARTITIONS, Post, Seed, SharedKey, SharedStore, partition};
+use crate::store::redis::{KeySeed, PARTITIONS, Post, Seed, SharedKey, SharedStore, partition};
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
 
@@ -94,7 +96,22 @@ impl Feed {
             seq,
             epoch: &found.epoch,
         };
-        self.store.seed(&seed).await.map(drop)
+        self.store.seed(&seed).await?;
+        self.seed_keys(account, &found.epoch, lineage.now_ms).await
+    }
+
+    /// Begins to count what those of an account's keys spend that have a limit, from a ledger that has all that happened
+    /// but for what is still among the events. Requests that run meanwhile are counted when they end.
+    async fn seed_keys(&self, account: &str, epoch: &str, at_ms: i64) -> Result<(), StoreError> {
+        let first_days = Period::ALL.map(|period| period.first_day(at_ms));
+        for row in self.app.keys(account)?.iter().filter(|row| !row.settings.is_empty()) {
+            // One that cannot be read admits nothing anyway.
+            if KeySettings::read(&row.settings).is_ok_and(|settings| settings.spend_limit.is_some()) {
+                let (spent, seq) = self.ledger.key_spend_as_of(&row.id, first_days)?;
+                self.store.seed_key(&KeySeed { account, key_id: &row.id, at_ms, spent, seq, epoch }).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Tells of keys that changed, or whose accounts did.

@@ -43,6 +43,36 @@ impl Ledger {
     }
 }
 
+impl Ledger {
+    /// What a key has spent from each of `first_days` on, and the ledger's last entry: as of one moment.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn key_spend_as_of(&self, key: &str, first_days: [i64; 4]) -> Result<([Micro; 4], i64), StoreError> {
+        let before = |index: u8| {
+            format!(
+                "ifnull((SELECT total FROM key_spend WHERE key = ?1 AND day < ?{index} ORDER BY day DESC LIMIT 1), 0)"
+            )
+        };
+        let sql = format!(
+            "SELECT ifnull((SELECT total FROM key_spend WHERE key = ?1 ORDER BY day DESC LIMIT 1), 0), {}, {}, {}, {},
+               (SELECT ifnull(max(seq), 0) FROM entry)",
+            before(2),
+            before(3),
+            before(4),
+            before(5),
+        );
+        let [first, second, third, fourth] = first_days;
+        self.read("read a key's spending to seed", |connection| {
+            connection.prepare_cached(&sql)?.query_row(params![key, first, second, third, fourth], |row| {
+                let total: Micro = row.get(0)?;
+                let since = |index| row.get::<_, Micro>(index).map(|before| total.minus(before));
+                Ok(([since(1)?, since(2)?, since(3)?, since(4)?], row.get(5)?))
+            })
+        })
+    }
+}
+
 /// Counts what was taken for an ending. One that comes late is counted on its own day, and so on every day after it.
 pub(super) fn count(transaction: &Transaction<'_>, ending: &Ending, taken: Parts) -> rusqlite::Result<()> {
     let (key, day, taken) = (&ending.detail.key_id, bounds::day(ending.at_ms), taken.total());

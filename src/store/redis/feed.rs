@@ -4,7 +4,7 @@
 //! Everything here may be done twice. Must not decide when: that is `billing/feeder.rs`.
 
 use super::{APPLIED, MARKER_MS, SharedStore, amount, key, partition};
-use crate::money::Parts;
+use crate::money::{Micro, Parts};
 use crate::store::StoreError;
 use ::redis::{Cmd, Pipeline};
 
@@ -38,6 +38,21 @@ pub struct Restore {
     pub account: String,
     pub taken: Parts,
     pub seq: i64,
+    pub key_id: String,
+    pub at_ms: i64,
+}
+
+/// What an API key has spent as the ledger has it, by day, week, month and in total, at a moment of the store's.
+#[derive(Debug, Clone, Copy)]
+pub struct KeySeed<'a> {
+    pub account: &'a str,
+    pub key_id: &'a str,
+    pub at_ms: i64,
+    pub spent: [Micro; 4],
+    /// The ledger's last entry that is in this.
+    pub seq: i64,
+    /// The epoch in which the partition was found.
+    pub epoch: &'a str,
 }
 
 /// A key as edges find it.
@@ -84,10 +99,10 @@ impl SharedStore {
     pub async fn restore(&self, partition: u32, ended: &[Restore]) -> Result<usize, StoreError> {
         let mut call = self.0.scripts.restore.prepare_invoke();
         call.key(key(partition, "l", "")).arg(MARKER_MS);
-        for Restore { request_id, account, taken, seq } in ended {
+        for Restore { request_id, account, taken, seq, key_id, at_ms } in ended {
             call.key(key(partition, "a:", account)).key(key(partition, "h:", account));
-            call.key(key(partition, "r:", request_id));
-            call.arg(request_id).arg(account).arg(taken.paid.get()).arg(taken.trial.get()).arg(seq);
+            call.key(key(partition, "r:", request_id)).key(key(partition, "k:", key_id));
+            call.arg(request_id).arg(account).arg(taken.paid.get()).arg(taken.trial.get()).arg(seq).arg(at_ms);
         }
         let answer = self.call("restore ended requests", &call).await?;
         answer.text(1)?.parse().map_err(|_| answer.strange())
@@ -110,6 +125,23 @@ impl SharedStore {
         let mut connection = self.connection().await?;
         let failed = |source| StoreError::redis("clear events", source);
         pipeline.query_async::<()>(&mut connection).await.map_err(failed)
+    }
+
+    /// Begins to count what an API key spends, where that is not counted yet. False where it was, where the account is not
+    /// known, or where too much has happened that the ledger does not have yet: to be tried again.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn seed_key(&self, seed: &KeySeed<'_>) -> Result<bool, StoreError> {
+        let partition = partition(seed.account);
+        let mut call = self.0.scripts.spend.prepare_invoke();
+        call.key(key(partition, "k:", seed.key_id)).key(key(partition, "a:", seed.account));
+        call.key(key(partition, "ev", "")).key(key(partition, "epoch", "")).arg(seed.key_id).arg(seed.at_ms);
+        for spent in seed.spent {
+            call.arg(spent.get());
+        }
+        call.arg(seed.seq).arg(seed.epoch);
+        Ok(self.call("begin to count what a key spends", &call).await?.word() == "done")
     }
 
     /// Asks for an account to be made known.
