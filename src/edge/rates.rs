@@ -8,7 +8,7 @@ use crate::billing::rates::{Limited, Meter, Meters, Rates, Wait, Whose};
 use crate::clock::rfc3339;
 use crate::config::{self, Settings};
 use crate::protocol::Protocol;
-use crate::protocol::failure::{Failure, Kind};
+use crate::protocol::failure::{Also, Failure, Kind};
 
 /// What bounds a request of this caller; `tokens` says what it may use, and is asked only where that counts.
 pub fn bounds(settings: &Settings, principal: &Principal, tokens: impl FnOnce() -> u64) -> Bounds {
@@ -85,7 +85,7 @@ pub fn refusal(surface: Protocol, wait: &Wait, now_ms: i64) -> Failure {
     let seconds = u32::try_from(ms.div_ceil(1_000)).unwrap_or(u32::MAX);
     let message = format!("Rate limit reached: this {whose} may have {most} {what}. Try again in {seconds} s.");
     let mut failure = Failure::new(kind, message).with_retry_after(seconds);
-    failure.also = headers(surface, meters, now_ms);
+    failure.also = Some(Box::new(Also(headers(surface, meters, now_ms))));
     failure
 }
 

@@ -114,9 +114,13 @@ pub struct Failure {
     pub retry_after_seconds: Option<u32>,
     /// The model id that a failure is about.
     pub model: Option<String>,
-    /// What else is said in the header.
-    pub also: Vec<(&'static str, String)>,
+    /// What else is said in the header; boxed, because few failures have any.
+    pub also: Option<Box<Also>>,
 }
+
+/// Further headers of a failure.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Also(pub Vec<(&'static str, String)>);
 
 /// A failure as an HTTP answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -141,7 +145,7 @@ impl Failure {
             code: None,
             retry_after_seconds: None,
             model: None,
-            also: Vec::new(),
+            also: None,
         }
     }
 
@@ -237,7 +241,7 @@ impl Failure {
         if matches!(status, 401..=404) || row.never_retry {
             headers.push(("x-should-retry", "false".to_owned()));
         }
-        headers.extend(self.also.iter().cloned());
+        headers.extend(self.also.iter().flat_map(|also| also.0.iter().cloned()));
         headers
     }
 }

