@@ -13,6 +13,7 @@ use model_gateway::billing::{Billing, Trial, pricing};
 use model_gateway::config;
 use model_gateway::money::{Micro, Parts};
 use model_gateway::protocol::Protocol;
+use model_gateway::store::app::people::{Opened, Terms};
 use model_gateway::store::app::{AccountRow, AppDb};
 use model_gateway::store::ledger::{Change, ChangeKind, Detail, Done, Ending, Found, Ledger, Outcome};
 use model_gateway::store::redis::{
@@ -100,11 +101,13 @@ impl World {
             email: format!("{account}@example.com"),
             admin: false,
             active: true,
+            deleted: false,
             created_at_ms: now_ms(),
             trial: trial.map(|trial| (trial.credits, trial.ends_at_ms)),
             granted: true,
         };
-        assert!(AppDb::open(self.dir.path()).unwrap().insert_account(&row, None).unwrap());
+        let opened = AppDb::open(self.dir.path()).unwrap().insert_account(&row, None, None, &Terms::default());
+        assert_eq!(opened.unwrap(), Opened::Done);
         self.billing.open_account(account, trial, now_ms()).unwrap();
     }
 

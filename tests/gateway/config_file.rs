@@ -80,6 +80,22 @@ fn every_fault_of_an_endpoint_is_named_at_its_place() {
 }
 
 #[test]
+fn a_days_budget_of_trials_suffices_for_one() {
+    let with = |budget: &str| {
+        shipped().replace("trial_days: 7", &format!("trial_days: 7, trial_budget_per_day: \"{budget}\""))
+    };
+    for enough in ["0", "300", "100000"] {
+        let (code, said) = check(&with(enough));
+        assert_eq!(code, 0, "{enough}: {said}");
+    }
+    for bad in ["299.999999", "-1", "many"] {
+        let (code, said) = check(&with(bad));
+        assert_eq!(code, 64, "{bad}: {said}");
+        assert!(said.contains("signup.trial_budget_per_day"), "{bad}: {said}");
+    }
+}
+
+#[test]
 fn unknown_and_missing_keys_and_unset_variables_are_named_at_once() {
     let text = shipped()
         .replace("data_dir: \"data\"\n", "")

@@ -72,7 +72,7 @@ pub async fn prepare(
     };
     let conversation = conversation(session, &principal, &outline, &body);
     let order = Order {
-        conversation: conversation(session, &principal, &outline, &body),
+        conversation,
         settings,
         surface,
         model,

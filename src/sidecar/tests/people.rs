@@ -1,7 +1,7 @@
 //! The pages of one's own: account, sessions, password, export, end, keys; and who may sign up.
 
 use super::*;
-use crate::account::{By, Status};
+use crate::account::{By, KeyStatus, Status};
 use serde_json::Value;
 
 /// The parts of a page that stand between two marks, in order.
@@ -161,7 +161,9 @@ async fn a_deleted_account_is_gone_but_for_its_entries() {
     let gone = world.accounts.find(&account.id).unwrap().unwrap();
     assert_eq!((gone.status, gone.admin), (Status::Deleted, false));
     assert!(!gone.email.contains("example"), "{}", gone.email);
-    assert!(world.accounts.keys(&account.id).unwrap().iter().all(|key| key.name != "my secret project"));
+    let keys = world.accounts.keys(&account.id).unwrap();
+    assert_eq!(keys.len(), 1);
+    assert!(keys[0].status == KeyStatus::Revoked && keys[0].name != "my secret project", "{keys:?}");
     assert!(!world.accounts.acting(&by_command(), now_ms()).set_status(&account.id, Status::Active).unwrap());
     let verdict = world.billing.verify(now_ms()).unwrap();
     assert_eq!((verdict.findings.len(), verdict.entries), (0, 2), "both trials stay: {:?}", verdict.findings);
