@@ -157,6 +157,12 @@ impl Shared {
         progress.blame.get_or_insert(if held_up { Blame::Client } else { Blame::Vendor });
     }
 
+    /// What is known of the answer before it begins.
+    pub fn expect(&self, keyed: Option<Box<Running>>, unseen: bool) {
+        self.set_keyed(keyed);
+        self.set_unseen(unseen);
+    }
+
     pub fn set_keyed(&self, keyed: Option<Box<Running>>) {
         let mut state = self.lock();
         if state.decision.is_none() {

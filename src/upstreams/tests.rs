@@ -197,6 +197,7 @@ fn where_every_breaker_is_open_the_least_bad_is_tried() {
     for (index, at) in [(0, 2), (1, 0), (2, 1)] {
         fail(&endpoints, index, 3, now + at * SECOND / 100);
     }
+    let now = now + SECOND;
     assert_eq!(index(&endpoints, any(), now), soonest(&endpoints));
     assert_eq!(index(&endpoints, of_key(9), now), soonest(&endpoints));
     // That changes no breaker, unless it turns out to be well.

@@ -100,15 +100,13 @@ pub async fn prepare(
         streams: sent.streams,
         ..order.place(gateway, conversation, asked.free)
     };
-    let model = Arc::clone(model);
-    let sent_bytes = sent.body.len();
+    let (model, sent_bytes) = (Arc::clone(model), sent.body.len());
     // A stream that is passed on is kept alive by its vendor, in the vendor's way.
     let keep_alive = (crosses && stream).then(|| translate::keep_alive(surface));
     // Under an idempotency key the whole answer is wanted, whoever has left.
     let deadlines = deadlines(settings, ctx.arrived, stream && keyed.is_none(), keep_alive);
     let shared = intake::install(session, sent.body, share, deadlines);
-    shared.set_keyed(keyed);
-    shared.set_unseen(model.hides_reasoning());
+    shared.expect(keyed, model.hides_reasoning());
     Ok(Prepared::Call(Box::new(Call {
         settings: Arc::clone(settings),
         model,
