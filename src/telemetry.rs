@@ -42,6 +42,8 @@ pub struct Metrics {
     pub rejected: IntCounterVec,
     pub config_reloads: IntCounterVec,
     access_log_dropped: IntCounterVec,
+    pub client_connections: IntGauge,
+    connections_refused: IntCounterVec,
 }
 
 impl Metrics {
@@ -111,6 +113,12 @@ impl Metrics {
                 "Requests that the access log does not tell of.",
                 &["reason"],
             ),
+            client_connections: gauge("gateway_client_connections", "Connections that clients hold."),
+            connections_refused: counter(
+                "gateway_connections_refused_total",
+                "Client connections closed because there were too many, by limit.",
+                &["limit"],
+            ),
             config_reloads: counter("gateway_config_reloads_total", "Reloads of the config file.", &["result"]),
             registry,
         }
@@ -123,6 +131,11 @@ impl Metrics {
     /// A line of the access log is lost: its queue was `full`, or writing it `failed`.
     pub fn access_log_dropped(&self, reason: &'static str) {
         self.access_log_dropped.with_label_values(&[reason]).inc();
+    }
+
+    /// A client's connection is closed for the limit `per_address` or `total`.
+    pub fn connection_refused(&self, limit: &'static str) {
+        self.connections_refused.with_label_values(&[limit]).inc();
     }
 
     #[cfg(test)]

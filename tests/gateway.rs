@@ -24,6 +24,8 @@ mod books;
 mod client;
 #[path = "gateway/clients.rs"]
 mod clients;
+#[path = "gateway/coding.rs"]
+mod coding;
 #[path = "gateway/config_file.rs"]
 mod config_file;
 #[path = "gateway/crash.rs"]
@@ -36,6 +38,12 @@ mod disk;
 mod failover;
 #[path = "gateway/failure.rs"]
 mod failure;
+#[path = "gateway/flood.rs"]
+mod flood;
+#[path = "gateway/h2.rs"]
+mod h2;
+#[path = "gateway/hostile.rs"]
+mod hostile;
 #[path = "gateway/idempotency.rs"]
 mod idempotency;
 #[path = "gateway/kills.rs"]
@@ -59,10 +67,14 @@ mod server;
 mod shared;
 #[path = "gateway/shutdown.rs"]
 mod shutdown;
+#[path = "gateway/smuggling.rs"]
+mod smuggling;
 #[path = "gateway/surface.rs"]
 mod surface;
 #[path = "gateway/timing.rs"]
 mod timing;
+#[path = "gateway/tls.rs"]
+mod tls;
 #[path = "gateway/translation.rs"]
 mod translation;
 #[path = "gateway/upgrade.rs"]

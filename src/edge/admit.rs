@@ -11,7 +11,7 @@ mod keyed;
 pub use call::without_thinking;
 
 use super::context::{Call, Context, InFlight, Stage};
-use super::{Gateway, own, reject};
+use super::{Gateway, framing, own, reject};
 use crate::account::{Principal, Refusal};
 use crate::config::Settings;
 use crate::failpoint::{self, Point};
@@ -67,6 +67,13 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
         _ if version_header(session, &settings).is_some() => Protocol::Messages,
         _ => Protocol::Chat,
     };
+    if let Err(failure) = framing::judge(session, &settings.limits) {
+        // What was taken for the body may be another request.
+        session.set_keepalive(None);
+        ctx.stage = Stage::Answered { what: "rejected" };
+        reject::answer(session, ctx, &failure).await?;
+        return Ok(true);
+    }
     if route == Route::Sidecar {
         ctx.stage = Stage::Sidecar { account: None };
         return Ok(false);
@@ -131,6 +138,10 @@ async fn judge(
     let in_flight = InFlight::enter(&gateway.in_flight);
     if gateway.draining.load(Ordering::Acquire) {
         return Err(Failure::of(Kind::Draining));
+    }
+    if gateway.in_flight.load(Ordering::Acquire) as u64 > settings.limits.open_requests {
+        // Before a body is read: what there is no room for costs no memory either.
+        return Err(Failure::of(Kind::Overloaded));
     }
     let principal = principal(gateway, session).await?;
     ctx.principal = Some((principal.clone(), Instant::now()));

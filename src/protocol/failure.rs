@@ -37,6 +37,8 @@ pub enum Kind {
     /// More requests in flight than the account may hold open.
     TooManyOpen,
     BodyTooLarge,
+    /// Too many bytes or fields before the body.
+    HeaderTooLarge,
     /// The client did not send its body in time.
     BodyTimeout,
     ContextTooLong,

@@ -23,7 +23,6 @@ use crate::protocol::request::{self, Edits, Outline};
 use crate::protocol::rules::Target;
 use crate::protocol::translate::{self, Translated};
 use bytes::Bytes;
-use http::header;
 use pingora::proxy::Session;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,7 +54,6 @@ pub async fn prepare(
     asked: Asked,
 ) -> Result<Prepared, Failure> {
     let surface = asked.surface;
-    plain_body(session)?;
     let limits = EdgeLimits::of(&settings.limits);
     let (body, mut share) = intake::read_body(session, &gateway.bodies, &limits).await?;
     let body_read = Instant::now();
@@ -128,16 +126,6 @@ pub async fn prepare(
         billed: None,
         in_flight: asked.in_flight,
     })))
-}
-
-fn plain_body(session: &Session) -> Result<(), Failure> {
-    match session.req_header().headers.get(header::CONTENT_ENCODING) {
-        Some(encoding) if encoding.as_bytes() != b"identity" => Err(Failure::new(
-            Kind::InvalidRequest,
-            "The request body's content-encoding is not supported: send it plain.",
-        )),
-        _ => Ok(()),
-    }
 }
 
 /// What a request asks for, of which model.
