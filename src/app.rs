@@ -248,7 +248,8 @@ fn edge_server(
     let mut options = HttpServerOptions::default();
     options.h2c = settings.tls.is_none();
     options.h2_idle_timeout = Some(Duration::from_secs(settings.limits.keepalive_seconds));
-    options.keepalive_request_limit = u32::try_from(settings.limits.keepalive_requests).ok();
+    // Pingora counts the requests after the first.
+    options.keepalive_request_limit = u32::try_from(settings.limits.keepalive_requests.saturating_sub(1)).ok();
     proxy.server_options = Some(options);
     proxy.h2_options = Some(h2_options(&settings.limits));
     let mut service = Service::new("edge".to_owned(), Guarded::new(proxy, Arc::clone(&connections)));

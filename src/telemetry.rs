@@ -163,8 +163,10 @@ fn keep<C: prometheus::core::Collector + Clone + 'static>(registry: &Registry, f
 
 /// Logs to stderr; `RUST_LOG` chooses what, warnings and the gateway's own notices by default.
 pub fn start_log() {
-    let default = "warn,model_gateway=info,pingora_core::connectors=off,pingora_proxy=off,pingora_core::server=warn";
+    let default = "warn,model_gateway=info,pingora_core::connectors=off,pingora_core::server=warn";
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(default))
+        // However much is asked for: it prints whole headers, in which clients send their keys.
+        .filter_module("pingora_proxy", log::LevelFilter::Off)
         .format_timestamp_millis()
         .init();
 }

@@ -92,8 +92,8 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
             Ok(false)
         }
         Err(failure) => {
-            if matches!(failure.kind, Kind::BodyTooLarge | Kind::BodyTimeout | Kind::Draining) {
-                // What is left of the body, or of the process, is not waited for.
+            if failure.kind == Kind::Draining {
+                // Whoever asks again finds another process.
                 session.set_keepalive(None);
             }
             ctx.stage = Stage::Answered { what: "rejected" };

@@ -195,10 +195,10 @@ impl Connection {
         }
     }
 
-    /// Bytes came. Where they are the first of a header, it begins now.
-    fn heard(&self) {
+    /// Bytes came. Where they are the first of a header, it begins now: true.
+    fn heard(&self) -> bool {
         let now = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(SILENT - 1);
-        let _ = self.header_since.compare_exchange(SILENT, now, Ordering::Relaxed, Ordering::Relaxed);
+        self.header_since.compare_exchange(SILENT, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 

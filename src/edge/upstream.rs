@@ -11,7 +11,7 @@ use crate::config::Limits;
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
 use crate::telemetry::METRICS;
-use http::{Method, Version, header};
+use http::{HeaderValue, Method, Version, header};
 use pingora::http::RequestHeader;
 use pingora::protocols::ALPN;
 use pingora::upstreams::peer::HttpPeer;
@@ -214,11 +214,11 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
     let key = vendor.api_key.reveal();
     match vendor.protocol {
         Protocol::Chat => {
-            fresh.insert_header(header::AUTHORIZATION, format!("Bearer {key}"))?;
+            fresh.insert_header(header::AUTHORIZATION, secret(&format!("Bearer {key}"))?)?;
             fresh.insert_header("x-client-request-id", request_id)?;
         }
         Protocol::Messages => {
-            fresh.insert_header("x-api-key", key)?;
+            fresh.insert_header("x-api-key", secret(key)?)?;
             if let Some((name, default)) = &vendor.version_header {
                 let version = call.upstream.version.as_deref().unwrap_or(default);
                 fresh.insert_header(name.clone(), version)?;
@@ -230,6 +230,14 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
     }
     *header = fresh;
     Ok(())
+}
+
+/// A value that whoever prints a header leaves out.
+fn secret(value: &str) -> Result<HeaderValue> {
+    let invalid = |error| Error::because(ErrorType::InvalidHTTPHeader, "the vendor's key in a header", error);
+    let mut value = HeaderValue::from_str(value).map_err(invalid)?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 /// Tells the sidecar whose question it is. Nobody but an edge may say it.

@@ -115,12 +115,13 @@ pub struct Plan {
     beta: Vec<String>,
     edits: Vec<(&'static str, String)>,
     data: Option<PathBuf>,
+    environment: Vec<(&'static str, &'static str)>,
 }
 
 impl Default for Plan {
     fn default() -> Self {
         let (limits, signup, alpha, beta) = (String::new(), None, Vec::new(), Vec::new());
-        Self { role: "run", sidecar: None, limits, signup, alpha, beta, edits: Vec::new(), data: None }
+        Self { role: "run", sidecar: None, limits, signup, alpha, beta, edits: Vec::new(), data: None, environment: Vec::new() }
     }
 }
 
@@ -167,6 +168,12 @@ impl Plan {
         self
     }
 
+    /// A variable of the gateway's environment.
+    pub fn environment(mut self, name: &'static str, value: &'static str) -> Self {
+        self.environment.push((name, value));
+        self
+    }
+
     pub fn start(self) -> World {
         World::start(&self)
     }
@@ -182,6 +189,7 @@ pub struct World {
     pub vendor: Simulator,
     data: PathBuf,
     role: &'static str,
+    environment: Vec<(&'static str, &'static str)>,
     gateway: Option<Child>,
     is_closed: bool,
 }
@@ -199,7 +207,9 @@ impl World {
         let (edge, sidecar, admin) = (free_port(), plan.sidecar.unwrap_or_else(free_port), free_port());
         let data = plan.data.clone().unwrap_or_else(|| dir.path().join("data"));
         let role = plan.role;
-        let mut world = Self { dir, config, edge, sidecar, admin, vendor, data, role, gateway: None, is_closed: false };
+        let (environment, gateway, is_closed) = (plan.environment.clone(), None, false);
+        let mut world =
+            Self { dir, config, edge, sidecar, admin, vendor, data, role, environment, gateway, is_closed };
         std::fs::write(&world.config, world.config_text(plan)).unwrap();
         world.start_gateway();
         world
@@ -243,7 +253,7 @@ impl World {
         let mut command = Command::new("sh");
         command.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh", BINARY]).args(arguments).arg("-c").arg(&self.config);
         command.stdout(Stdio::null()).stderr(log);
-        command.envs(point.map(|point| ("GW_FAIL", point)));
+        command.envs(point.map(|point| ("GW_FAIL", point))).envs(self.environment.iter().copied());
         command.spawn().expect("start the gateway")
     }
 
@@ -306,6 +316,22 @@ impl World {
     pub fn signal(&self, name: &str) {
         let pid = self.gateway.as_ref().expect("a running gateway").id().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.gateway.as_ref().expect("a running gateway").id()
+    }
+
+    /// Files that the gateway has open, sockets among them.
+    pub fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+    }
+
+    /// Has the kernel refuse the gateway another file past so many.
+    pub fn limit_open_files(&self, files: usize) {
+        let mut command = Command::new("prlimit");
+        command.args(["--pid", &self.pid().to_string(), &format!("--nofile={files}:")]);
+        assert!(command.status().unwrap().success());
     }
 
     /// Has the kernel refuse the gateway every write behind so many bytes of a file, or no more.

@@ -54,9 +54,10 @@ impl Watched {
     }
 
     fn count(&mut self, bytes: usize) -> io::Result<()> {
-        self.connection.heard();
-        if self.connection.header_deadline().is_none() {
+        if self.connection.heard() {
             self.header_bytes = 0;
+        }
+        if self.connection.header_deadline().is_none() {
             return Ok(());
         }
         self.header_bytes = self.header_bytes.saturating_add(bytes as u64);

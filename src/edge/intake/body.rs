@@ -72,6 +72,7 @@ pub async fn read_body(
     let length = session.req_header().headers.get(header::CONTENT_LENGTH);
     let announced = length.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|bytes| bytes > limits.body_bytes) {
+        session.set_keepalive(None);
         return Err(too_large());
     }
     let mut share = BodyShare { of: Arc::clone(in_flight), bytes: 0 };
@@ -102,10 +103,12 @@ pub async fn read_body(
         }
         Ok(if rest.is_empty() { first } else { rest.freeze() })
     };
-    let Ok(body) = tokio::time::timeout(limits.body_read, read).await else {
-        return Err(Failure::of(Kind::BodyTimeout));
-    };
-    match (coding, body?) {
+    let read = tokio::time::timeout(limits.body_read, read).await;
+    let body = read.unwrap_or_else(|_| Err(Failure::of(Kind::BodyTimeout))).inspect_err(|_| {
+        // Where the body ends is not known: what comes next is no request.
+        session.set_keepalive(None);
+    })?;
+    match (coding, body) {
         (None, body) => Ok((body, share)),
         (Some(coding), body) => Ok((coding::decode(coding, body, limits, &mut share).await?, share)),
     }
