@@ -104,8 +104,10 @@ impl ProxyHttp for Gateway {
     /// 1. The connection's manners.
     async fn early_request_filter(&self, session: &mut Session, _ctx: &mut Context) -> Result<()> {
         let settings = self.settings.load();
+        let closes = framing::end_hop(session);
         // Whoever asks again finds the successor.
-        session.set_keepalive((!self.billing.is_guest()).then_some(settings.limits.keepalive_seconds));
+        let stays = !closes && !self.billing.is_guest();
+        session.set_keepalive(stays.then_some(settings.limits.keepalive_seconds));
         session.set_read_timeout(Some(Duration::from_secs(settings.limits.body_read_seconds)));
         session.set_write_timeout(Some(Duration::from_secs(settings.limits.client_write_seconds)));
         if let pingora::protocols::http::ServerSession::H1(h1) = session.downstream_session.as_mut() {
@@ -113,7 +115,6 @@ impl ProxyHttp for Gateway {
             h1.set_pipelining_enabled(true);
         }
         connections::header_is_read(session.digest());
-        framing::ignore_upgrade(session);
         Ok(())
     }
 

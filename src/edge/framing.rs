@@ -6,7 +6,7 @@
 
 use crate::config::Limits;
 use crate::protocol::failure::{Failure, Kind};
-use http::Version;
+use http::{HeaderValue, Version, header};
 use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
 use pingora::proxy::Session;
@@ -14,11 +14,21 @@ use pingora::proxy::Session;
 /// What HTTP/2 counts for a field beyond its name and value.
 const FIELD_OVERHEAD: usize = 32;
 
-/// Takes away what asks for another protocol, which nobody here speaks; the request itself is answered as it stands.
-pub fn ignore_upgrade(session: &mut Session) {
-    for name in ["upgrade", "http2-settings"] {
-        session.req_header_mut().remove_header(name);
+/// Fields that are between the client and this process.
+const HOP: [&str; 5] = ["connection", "keep-alive", "proxy-connection", "upgrade", "http2-settings"];
+
+/// Takes away what ends at this hop, and says whether the connection does. A field that `connection` names would be
+/// taken from what we send on, and it may name those that we alone may say; nobody here speaks what could be upgraded to.
+pub fn end_hop(session: &mut Session) -> bool {
+    let head = session.req_header_mut();
+    let says_close = |value: &HeaderValue| {
+        value.as_bytes().split(|byte| *byte == b',').any(|word| word.trim_ascii().eq_ignore_ascii_case(b"close"))
+    };
+    let closes = head.version < Version::HTTP_11 || head.headers.get_all(header::CONNECTION).iter().any(says_close);
+    for name in HOP {
+        head.remove_header(name);
     }
+    closes
 }
 
 /// # Errors
@@ -215,9 +225,24 @@ mod tests {
             assert!(is_one_path(path), "{path}");
         }
         for path in [
-            "//v1/messages", "/v1//messages", "/v1/./messages", "/x/../v1/messages", "/v1/messages;x=1", "/v1\\messages",
-            "/v1%2fmessages", "/v1/%2e%2e/x", "/%761/messages", "/v1/%", "/v1/%0", "/v1/%zz", "/v1/%00", "/v1/%c0%ae",
-            "/v1/messages/..", "/v1/%252e", "/v1/%5c", "/v1/%3b",
+            "//v1/messages",
+            "/v1//messages",
+            "/v1/./messages",
+            "/x/../v1/messages",
+            "/v1/messages;x=1",
+            "/v1\\messages",
+            "/v1%2fmessages",
+            "/v1/%2e%2e/x",
+            "/%761/messages",
+            "/v1/%",
+            "/v1/%0",
+            "/v1/%zz",
+            "/v1/%00",
+            "/v1/%c0%ae",
+            "/v1/messages/..",
+            "/v1/%252e",
+            "/v1/%5c",
+            "/v1/%3b",
         ] {
             assert!(!is_one_path(path), "{path}");
         }

@@ -146,6 +146,15 @@ impl Failure {
         self
     }
 
+    /// The same without a secret that the vendor has quoted, in whichever member.
+    pub fn without(mut self, secret: &str) -> Self {
+        let texts = [Some(&mut self.message), self.param.as_mut(), self.code.as_mut()];
+        for text in texts.into_iter().flatten().filter(|text| !secret.is_empty() && text.contains(secret)) {
+            *text = text.replace(secret, "[key]");
+        }
+        self
+    }
+
     /// A short word of a closed set, for metrics and logs.
     pub fn reason(&self) -> &'static str {
         table::row(self.kind).reason

@@ -77,7 +77,9 @@ fn a_body_that_comes_too_slowly_is_given_up_and_a_slow_one_that_keeps_pace_is_no
     let world = plan().start();
     let account = world.account();
     for surface in BOTH {
-        let request = surface.whole(&account.key, &format!("input=1 output=1 {}", "pad ".repeat(500)));
+        let mut body = surface.body("input=1 output=1", false, 1_000);
+        body["messages"][0]["content"] = format!("[[sim input=1 output=1]] {}", "pad ".repeat(500)).into();
+        let request = surface.request(&account.key, &body);
         let mut connection = world.connect();
         connection.send(&request.head());
         trickle(&mut connection, b" ", Duration::from_millis(100), Duration::from_secs(2));

@@ -83,7 +83,8 @@ fn a_path_that_must_be_resolved_or_decoded_first_leads_nowhere() {
         }
     }
     // A whole path, a query and the edge's own paths are as they were.
-    for (path, status) in [("/healthz", 200), ("/v1/models?x=../..", 200), ("/v1/models/a:b@c", 404), ("/v1/none", 404)] {
+    for (path, status) in [("/healthz", 200), ("/v1/models?x=../..", 200), ("/v1/models/a:b@c", 404), ("/v1/none", 404)]
+    {
         assert_eq!(world.ask(&Request::get(path).bearer(&account.key)).status, status, "{path}");
     }
     assert_eq!(world.vendor.calls(), 0);
@@ -95,7 +96,9 @@ fn a_models_name_enters_no_path_and_no_header() {
     let world = World::new();
     let account = world.account();
     for surface in BOTH {
-        for model in ["../../admin", "a?key=1", "%2e%2e", "a\r\nx: 1", "/v1/messages", "a#b", "\0", "é", &"x".repeat(5_000)] {
+        for model in
+            ["../../admin", "a?key=1", "%2e%2e", "a\r\nx: 1", "/v1/messages", "a#b", "\0", "é", &"x".repeat(5_000)]
+        {
             let mut body = surface.body("input=1 output=1", false, 10);
             body["model"] = model.into();
             let answer = world.ask(&surface.request(&account.key, &body));
@@ -114,14 +117,50 @@ fn a_models_name_enters_no_path_and_no_header() {
 
 /// Names that a proxy in between, a vendor or a log might heed.
 const HOSTILE: [&str; 44] = [
-    "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-port", "x-forwarded-prefix", "forwarded",
-    "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip", "x-original-url", "x-rewrite-url",
-    "x-http-method-override", "x-method-override", "cookie", "set-cookie", "proxy-authorization",
-    "proxy-authenticate", "api-key", "x_api_key", "x_forwarded_for", "content_length", "transfer_encoding",
-    "openai-organization", "openai-project", "openai-beta", "anthropic-workspace-id",
-    "anthropic-dangerous-direct-browser-access", "x-goog-api-key", "x-goog-user-project", "x-amz-security-token",
-    "x-amz-date", "x-ms-client-request-id", "trailer", "te", "keep-alive", "x-custom-named", "range", "if-none-match",
-    "max-forwards", "x-gateway-account", "x-request-id", "traceparent",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-forwarded-port",
+    "x-forwarded-prefix",
+    "forwarded",
+    "via",
+    "x-real-ip",
+    "x-client-ip",
+    "true-client-ip",
+    "cf-connecting-ip",
+    "x-original-url",
+    "x-rewrite-url",
+    "x-http-method-override",
+    "x-method-override",
+    "cookie",
+    "set-cookie",
+    "proxy-authorization",
+    "proxy-authenticate",
+    "api-key",
+    "x_api_key",
+    "x_forwarded_for",
+    "content_length",
+    "transfer_encoding",
+    "openai-organization",
+    "openai-project",
+    "openai-beta",
+    "anthropic-workspace-id",
+    "anthropic-dangerous-direct-browser-access",
+    "x-goog-api-key",
+    "x-goog-user-project",
+    "x-amz-security-token",
+    "x-amz-date",
+    "x-ms-client-request-id",
+    "trailer",
+    "te",
+    "keep-alive",
+    "x-custom-named",
+    "range",
+    "if-none-match",
+    "max-forwards",
+    "x-gateway-account",
+    "x-request-id",
+    "traceparent",
 ];
 
 #[test]
@@ -216,7 +255,8 @@ fn a_vendors_key_comes_back_to_nobody_whatever_the_vendor_does_with_it() {
     let mut seen = Vec::new();
     for surface in BOTH {
         for round in 0..STATUSES.len() * 2 {
-            let request = if round % 2 == 0 { surface.whole(&account.key, "x") } else { surface.stream(&account.key, "x") };
+            let request =
+                if round % 2 == 0 { surface.whole(&account.key, "x") } else { surface.stream(&account.key, "x") };
             let answer = world.ask(&request);
             seen.push((format!("{surface:?} {round}: {}", answer.status), answer.body.clone()));
             seen.push((format!("{surface:?} {round}: head"), format!("{:?}", answer.headers).into_bytes()));

@@ -30,7 +30,14 @@ fn secure() -> (World, TempDir) {
 }
 
 /// What curl came to with this certificate for its authority: `version status` and the body; or nothing.
-fn curl(world: &World, cert: &Path, options: &[&str], surface: Surface, key: &str, body: &[u8]) -> Option<(String, String)> {
+fn curl(
+    world: &World,
+    cert: &Path,
+    options: &[&str],
+    surface: Surface,
+    key: &str,
+    body: &[u8],
+) -> Option<(String, String)> {
     let mut curl = Command::new("curl")
         .args(["--silent", "--max-time", "60", "--write-out", "\n%{http_version} %{http_code}", "--cacert"])
         .arg(cert)
@@ -70,7 +77,8 @@ fn both_protocols_and_both_versions_carry_large_bodies_and_streams() {
             let answer = curl(&world, &cert, options, surface, &account.key, &large(surface));
             assert_eq!(answer.expect("an answer").0, format!("{version} 200"), "{options:?}");
             let body = surface.body("events=20 input=1 output=20", true, 1_000).to_string();
-            let (status, text) = curl(&world, &cert, options, surface, &account.key, body.as_bytes()).expect("an answer");
+            let (status, text) =
+                curl(&world, &cert, options, surface, &account.key, body.as_bytes()).expect("an answer");
             assert_eq!(status, format!("{version} 200"), "{options:?}");
             assert!(text.contains(surface.terminal().trim_end()), "{options:?}: {text}");
         }

@@ -121,7 +121,17 @@ pub struct Plan {
 impl Default for Plan {
     fn default() -> Self {
         let (limits, signup, alpha, beta) = (String::new(), None, Vec::new(), Vec::new());
-        Self { role: "run", sidecar: None, limits, signup, alpha, beta, edits: Vec::new(), data: None, environment: Vec::new() }
+        Self {
+            role: "run",
+            sidecar: None,
+            limits,
+            signup,
+            alpha,
+            beta,
+            edits: Vec::new(),
+            data: None,
+            environment: Vec::new(),
+        }
     }
 }
 
@@ -208,8 +218,7 @@ impl World {
         let data = plan.data.clone().unwrap_or_else(|| dir.path().join("data"));
         let role = plan.role;
         let (environment, gateway, is_closed) = (plan.environment.clone(), None, false);
-        let mut world =
-            Self { dir, config, edge, sidecar, admin, vendor, data, role, environment, gateway, is_closed };
+        let mut world = Self { dir, config, edge, sidecar, admin, vendor, data, role, environment, gateway, is_closed };
         std::fs::write(&world.config, world.config_text(plan)).unwrap();
         world.start_gateway();
         world

@@ -50,7 +50,12 @@ impl Coding {
 ///
 /// # Errors
 /// 413 past the limit, 400 where it is not of this coding, 503 where the process holds too much.
-pub async fn decode(coding: Coding, coded: Bytes, limits: &EdgeLimits, share: &mut BodyShare) -> Result<Bytes, Failure> {
+pub async fn decode(
+    coding: Coding,
+    coded: Bytes,
+    limits: &EdgeLimits,
+    share: &mut BodyShare,
+) -> Result<Bytes, Failure> {
     let mut plain = Plain { bytes: Vec::new(), limits, share, stopped: None };
     let decoded = match coding {
         Coding::Gzip => {
