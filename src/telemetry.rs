@@ -114,11 +114,7 @@ impl Metrics {
                 &["reason"],
             ),
             client_connections: gauge("gateway_client_connections", "Connections that clients hold."),
-            connections_refused: counter(
-                "gateway_connections_refused_total",
-                "Client connections closed because there were too many, by limit.",
-                &["limit"],
-            ),
+            connections_refused: counter("gateway_connections_refused_total", "Connections past a limit.", &["limit"]),
             config_reloads: counter("gateway_config_reloads_total", "Reloads of the config file.", &["result"]),
             registry,
         }
@@ -165,8 +161,9 @@ fn keep<C: prometheus::core::Collector + Clone + 'static>(registry: &Registry, f
 pub fn start_log() {
     let default = "warn,model_gateway=info,pingora_core::connectors=off,pingora_core::server=warn";
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(default))
-        // However much is asked for: it prints whole headers, in which clients send their keys.
+        // However much is asked for: these print whole headers, a client's with its key and a vendor's with ours.
         .filter_module("pingora_proxy", log::LevelFilter::Off)
+        .filter_module("pingora_core::protocols::http::v1::client", log::LevelFilter::Warn)
         .format_timestamp_millis()
         .init();
 }

@@ -157,6 +157,7 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     let stream = made_stream || matches!(reply.mode, Mode::Stream(..));
     reply.streams = stream;
     let theirs = text("request-id").or_else(|| text("x-request-id"));
+    let theirs = theirs.filter(|id| is_id(id) && !id.contains(call.model.vendor.api_key.reveal()));
     let mut ours = ResponseHeader::build(if header.status.is_success() { 200 } else { status }, Some(10))?;
     ours.insert_header(
         header::CONTENT_TYPE,
@@ -185,6 +186,15 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     ctx.status = ours.status.as_u16();
     *header = ours;
     Ok(())
+}
+
+/// The longest id of a vendor's that is told, in bytes.
+const ID_MAX: usize = 128;
+
+/// Whether a vendor's request id is no more than that.
+fn is_id(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':');
+    text.len() <= ID_MAX && text.bytes().all(is_part)
 }
 
 /// What of an answer's header is given again with it: all but the ids, which are the request's.
