@@ -2,6 +2,7 @@
 //!
 //! Must not handle requests. Next: `app/sidecar.rs` (the sidecar as a process of its own).
 
+mod certificate;
 mod sidecar;
 
 use crate::account::{self, Accounts, Keys, SharedKeys};
@@ -11,6 +12,7 @@ use crate::billing::{self, Billing, SharedBilling, Till};
 use crate::catalog::Model;
 use crate::clock;
 use crate::config::{self, Limits, Settings};
+use crate::edge::connections::{BeforeTls, Connections, Guarded};
 use crate::edge::{Gateway, retries_max};
 use crate::idempotency::Idempotency;
 use crate::sidecar::{self as pages, Sidecar};
@@ -25,10 +27,13 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use axum::http::StatusCode;
 use axum::routing::get;
+use certificate::Certificate;
 use pingora::apps::HttpServerOptions;
 use pingora::listeners::tls::TlsSettings;
+use pingora::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora::server::configuration::{Opt, ServerConf};
 use pingora::server::{ExecutionPhase, RunArgs, Server, ShutdownSignal, ShutdownSignalWatch};
+use pingora::services::listening::Service;
 pub use sidecar::run as sidecar;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -69,6 +74,13 @@ const SETTLE_PATIENCE: Duration = Duration::from_secs(2);
 const ACCESS_LOG_PATIENCE: Duration = Duration::from_secs(1);
 /// Connections to vendors that are kept for reuse.
 const UPSTREAM_POOL: usize = 1_024;
+/// Streams that a client's HTTP/2 connection may have open.
+const H2_STREAMS: u32 = 100;
+/// Bytes that a client may send ahead of what was read: on one stream, and on the connection.
+const H2_STREAM_WINDOW: u32 = 65_536;
+const H2_WINDOW: u32 = 1_048_576;
+/// Bytes of an answer that wait for one stream's client.
+const H2_SEND_BUFFER: usize = 65_536;
 /// Connections that wait to be accepted by the sidecar.
 const BACKLOG: u32 = 1_024;
 
@@ -88,6 +100,7 @@ struct Life {
     in_flight: Arc<AtomicUsize>,
     access: AccessLog,
     fleet: Arc<Fleet>,
+    certificate: Option<Arc<Certificate>>,
 }
 
 /// Runs the whole service until it is told to stop.
@@ -185,6 +198,7 @@ fn edge(
     let data_dir = settings.load().data_dir.clone();
     let idempotency = Idempotency::start(&data_dir, &billing, Arc::clone(settings), clock::now_ms())?;
     let access = access_log(&settings.load())?;
+    let certificate = settings.load().tls.as_ref().map(Certificate::read).transpose()?;
     let gateway = Gateway::new(Arc::clone(settings), keys, billing.clone(), idempotency, access.clone());
     gateway.watch_upstreams().context("watch the vendors' endpoints")?;
     let life = Life {
@@ -198,8 +212,9 @@ fn edge(
         in_flight: Arc::clone(&gateway.in_flight),
         access,
         fleet: Arc::clone(&gateway.fleet),
+        certificate,
     };
-    let server = edge_server(&settings.load(), gateway, start)?;
+    let server = edge_server(&settings.load(), gateway, life.certificate.as_ref(), start)?;
     watch_phases(&server, Arc::clone(&life.succeeded))?;
     Ok((server, life))
 }
@@ -219,7 +234,12 @@ fn serve(server: Server, life: Life) -> ! {
 }
 
 /// The Pingora server with one proxy service on all public addresses.
-fn edge_server(settings: &Settings, gateway: Gateway, start: Start) -> anyhow::Result<Server> {
+fn edge_server(
+    settings: &Settings,
+    gateway: Gateway,
+    certificate: Option<&Arc<Certificate>>,
+    start: Start,
+) -> anyhow::Result<Server> {
     let upgrade_sock = settings.data_dir.join("upgrade.sock").display().to_string();
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let conf = ServerConf {
@@ -236,20 +256,24 @@ fn edge_server(settings: &Settings, gateway: Gateway, start: Start) -> anyhow::R
     let mut server = Server::new_with_opt_and_conf(options, conf);
     // A successor gets the listening sockets here.
     server.bootstrap();
-    let mut service = pingora::proxy::http_proxy_service(&server.configuration, gateway);
-    if let Some(app) = service.app_logic_mut() {
-        let mut options = HttpServerOptions::default();
-        options.h2c = settings.tls.is_none();
-        options.h2_idle_timeout = Some(Duration::from_secs(settings.limits.keepalive_seconds));
-        app.server_options = Some(options);
-    }
+    let connections = Connections::new(Arc::clone(&gateway.settings));
+    let mut proxy = pingora::proxy::http_proxy(&server.configuration, gateway);
+    let mut options = HttpServerOptions::default();
+    options.h2c = settings.tls.is_none();
+    options.h2_idle_timeout = Some(Duration::from_secs(settings.limits.keepalive_seconds));
+    // Pingora counts the requests after the first.
+    options.keepalive_request_limit = u32::try_from(settings.limits.keepalive_requests.saturating_sub(1)).ok();
+    proxy.server_options = Some(options);
+    proxy.h2_options = Some(h2_options(&settings.limits));
+    let mut service = Service::new("edge".to_owned(), Guarded::new(proxy, Arc::clone(&connections)));
+    service.endpoints().set_pre_tls_callback(Arc::new(BeforeTls(connections)));
     for address in &settings.edge {
-        match &settings.tls {
+        match certificate {
             None => service.add_tcp(&address.to_string()),
-            Some((cert, key)) => {
-                let path = |path: &Path| path.to_str().map(str::to_owned).context("a TLS file's path is not UTF-8");
-                let mut tls = TlsSettings::intermediate(&path(cert)?, &path(key)?)
-                    .map_err(|error| anyhow::anyhow!("read the TLS certificate: {error}"))?;
+            Some(certificate) => {
+                let mut tls = TlsSettings::intermediate("", "")
+                    .map_err(|error| anyhow::anyhow!("set up TLS on listen.edge: {error}"))?;
+                tls.set_cert_resolver(Arc::clone(certificate) as _);
                 tls.enable_h2();
                 service.add_tls_with_settings(&address.to_string(), None, tls);
             }
@@ -257,6 +281,18 @@ fn edge_server(settings: &Settings, gateway: Gateway, start: Start) -> anyhow::R
     }
     server.add_service(service);
     Ok(server)
+}
+
+/// What one HTTP/2 connection may ask of this process at a time.
+fn h2_options(limits: &Limits) -> H2Options {
+    let mut options = default_h2_options();
+    options
+        .max_concurrent_streams(H2_STREAMS)
+        .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
+        .initial_window_size(H2_STREAM_WINDOW)
+        .initial_connection_window_size(H2_WINDOW)
+        .max_send_buffer_size(H2_SEND_BUFFER);
+    options
 }
 
 /// A thread that tells when, after a hand-over, the edge has stopped accepting.
@@ -488,6 +524,12 @@ impl Life {
     fn reload(&self) {
         reload(&self.config_file, &self.settings, |models| self.billing.keep_prices(models, clock::now_ms()));
         self.access.reopen();
+        if let (Some(certificate), Some(files)) = (&self.certificate, &self.settings.load().tls) {
+            match certificate.renew(files) {
+                Ok(()) => log::info!("took the TLS certificate {} anew", files.0.display()),
+                Err(error) => log::error!("{error:#}; the one before stays"),
+            }
+        }
     }
 }
 

@@ -5,7 +5,9 @@
 //! decide anything itself.
 
 mod admit;
+pub mod connections;
 mod context;
+mod framing;
 mod intake;
 mod meter;
 mod own;
@@ -94,6 +96,9 @@ pub struct EdgeLimits {
     pub body_bytes: u64,
     pub bodies_in_flight_bytes: u64,
     pub body_read: Duration,
+    /// The least that must come, and over how long that is measured.
+    pub body_bytes_per_second: u64,
+    pub body_rate: Duration,
 }
 
 impl EdgeLimits {
@@ -102,6 +107,8 @@ impl EdgeLimits {
             body_bytes: limits.body_bytes,
             bodies_in_flight_bytes: limits.bodies_in_flight_bytes,
             body_read: Duration::from_secs(limits.body_read_seconds),
+            body_bytes_per_second: limits.body_bytes_per_second,
+            body_rate: Duration::from_secs(limits.body_rate_seconds),
         }
     }
 }
@@ -117,14 +124,17 @@ impl ProxyHttp for Gateway {
     /// 1. The connection's manners.
     async fn early_request_filter(&self, session: &mut Session, _ctx: &mut Context) -> Result<()> {
         let settings = self.settings.load();
+        let closes = framing::end_hop(session);
         // Whoever asks again finds the successor.
-        session.set_keepalive((!self.billing.is_guest()).then_some(settings.limits.keepalive_seconds));
+        let stays = !closes && !self.billing.is_guest();
+        session.set_keepalive(stays.then_some(settings.limits.keepalive_seconds));
         session.set_read_timeout(Some(Duration::from_secs(settings.limits.body_read_seconds)));
         session.set_write_timeout(Some(Duration::from_secs(settings.limits.client_write_seconds)));
         if let pingora::protocols::http::ServerSession::H1(h1) = session.downstream_session.as_mut() {
             // Else the bytes of a second request would abort the answer to the first.
             h1.set_pipelining_enabled(true);
         }
+        connections::header_is_read(session.digest());
         Ok(())
     }
 
@@ -217,6 +227,9 @@ impl ProxyHttp for Gateway {
     /// 9. What it came to.
     async fn logging(&self, session: &mut Session, _error: Option<&Error>, ctx: &mut Context) {
         meter::end(self, session, ctx).await;
+        if !session.is_http2() {
+            connections::request_is_over(session.digest());
+        }
     }
 
     /// Clients leave and vendors fail all day: the metrics and the access record tell, not the error log.

@@ -47,6 +47,8 @@ pub struct Metrics {
     pub rejected: IntCounterVec,
     pub config_reloads: IntCounterVec,
     access_log_dropped: IntCounterVec,
+    pub client_connections: IntGauge,
+    connections_refused: IntCounterVec,
 }
 
 impl Metrics {
@@ -131,6 +133,8 @@ impl Metrics {
                 "Requests that the access log does not tell of.",
                 &["reason"],
             ),
+            client_connections: gauge("gateway_client_connections", "Connections that clients hold."),
+            connections_refused: counter("gateway_connections_refused_total", "Connections past a limit.", &["limit"]),
             config_reloads: counter("gateway_config_reloads_total", "Reloads of the config file.", &["result"]),
             registry,
         }
@@ -143,6 +147,11 @@ impl Metrics {
     /// A line of the access log is lost: its queue was `full`, or writing it `failed`.
     pub fn access_log_dropped(&self, reason: &'static str) {
         self.access_log_dropped.with_label_values(&[reason]).inc();
+    }
+
+    /// A client's connection is closed for the limit `per_address` or `total`.
+    pub fn connection_refused(&self, limit: &'static str) {
+        self.connections_refused.with_label_values(&[limit]).inc();
     }
 
     #[cfg(test)]
@@ -199,8 +208,11 @@ fn keep<C: prometheus::core::Collector + Clone + 'static>(registry: &Registry, f
 
 /// Logs to stderr; `RUST_LOG` chooses what, warnings and the gateway's own notices by default.
 pub fn start_log() {
-    let default = "warn,model_gateway=info,pingora_core::connectors=off,pingora_proxy=off,pingora_core::server=warn";
+    let default = "warn,model_gateway=info,pingora_core::connectors=off,pingora_core::server=warn";
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(default))
+        // However much is asked for: these print whole headers, a client's with its key and a vendor's with ours.
+        .filter_module("pingora_proxy", log::LevelFilter::Off)
+        .filter_module("pingora_core::protocols::http::v1::client", log::LevelFilter::Warn)
         .format_timestamp_millis()
         .init();
 }

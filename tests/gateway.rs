@@ -26,6 +26,8 @@ mod chaos;
 mod client;
 #[path = "gateway/clients.rs"]
 mod clients;
+#[path = "gateway/coding.rs"]
+mod coding;
 #[path = "gateway/config_file.rs"]
 mod config_file;
 #[path = "gateway/crash.rs"]
@@ -40,6 +42,12 @@ mod disk;
 mod failover;
 #[path = "gateway/failure.rs"]
 mod failure;
+#[path = "gateway/flood.rs"]
+mod flood;
+#[path = "gateway/h2.rs"]
+mod h2;
+#[path = "gateway/hostile.rs"]
+mod hostile;
 #[path = "gateway/idempotency.rs"]
 mod idempotency;
 #[path = "gateway/keys_of_edges.rs"]
@@ -83,6 +91,8 @@ mod shared_kills;
 mod shutdown;
 #[path = "gateway/sidecar_away.rs"]
 mod sidecar_away;
+#[path = "gateway/smuggling.rs"]
+mod smuggling;
 #[path = "gateway/store_cluster.rs"]
 mod store_cluster;
 #[path = "gateway/store_faults.rs"]
@@ -93,6 +103,8 @@ mod store_tls;
 mod surface;
 #[path = "gateway/timing.rs"]
 mod timing;
+#[path = "gateway/tls.rs"]
+mod tls;
 #[path = "gateway/translation.rs"]
 mod translation;
 #[path = "gateway/upgrade.rs"]

@@ -524,6 +524,23 @@ limits! {
     bodies_in_flight_bytes = 1_073_741_824, 1_048_576..=68_719_476_736;
     /// From a request's header to the end of its body; past it, 408.
     body_read_seconds = 60, 1..=3_600;
+    /// A body that comes more slowly than this over `body_rate_seconds`: 408. 0: however slowly.
+    body_bytes_per_second = 1_024, 0..=1_073_741_824;
+    /// What a body's rate is measured over.
+    body_rate_seconds = 30, 1..=3_600;
+    /// A request's line and header fields together; past it, 431.
+    header_bytes = 32_768, 1_024..=262_144;
+    /// A request's header fields; past it, 431.
+    header_fields = 64, 8..=256;
+    /// From a header's first byte, or a new connection, to the header's end (HTTP/1); past it, the connection is closed.
+    header_read_seconds = 30, 1..=3_600;
+    /// Client connections of this process; past it, new ones are closed at once. 0: no limit.
+    connections = 20_000, 0..=1_000_000;
+    /// Client connections from one address (IPv6: one /64); past it, new ones are closed at once. 0: no limit, which is
+    /// right behind a proxy, whose address all clients share.
+    connections_per_address = 1_024, 0..=1_000_000;
+    /// Requests over one client connection (HTTP/1), before it is closed.
+    keepalive_requests = 1_000, 1..=1_000_000;
     /// Requests of one account that may be open at one time; past it, 429.
     open_requests_per_account = 256, 1..=65_536;
     /// Sign-ups from one address (IPv6: one /64) in an hour; past it, 429. Loopback is not counted.

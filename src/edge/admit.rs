@@ -11,7 +11,7 @@ mod keyed;
 pub use call::without_thinking;
 
 use super::context::{Call, Context, InFlight, Stage};
-use super::{Gateway, own, reject};
+use super::{Gateway, framing, own, reject};
 use crate::account::{Principal, Refusal};
 use crate::clock;
 use crate::config::Settings;
@@ -68,6 +68,13 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
         _ if version_header(session, &settings).is_some() => Protocol::Messages,
         _ => Protocol::Chat,
     };
+    if let Err(failure) = framing::judge(session, &settings.limits) {
+        // What was taken for the body may be another request.
+        session.set_keepalive(None);
+        ctx.stage = Stage::Answered { what: "rejected" };
+        reject::answer(session, ctx, &failure).await?;
+        return Ok(true);
+    }
     if route == Route::Sidecar {
         ctx.stage = Stage::Sidecar { account: None };
         return Ok(false);
@@ -88,8 +95,8 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
         Err(failure) => {
             // Whoever reads of the failure finds its key free.
             gateway.idempotency.decided(&ctx.request_id).await;
-            if matches!(failure.kind, Kind::BodyTooLarge | Kind::BodyTimeout | Kind::Draining) {
-                // What is left of the body, or of the process, is not waited for.
+            if failure.kind == Kind::Draining {
+                // Whoever asks again finds another process.
                 session.set_keepalive(None);
             }
             ctx.stage = Stage::Answered { what: "rejected" };
@@ -134,6 +141,10 @@ async fn judge(
     let in_flight = InFlight::enter(&gateway.in_flight);
     if gateway.draining.load(Ordering::Acquire) {
         return Err(Failure::of(Kind::Draining));
+    }
+    if gateway.in_flight.load(Ordering::Acquire) as u64 > settings.limits.open_requests {
+        // Before a body is read: what there is no room for costs no memory either.
+        return Err(Failure::of(Kind::Overloaded));
     }
     let principal = principal(gateway, session).await?;
     ctx.principal = Some((principal.clone(), Instant::now()));

@@ -10,6 +10,7 @@
 //! Next: `intake/body.rs` (reading), `intake/replay.rs` (the wrapper).
 
 mod body;
+mod coding;
 mod replay;
 #[cfg(test)]
 mod tests;

@@ -16,7 +16,7 @@ use super::context::{Call, Context, Stage};
 use super::{Gateway, admit};
 use crate::config::Limits;
 use crate::protocol::Protocol;
-use http::{Method, Version, header};
+use http::{HeaderValue, Method, Version, header};
 use pingora::Result;
 use pingora::http::RequestHeader;
 use pingora::protocols::ALPN;
@@ -110,11 +110,11 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
     let key = vendor.api_key.reveal();
     match vendor.protocol {
         Protocol::Chat => {
-            fresh.insert_header(header::AUTHORIZATION, format!("Bearer {key}"))?;
+            fresh.insert_header(header::AUTHORIZATION, secret(&format!("Bearer {key}"))?)?;
             fresh.insert_header("x-client-request-id", request_id)?;
         }
         Protocol::Messages => {
-            fresh.insert_header("x-api-key", key)?;
+            fresh.insert_header("x-api-key", secret(key)?)?;
             if let Some((name, default)) = &vendor.version_header {
                 let version = call.upstream.version.as_deref().unwrap_or(default);
                 fresh.insert_header(name.clone(), version)?;
@@ -126,6 +126,14 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
     }
     *header = fresh;
     Ok(())
+}
+
+/// A value that whoever prints a header leaves out.
+fn secret(value: &str) -> Result<HeaderValue> {
+    let invalid = |error| Error::because(ErrorType::InvalidHTTPHeader, "the vendor's key in a header", error);
+    let mut value = HeaderValue::from_str(value).map_err(invalid)?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 /// Tells the sidecar whose question it is. Nobody but an edge may say it.

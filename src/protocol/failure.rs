@@ -43,6 +43,8 @@ pub enum Kind {
     /// More requests in flight than the account may hold open.
     TooManyOpen,
     BodyTooLarge,
+    /// Too many bytes or fields before the body.
+    HeaderTooLarge,
     /// The client did not send its body in time.
     BodyTimeout,
     ContextTooLong,
@@ -161,6 +163,15 @@ impl Failure {
 
     pub fn with_retry_after(mut self, seconds: u32) -> Self {
         self.retry_after_seconds = Some(seconds);
+        self
+    }
+
+    /// The same without a secret that the vendor has quoted, in whichever member.
+    pub fn without(mut self, secret: &str) -> Self {
+        let texts = [Some(&mut self.message), self.param.as_mut(), self.code.as_mut()];
+        for text in texts.into_iter().flatten().filter(|text| !secret.is_empty() && text.contains(secret)) {
+            *text = text.replace(secret, "[key]");
+        }
         self
     }
 

@@ -399,6 +399,7 @@ fn unread(broken: Broken) -> Failure {
     match broken {
         Broken::Syntax { at } => not_json(at),
         Broken::TooDeep => plain("The request body is nested too deeply."),
+        Broken::TooMany => plain("An object in the request body has too many members."),
     }
 }
 

@@ -5,6 +5,7 @@
 use crate::client::{self, Request};
 use crate::server::Server;
 use serde_json::Value;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt;
@@ -125,7 +126,7 @@ pub struct Plan {
     beta: Vec<String>,
     takes_turns: bool,
     edits: Vec<(&'static str, String)>,
-    environment: Vec<(&'static str, PathBuf)>,
+    environment: Vec<(&'static str, OsString)>,
     data: Option<PathBuf>,
     shared: bool,
 }
@@ -189,9 +190,9 @@ impl Plan {
         self
     }
 
-    /// An environment variable of the gateway that names a file.
-    pub fn environment(mut self, name: &'static str, file: &Path) -> Self {
-        self.environment.push((name, file.to_owned()));
+    /// A variable of the gateway's environment.
+    pub fn environment(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
+        self.environment.push((name, value.into()));
         self
     }
 
@@ -250,7 +251,7 @@ pub struct World {
     pub admin: u16,
     pub vendor: Simulator,
     data: PathBuf,
-    environment: Vec<(&'static str, PathBuf)>,
+    environment: Vec<(&'static str, OsString)>,
     role: &'static str,
     gateway: Option<Child>,
     is_closed: bool,
@@ -319,7 +320,7 @@ impl World {
         command.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh", BINARY]).args(arguments).arg("-c").arg(&self.config);
         command.stdout(Stdio::null()).stderr(log);
         command.envs(point.map(|point| ("GW_FAIL", point)));
-        command.envs(self.environment.iter().map(|(name, file)| (*name, file)));
+        command.envs(self.environment.iter().map(|(name, value)| (*name, value)));
         command.spawn().expect("start the gateway")
     }
 
@@ -395,6 +396,22 @@ impl World {
     pub fn signal(&self, name: &str) {
         let pid = self.pid().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.gateway.as_ref().expect("a running gateway").id()
+    }
+
+    /// Files that the gateway has open, sockets among them.
+    pub fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+    }
+
+    /// Has the kernel refuse the gateway another file past so many.
+    pub fn limit_open_files(&self, files: usize) {
+        let mut command = Command::new("prlimit");
+        command.args(["--pid", &self.pid().to_string(), &format!("--nofile={files}:")]);
+        assert!(command.status().unwrap().success());
     }
 
     /// Has the kernel refuse the gateway every write behind so many bytes of a file, or no more.

@@ -35,6 +35,7 @@ const TABLE: &[Row] = &[
     (Kind::Concurrent, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
     (Kind::TooManyOpen, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
     (Kind::BodyTooLarge, (413, INVALID, Some("request_too_large")), (413, "request_too_large"), None, OPEN),
+    (Kind::HeaderTooLarge, (431, INVALID, None), (431, INVALID), None, OPEN),
     (Kind::BodyTimeout, (408, INVALID, Some("request_timeout")), (408, INVALID), None, OPEN),
     (Kind::ContextTooLong, (400, INVALID, Some("context_length_exceeded")), (400, INVALID), None, OPEN),
     (Kind::ContentPolicy, (400, INVALID, Some("content_policy_violation")), (400, INVALID), None, OPEN),
@@ -113,6 +114,7 @@ fn is_known(kind: Kind) -> bool {
         | Kind::Concurrent
         | Kind::TooManyOpen
         | Kind::BodyTooLarge
+        | Kind::HeaderTooLarge
         | Kind::BodyTimeout
         | Kind::ContextTooLong
         | Kind::ContentPolicy

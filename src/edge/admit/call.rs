@@ -23,7 +23,6 @@ use crate::protocol::request::{self, ConversationKey, Edits, Outline};
 use crate::protocol::rules::Target;
 use crate::protocol::translate::{self, Translated};
 use bytes::Bytes;
-use http::header;
 use pingora::proxy::Session;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,7 +54,6 @@ pub async fn prepare(
     asked: Asked,
 ) -> Result<Prepared, Failure> {
     let surface = asked.surface;
-    plain_body(session)?;
     let limits = EdgeLimits::of(&settings.limits);
     let (body, mut share) = intake::read_body(session, &gateway.bodies, &limits).await?;
     let body_read = Instant::now();
@@ -140,16 +138,6 @@ fn conversation(session: &Session, principal: &Principal, outline: &Outline, bod
 fn model<'a>(settings: &'a Settings, principal: &Principal, id: &str) -> Result<&'a Arc<Model>, Failure> {
     let model = settings.catalog.find(id).ok_or_else(|| Failure::model_not_found(id))?;
     if principal.settings.allows(id) { Ok(model) } else { Err(Failure::model_not_allowed(id)) }
-}
-
-fn plain_body(session: &Session) -> Result<(), Failure> {
-    match session.req_header().headers.get(header::CONTENT_ENCODING) {
-        Some(encoding) if encoding.as_bytes() != b"identity" => Err(Failure::new(
-            Kind::InvalidRequest,
-            "The request body's content-encoding is not supported: send it plain.",
-        )),
-        _ => Ok(()),
-    }
 }
 
 /// What a request asks for, of which model.

@@ -86,6 +86,7 @@ pub(super) fn row(kind: Kind) -> Row {
             ..caller(413, "body_too_large", "The request body is too large.")
         }
         .code("request_too_large"),
+        Kind::HeaderTooLarge => caller(431, "header_too_large", "The request's header is too large."),
         Kind::BodyTimeout => {
             caller(408, "body_timeout", "The request body did not arrive in time.").code("request_timeout")
         }
