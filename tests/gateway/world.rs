@@ -398,10 +398,6 @@ impl World {
         assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
     }
 
-    pub fn pid(&self) -> u32 {
-        self.gateway.as_ref().expect("a running gateway").id()
-    }
-
     /// Files that the gateway has open, sockets among them.
     pub fn open_files(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
