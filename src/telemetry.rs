@@ -52,6 +52,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
+    #[expect(clippy::too_many_lines, reason = "one entry for each family")]
     fn new() -> Self {
         let registry = Registry::new();
         let counter = |name: &str, help: &str, labels: &[&str]| {

@@ -298,7 +298,8 @@ async fn end_late(world: &World, request: &str) -> Ended {
     let at_ms = now_ms() - 7 * 3_600_000;
     let ending = Ending { request_id, account, at_ms, paid, trial: none, writeoff: none, detail };
     let ending = serde_json::to_string(&ending).unwrap();
-    let end = End { request_id: request, account: ACCOUNT, cost: world.cost, ending: &ending };
+    let (key_id, tokens) = (world.detail.key_id.as_str(), 0);
+    let end = End { request_id: request, account: ACCOUNT, cost: world.cost, ending: &ending, key_id, tokens };
     world.store.end_late(&end).await.unwrap()
 }
 

@@ -27,7 +27,7 @@ fn a_key_with_a_limit_of_ten_admits_exactly_ten_of_sixty_four_while_others_settl
                 let hold = billing.reserve(within(&format!("req_{index}"), bounds), quote, true, NOW);
                 // Every second one is settled at its full price at once, so that held becomes spent under the others.
                 let (hold, _) = hold.ok()?;
-                if index % 2 == 0 {
+                if index.is_multiple_of(2) {
                     hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
                     return Some(None);
                 }

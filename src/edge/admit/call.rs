@@ -68,9 +68,8 @@ pub async fn prepare(
         Keyed::Go(keyed) => keyed,
         Keyed::Replay(answer) => return Ok(Prepared::Replay(answer)),
     };
-    let conversation = conversation(session, &principal, &outline, &body);
     let order = Order {
-        conversation,
+        conversation: conversation(session, &principal, &outline, &body),
         settings,
         surface,
         model,
@@ -89,14 +88,13 @@ pub async fn prepare(
     let again = (sent.carries_thinking && !order.strict).then(|| order.again(sent.output_limit));
     let kept = sent.body.len() + again.as_ref().map_or(0, |again| again.body.len());
     share.cover(kept as u64, limits.bodies_in_flight_bytes)?;
-    let warnings = [sent.warnings, dropped.into_iter().collect()].concat();
-    let stream = order.outline.stream;
+    let (stream, warnings) = (order.outline.stream, [sent.warnings, dropped.into_iter().collect()].concat());
     let upstream = Upstream {
         path: if crosses { translate::path(model.vendor.protocol) } else { asked.path },
         version: if crosses { None } else { version_header(session, settings) },
         previews,
         streams: sent.streams,
-        ..order.place(gateway, conversation, asked.free)
+        ..order.place(gateway, asked.free)
     };
     let (model, sent_bytes) = (Arc::clone(model), sent.body.len());
     // A stream that is passed on is kept alive by its vendor, in the vendor's way.
@@ -176,9 +174,9 @@ struct Fitted {
 
 impl Order<'_> {
     /// By what its endpoint is chosen. A count has no cache to find again.
-    fn place(&self, gateway: &Gateway, conversation: ConversationKey, is_count: bool) -> Upstream {
+    fn place(&self, gateway: &Gateway, is_count: bool) -> Upstream {
         let stays = self.outline.stays();
-        let key = (stays || self.model.vendor.sticky && !is_count).then(|| conversation.as_u64());
+        let key = (stays || self.model.vendor.sticky && !is_count).then(|| self.conversation.as_u64());
         Upstream { key, stays, ..Upstream::to(gateway.fleet.of(&self.model.vendor)) }
     }
 
