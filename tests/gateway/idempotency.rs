@@ -53,9 +53,10 @@ fn is_replayed(answer: &Answer) -> bool {
     answer.header("x-gateway-replayed") == Some("true")
 }
 
-/// A header but for the framing and the connection.
+/// A header but for the framing, the connection and the time that it took.
 fn lasting(answer: &Answer) -> Vec<(String, String)> {
-    let passing = ["content-length", "transfer-encoding", "connection", "keep-alive", "date", "x-gateway-replayed"];
+    let framing = ["content-length", "transfer-encoding", "connection", "keep-alive"];
+    let passing = [&framing[..], &["date", "server-timing", "x-gateway-replayed"]].concat();
     let mut headers = answer.headers.clone();
     headers.retain(|(name, _)| !passing.contains(&name.as_str()));
     headers.sort();

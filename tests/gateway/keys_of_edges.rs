@@ -24,7 +24,7 @@ impl Edges {
         Self::with(|plan| plan)
     }
 
-    fn with(limits: impl Fn(Plan) -> Plan) -> Self {
+    pub fn with(limits: impl Fn(Plan) -> Plan) -> Self {
         Self::start(Server::start_on(free_port(), &[]), "", limits)
     }
 

@@ -117,7 +117,7 @@ fn resident_kib(edge: &World) -> u64 {
 #[test]
 fn noise_costs_no_look_up_and_unknown_keys_fill_no_memory() {
     const ALLOWED_KIB: u64 = 16_384;
-    let world = Edges::new();
+    let world = Edges::with(|plan| plan.limit("keepalive_requests", 1_000_000));
     let account = world.account();
     let edge = &world.edges[0];
     // How often it was asked: where the machine is so busy that a look-up takes too long, once more.

@@ -51,7 +51,8 @@ fn conversations_are_shared_out_by_weight_and_each_stays_where_it_is() {
     let weights = [5, 3, 2];
     let listed =
         vendors.iter().zip(weights).map(|(vendor, weight)| format!("{{{}, weight: {weight}}}", url(vendor.port)));
-    let world = Plan::default().endpoints_as(&listed.collect::<Vec<_>>()).start();
+    let plan = Plan::default().endpoints_as(&listed.collect::<Vec<_>>());
+    let world = plan.limit("keepalive_requests", 10_000).start();
     let account = world.account();
     let mut connection = world.connect();
     for number in 0..1_000 {
