@@ -68,7 +68,7 @@ impl Accounts {
             granted: false,
         };
         let told = conditions.by.map(|by| {
-            let what = json!({"email": row.email, "admin": row.admin, "trial": new.trial.map(|trial| trial.credits)});
+            let what = json!({"admin": row.admin, "trial": new.trial.map(|trial| trial.credits)});
             (by, Told::new("account.create", &row.id, &what))
         });
         let terms = Terms { told: told.as_ref().map(|(by, told)| told.by(by, now_ms)), ..conditions.terms };

@@ -31,7 +31,10 @@ const HASHES_MAX: usize = 2;
 /// Requests that may wait for their hash or have it made; past it, 503.
 const HASH_PLACES: usize = 34;
 
+/// From one address; `patience.rs` slows it further.
 const SIGN_IN_EMAIL: Rate = Rate { count: 5, window_ms: 60_000 };
+/// From everywhere: so many that a stranger alone does not keep the holder out.
+const SIGN_IN_EMAIL_ANYWHERE: Rate = Rate { count: 100, window_ms: 60_000 };
 const SIGN_IN_ADDRESS: Rate = Rate { count: 20, window_ms: 60_000 };
 
 /// What bounds the hashing of passwords.
@@ -308,9 +311,13 @@ fn throttled_email(email: &str) -> String {
 }
 
 /// What a try at signing in counts against. It is counted before the hash, so that many at once gain nothing.
-fn sign_in_counts(email: &str, address: IpAddr) -> [(Who, Rate); 2] {
-    let who = Who::EmailSigningIn(email.to_owned());
-    [(Who::AddressSigningIn(one_address(address)), SIGN_IN_ADDRESS), (who, SIGN_IN_EMAIL)]
+fn sign_in_counts(email: &str, address: IpAddr) -> [(Who, Rate); 3] {
+    let place = one_address(address);
+    [
+        (Who::AddressSigningIn(place), SIGN_IN_ADDRESS),
+        (Who::EmailSigningInFrom(email.to_owned(), place), SIGN_IN_EMAIL),
+        (Who::EmailSigningIn(email.to_owned()), SIGN_IN_EMAIL_ANYWHERE),
+    ]
 }
 
 fn count_sign_in(app: &App, email: &str, address: IpAddr, now_ms: i64) -> Result<(), i64> {

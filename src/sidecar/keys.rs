@@ -148,7 +148,7 @@ pub async fn create(
         let choices = Choices::new(&app, &typed);
         Ok(html(status, &KeysPage { fault: Some(fault), name, choices, ..page(&app, visitor)? }))
     };
-    let set = match typed.settings(&app, now_ms()) {
+    let set = match typed.settings(&app, &[], now_ms()) {
         Ok(set) => set,
         Err(fault) => return refused(StatusCode::UNPROCESSABLE_ENTITY, fault, name, &form.visitor),
     };
@@ -219,13 +219,13 @@ pub async fn change(
     Path(id): Path<String>,
     form: SignedForm,
 ) -> Result<Response, Problem> {
-    own(&app, &form.visitor, &id)?;
+    let before = own(&app, &form.visitor, &id)?;
     let typed = Typed::of(&form);
     let refused = |status, fault: String| {
         let choices = Choices::new(&app, &typed);
         Ok(html(status, &KeyPage { fault: Some(fault), choices, ..key_page(&app, &form.visitor, &id)? }))
     };
-    let set = match typed.settings(&app, now_ms()) {
+    let set = match typed.settings(&app, &before.settings.allowed_models, now_ms()) {
         Ok(set) => set,
         Err(fault) => return refused(StatusCode::UNPROCESSABLE_ENTITY, fault),
     };

@@ -8,7 +8,9 @@ use super::browser;
 use super::page::{Frame, html, when};
 use super::problem::Problem;
 use super::session::{CallerAddress, SignedForm, Visitor, blocking, session_cookie};
-use crate::account::{AccountError, By, Origin, OwnSession, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, session_id};
+use crate::account::{
+    AccountError, By, Origin, OwnSession, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, Status, session_id,
+};
 use crate::clock::now_ms;
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
@@ -190,6 +192,10 @@ pub async fn delete(
     }
     if let Err(Unconfirmed { status, fault }) = confirm(&app, visitor, form.field("password"), address).await? {
         return faulty(&app, visitor, Form::Delete, status, fault);
+    }
+    if visitor.account.status == Status::Suspended {
+        let fault = "A suspended account cannot be deleted: it could come back with another trial.";
+        return faulty(&app, visitor, Form::Delete, StatusCode::CONFLICT, fault);
     }
     let by = By { actor: visitor.account.id.clone(), address: address.to_canonical().to_string() };
     let accounts = app.accounts.clone();

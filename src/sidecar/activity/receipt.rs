@@ -133,7 +133,9 @@ fn why(outcome: Outcome, estimated: bool) -> &'static str {
         (Outcome::RefusedFree, _) => {
             "The model refused before it wrote anything, which the vendor does not charge for."
         }
-        (Outcome::VendorError, _) => "The vendor failed: nothing is billed, and what was held was given back.",
+        (Outcome::VendorError, _) => {
+            "The vendor failed, or refused the request: nothing is billed, and what was held was given back."
+        }
         (Outcome::VendorCut, _) => {
             "The vendor broke the answer off: nothing is billed, and what was held was given back."
         }

@@ -64,9 +64,11 @@ impl Typed {
         self.expires_days == KEEP
     }
 
+    /// `bound_to`: models of the key as it is, which the catalog may have no more.
+    ///
     /// # Errors
     /// What is wrong, for whoever typed it.
-    pub fn settings(&self, app: &App, now_ms: i64) -> Result<KeySettings, String> {
+    pub fn settings(&self, app: &App, bound_to: &[String], now_ms: i64) -> Result<KeySettings, String> {
         let expires_at_ms = match self.expires_days.as_str() {
             "" | KEEP => None,
             days => {
@@ -88,7 +90,8 @@ impl Typed {
             }
         };
         let settings = app.settings.load();
-        if let Some(unknown) = self.models.iter().find(|model| settings.catalog.find(model).is_none()) {
+        let is_known = |model: &String| settings.catalog.find(model).is_some() || bound_to.contains(model);
+        if let Some(unknown) = self.models.iter().find(|model| !is_known(model)) {
             return Err(format!("There is no model {unknown:?}."));
         }
         let allowed_models = self.models.clone();
@@ -123,12 +126,17 @@ impl Choices {
             choice(period.name(), text, period.name() == typed.period)
         };
         let settings = app.settings.load();
+        let is_offered = |id: &str| settings.catalog.find(id).is_some();
         let model = |id: &str| choice(id, id.to_owned(), typed.models.iter().any(|model| model == id));
+        let offered_models: Vec<_> = settings.catalog.models().iter().map(|one| model(&one.id)).collect();
+        // Left out, they would not be sent again, and a key bound to nothing else would be bound to nothing.
+        let gone = typed.models.iter().filter(|id| !is_offered(id));
+        let gone: Vec<_> = gone.map(|id| choice(id, format!("{id} (no longer offered)"), true)).collect();
         Self {
             expiries: kept.into_iter().chain(offered).collect(),
             credits: typed.credits.clone(),
             periods: Period::ALL.into_iter().map(period).collect(),
-            models: settings.catalog.models().iter().map(|one| model(&one.id)).collect(),
+            models: offered_models.into_iter().chain(gone).collect(),
             is_set: !typed.expires_days.is_empty() || !typed.credits.is_empty() || !typed.models.is_empty(),
         }
     }

@@ -242,6 +242,9 @@ async fn set_status(
     status: Status,
 ) -> Result<Response, Problem> {
     let account = find(&app, &id)?.id;
+    if status == Status::Suspended && account == by.actor {
+        return Err(Problem::OwnDoor);
+    }
     let (accounts, of) = (app.accounts.clone(), account.clone());
     if !blocking(move || accounts.acting(&by, now_ms()).set_status(&of, status)).await?? {
         return Err(Problem::NotFound);

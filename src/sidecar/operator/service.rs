@@ -106,10 +106,10 @@ fn endpoint(vendor: &str, endpoint: &Endpoint) -> EndpointRow {
         vendor: vendor.to_owned(),
         address: format!("{scheme}://{}{}", endpoint.authority, endpoint.prefix),
         weight: endpoint.weight,
-        health: match METRICS.is_healthy(vendor, &endpoint.authority) {
-            Some(true) => "answers",
-            Some(false) => "fails",
-            None => "not asked yet by this process",
+        health: match METRICS.is_healthy(vendor, &endpoint.label()) {
+            Some(true) => "gets requests",
+            Some(false) => "is spared: it fails",
+            None => "not known to this process",
         },
     }
 }
