@@ -113,7 +113,6 @@ pub fn run(config_file: &Path, settings: Settings, start: Start) -> anyhow::Resu
             "store.kind: redis is for `model-gateway edge` and `model-gateway sidecar`; `run` needs kind: embedded"
         );
     }
-    let accounts = Accounts::open(&settings.data_dir)?;
     let billing = match start {
         Start::Fresh => Billing::serve(&settings.data_dir, &settings.limits)?,
         Start::Upgrade => {
@@ -121,6 +120,8 @@ pub fn run(config_file: &Path, settings: Settings, start: Start) -> anyhow::Resu
             Billing::succeed(&settings.data_dir, &settings.limits)?
         }
     };
+    // Not before: it may bring the file to a form that the predecessor does not know.
+    let accounts = Accounts::open(&settings.data_dir)?;
     let now_ms = clock::now_ms();
     billing.keep_prices(settings.catalog.models(), now_ms)?;
     let completed = account::complete_sign_ups(&accounts, &billing, now_ms)?;

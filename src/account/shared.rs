@@ -8,7 +8,7 @@ use crate::store::StoreError;
 use crate::store::redis::SharedStore;
 use crate::telemetry::METRICS;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
@@ -34,6 +34,8 @@ pub struct SharedKeys {
 struct Cache {
     /// By the key's hash, in hex.
     known: Mutex<HashMap<String, (Instant, Principal)>>,
+    /// Raised whenever something is forgotten because of what was heard.
+    generation: AtomicU64,
     /// Revocations are heard of.
     listening: AtomicBool,
     measured: Measured,
@@ -90,6 +92,7 @@ impl SharedKeys {
         if let Some(principal) = self.cache.find(&hash) {
             return principal.in_time(now_ms);
         }
+        let generation = self.cache.generation.load(Ordering::Acquire);
         let late = || Refusal::Unavailable(StoreError::Unusable("look a key up: no answer in time".into()));
         let fields = tokio::time::timeout(LOOK_UP_WITHIN, self.store.api_key(&hash)).await.map_err(|_| late())?;
         let fields = fields.map_err(Refusal::Unavailable)?;
@@ -98,7 +101,9 @@ impl SharedKeys {
             return Err(Refusal::Unavailable(StoreError::Unusable(lost.into())));
         }
         let field = |name: &str| fields.get(name).map(String::as_str).unwrap_or_default();
-        if (field("status"), field("account_status")) != ("active", "active") && self.cache.forget(&hash) {
+        if (field("status"), field("account_status")) != ("active", "active")
+            && self.cache.known().remove(&hash).is_some()
+        {
             // It was not told of, or could not be.
             self.cache.measured.took_effect(&self.store, field("closed_at").parse().ok());
         }
@@ -114,7 +119,7 @@ impl SharedKeys {
                     settings: KeySettings::read(field("settings")).map_err(Refusal::Unavailable)?.into(),
                     account_rates: RateSettings::read(field("account_rates")).map_err(Refusal::Unavailable)?,
                 };
-                self.cache.keep(hash, principal.clone());
+                self.cache.keep(hash, principal.clone(), generation);
                 principal.in_time(now_ms)
             }
         }
@@ -136,8 +141,12 @@ impl Cache {
             .map(|(_, principal)| principal.clone())
     }
 
-    fn keep(&self, hash: String, principal: Principal) {
+    /// Unless anything was forgotten since `generation` was read: what was found then may be what was forgotten.
+    fn keep(&self, hash: String, principal: Principal, generation: u64) {
         let mut known = self.known();
+        if self.generation.load(Ordering::Acquire) != generation {
+            return;
+        }
         if known.len() >= CACHED_MAX {
             known.clear();
         }
@@ -146,7 +155,15 @@ impl Cache {
 
     /// True where it was known.
     fn forget(&self, hash: &str) -> bool {
-        self.known().remove(hash).is_some()
+        let mut known = self.known();
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        known.remove(hash).is_some()
+    }
+
+    fn forget_all(&self) {
+        let mut known = self.known();
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        known.clear();
     }
 
     async fn listen(&self, store: &SharedStore) {
@@ -154,7 +171,7 @@ impl Cache {
         loop {
             // What was revoked while nobody listened may be in the cache.
             let ready = || {
-                self.known().clear();
+                self.forget_all();
                 self.listening.store(true, Ordering::Release);
             };
             let outcome = store.watch_keys(ready, |hash, revoked_at_ms| {
@@ -190,15 +207,15 @@ mod tests {
         let cache = Cache::default();
         cache.listening.store(true, Ordering::Release);
         for number in 0..CACHED_MAX {
-            cache.keep(number.to_string(), principal());
+            cache.keep(number.to_string(), principal(), 0);
         }
         assert_eq!(cache.known().len(), CACHED_MAX);
         assert!(cache.find("0").is_some() && cache.find("other").is_none());
-        cache.keep("one more".into(), principal());
+        cache.keep("one more".into(), principal(), 0);
         assert_eq!(cache.known().len(), 1);
         assert!(cache.find("0").is_none() && cache.find("one more").is_some());
         for number in 0..3 * CACHED_MAX {
-            cache.keep(number.to_string(), principal());
+            cache.keep(number.to_string(), principal(), 0);
             assert!(cache.known().len() <= CACHED_MAX);
         }
     }
@@ -206,7 +223,7 @@ mod tests {
     #[test]
     fn nothing_is_believed_while_revocations_cannot_be_heard() {
         let cache = Cache::default();
-        cache.keep("a".into(), principal());
+        cache.keep("a".into(), principal(), 0);
         assert!(cache.find("a").is_none());
         cache.listening.store(true, Ordering::Release);
         assert!(cache.find("a").is_some());
@@ -214,5 +231,20 @@ mod tests {
         let long_ago = Instant::now().checked_sub(BELIEVED_FOR).unwrap();
         cache.known().insert("old".into(), (long_ago, principal()));
         assert!(cache.find("old").is_none(), "the backstop");
+    }
+
+    #[test]
+    fn what_was_found_before_a_revocation_was_heard_is_not_kept() {
+        let cache = Cache::default();
+        cache.listening.store(true, Ordering::Release);
+        let generation = cache.generation.load(Ordering::Acquire);
+        assert!(!cache.forget("a"), "it is being looked up");
+        cache.keep("a".into(), principal(), generation);
+        assert!(cache.find("a").is_none());
+        cache.forget_all();
+        cache.keep("b".into(), principal(), generation + 1);
+        assert!(cache.find("b").is_none());
+        cache.keep("b".into(), principal(), generation + 2);
+        assert!(cache.find("b").is_some());
     }
 }

@@ -114,6 +114,11 @@ impl Hold {
         METRICS.open_holds.dec();
         if let Till::Shared(shared) = &self.till {
             shared.closed();
+            // Else whoever reads the journal of this process, once it is dead, would tell of a request that was cut.
+            let forgotten = Record::Forgotten(self.opening.request_id.clone());
+            if let Err(error) = shared.counted().0.write(&forgotten) {
+                log::debug!("journal that a request was refused: {error}");
+            }
         }
     }
 
@@ -217,7 +222,7 @@ impl Hold {
         failpoint::pass(Point::BeforeJournalEnd);
         let written = serving.journal.write(&record);
         failpoint::pass(Point::AfterJournalEnd);
-        let (Record::End(ending) | Record::Open(ending)) = record;
+        let Record::End(ending) = record else { return written.map(|_| Micro::ZERO) };
         match written {
             Ok(ended_in) => {
                 count(&ending, taken);

@@ -227,7 +227,7 @@ impl SharedBilling {
     pub(super) fn end(&self, ending: Ending, price: &Price, opened_in: Arc<Segment>) -> io::Result<Ending> {
         let record = Record::End(ending);
         let written = self.0.journal.write(&record);
-        let (Record::End(ending) | Record::Open(ending)) = record;
+        let Record::End(ending) = record else { return Err(io::Error::other("an end without an ending")) };
         match written {
             Ok(ended_in) => {
                 self.0.courier.send(Parcel::new(ending.clone(), Some(price), vec![opened_in, ended_in]));

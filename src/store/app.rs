@@ -261,6 +261,18 @@ impl AppDb {
         })
     }
 
+    /// Those of an account's keys that are not revoked and have anything set.
+    pub fn keys_with_settings(&self, account: &str) -> Result<Vec<KeyRow>, StoreError> {
+        self.read("list an account's keys with settings", |connection| {
+            connection
+                .prepare_cached(&format!(
+                    "SELECT {KEY} FROM api_key WHERE account = ?1 AND status <> 'revoked' AND settings <> ''",
+                ))?
+                .query_map([account], key_row)?
+                .collect()
+        })
+    }
+
     pub fn key(&self, key: &str) -> Result<Option<KeyRow>, StoreError> {
         self.read("find a key by its id", |connection| {
             connection

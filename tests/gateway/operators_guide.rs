@@ -239,6 +239,11 @@ fn the_user_of_the_guide_may_do_what_the_gateway_does_and_nothing_else() {
             assert_eq!([edge.ask(&request).status, edge.ask(&request).status], [200, 200]);
         }
     }
+    let limits = ["--spend-limit", "10/day", "--requests-per-minute", "1000", "--tokens-per-minute", "1000000"];
+    let limited =
+        sidecar.json(&[&["key", "create", "--account", &account.id, "--name", "limited"], &limits[..]].concat());
+    let limited = Chat.whole(limited["key"].as_str().unwrap(), "input=1 output=1");
+    wait_for("the key with limits to work", SOON, || (edge.ask(&limited).status == 200).then_some(()));
     sidecar.json(&["account", "grant", &account.id, "5", "--ref", "more"]);
     sidecar.json(&["ledger", "adjust", &account.id, "-1", "--ref", "less", "--reason", "a test"]);
     let (doomed_id, doomed) = sidecar.key(&account.id, "doomed");

@@ -51,14 +51,16 @@ impl Backlog {
 impl Feed {
     pub(super) async fn follow_all(&mut self) -> Result<(), StoreError> {
         self.backlog = Backlog::default();
+        // One node of a cluster that is away keeps the ledger from nothing else.
+        let mut failed = Ok(());
         for partition in 0..PARTITIONS {
-            self.follow(partition).await?;
+            failed = failed.and(self.follow(partition).await);
         }
         let Backlog { events, oldest_ms, .. } = self.backlog;
         METRICS.journal_pending.set(events);
         let age_ms = oldest_ms.map_or(0, |oldest| clock::now_ms().saturating_sub(oldest).max(0));
         METRICS.journal_oldest_seconds.set(age_ms / 1_000);
-        Ok(())
+        failed
     }
 
     /// Brings a partition's events into the ledger, up to its last one or the end of its turn.

@@ -27,14 +27,19 @@ const PAGE: u32 = 1_000;
 impl Feed {
     /// Looks who answers for each partition, and restores those where that has changed.
     pub(super) async fn find_all(&mut self) -> Result<(), StoreError> {
-        let mut changed = Vec::new();
+        let (mut changed, mut failed) = (Vec::new(), Ok(()));
         for partition in 0..PARTITIONS {
-            let lineage = self.store.lineage(partition).await?;
-            if !self.sees_again(partition, &lineage) {
-                changed.push((partition, lineage));
+            // One node that is away keeps nobody from the others.
+            match self.store.lineage(partition).await {
+                Ok(lineage) if self.sees_again(partition, &lineage) => {}
+                Ok(lineage) => changed.push((partition, lineage)),
+                Err(error) => failed = failed.and(Err(error)),
             }
         }
-        if changed.is_empty() { Ok(()) } else { self.restore(changed).await }
+        if !changed.is_empty() {
+            self.restore(changed).await?;
+        }
+        failed
     }
 
     /// The same server with the same past as last time.
@@ -82,8 +87,9 @@ impl Feed {
                 *slot = Some(found);
             }
         }
+        // What was told of keys may be among what was lost: a revocation too.
+        self.keys_after = Default::default();
         if !anew.is_empty() {
-            self.keys_after = Default::default();
             self.keys_known = false;
         }
         let (all, new) = (which.len(), anew.len());

@@ -71,11 +71,12 @@ impl Feed {
         if self.wanted.is_empty() {
             self.wanted.extend(self.store.wanted(SEEDS).await?);
         }
-        while let Some(account) = self.wanted.first().cloned() {
-            self.seed_one(&account).await?;
-            self.wanted.remove(&account);
+        // One that cannot be made known keeps nobody waiting, and is asked for again.
+        let mut failed = Ok(());
+        for account in std::mem::take(&mut self.wanted) {
+            failed = failed.and(self.seed_one(&account).await);
         }
-        Ok(())
+        failed
     }
 
     /// Only from a ledger that has all that happened there, and on a server that has its markers.
@@ -106,7 +107,7 @@ impl Feed {
     /// but for what is still among the events. Requests that run meanwhile are counted when they end.
     async fn seed_keys(&self, account: &str, epoch: &str, at_ms: i64) -> Result<(), StoreError> {
         let first_days = Period::ALL.map(|period| period.first_day(at_ms));
-        for row in self.app.keys(account)?.iter().filter(|row| !row.settings.is_empty()) {
+        for row in self.app.keys_with_settings(account)? {
             // One that cannot be read admits nothing anyway.
             if KeySettings::read(&row.settings).is_ok_and(|settings| settings.spend_limit.is_some()) {
                 let (spent, seq) = self.ledger.key_spend_as_of(&row.id, first_days)?;
@@ -174,12 +175,18 @@ impl Feed {
 
     /// Gives up the holds whose edges are gone, by the server's own time.
     pub(super) async fn sweep(&mut self) -> Result<(), StoreError> {
+        let mut failed = Ok(());
         for partition in 0..PARTITIONS {
-            let now_ms = self.store.lineage(partition).await?.now_ms;
-            for _ in 0..SWEEPS {
-                if self.store.sweep(partition, now_ms).await? == 0 {
-                    break;
-                }
+            failed = failed.and(self.sweep_one(partition).await);
+        }
+        failed
+    }
+
+    async fn sweep_one(&self, partition: u32) -> Result<(), StoreError> {
+        let now_ms = self.store.lineage(partition).await?.now_ms;
+        for _ in 0..SWEEPS {
+            if self.store.sweep(partition, now_ms).await? == 0 {
+                break;
             }
         }
         Ok(())

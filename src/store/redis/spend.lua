@@ -1,5 +1,6 @@
 -- Begins to count what an API key spends, with what the ledger has of it, where it is not counted yet. What has ended and
--- the ledger does not have is among the partition's events: the reader of both sees to it that none is in both.
+-- the ledger does not have is among the partition's events: the reader of both sees to it that none is in both. Of a
+-- late end the ledger decides what is taken.
 -- KEYS: the API key, account, the partition's events, its epoch
 -- ARGV: the API key's id, the moment, what it has spent by day, week, month and in total, the last entry in this, the
 --   epoch seen
@@ -13,7 +14,7 @@ for _, event in ipairs(events) do
   local fields = {}
   for i = 1, #event[2], 2 do fields[event[2][i]] = event[2][i + 1] end
   if fields.ending and string.find(fields.ending, '"key_id":"' .. ARGV[1] .. '"', 1, true) then
-    on_its_way = on_its_way + tonumber(fields.paid) + tonumber(fields.trial)
+    on_its_way = on_its_way + (tonumber(fields.paid) or 0) + (tonumber(fields.trial) or 0)
   end
 end
 local now = periods(tonumber(ARGV[2]))
