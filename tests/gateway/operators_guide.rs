@@ -256,7 +256,8 @@ fn the_user_of_the_guide_may_do_what_the_gateway_does_and_nothing_else() {
     wait_for("the account to be restored", SOON, || (asks(&account.key) == 200).then_some(()));
     edge.kill();
     edge.start_gateway();
-    edge.works(Chat, &account.key);
+    let asks = |key: &str| edge.ask(&Chat.whole(key, "input=1 output=1")).status;
+    wait_for("the edge to know the key again", SOON, || (asks(&account.key) == 200).then_some(()));
     let log = redis.cli(&["ACL", "LOG"]);
     assert_eq!(log, "", "it was refused something");
     let as_user =
