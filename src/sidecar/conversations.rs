@@ -142,8 +142,7 @@ fn conversation_page(frame: Frame, conversation: &activity::Conversation, receip
     let turns: Vec<_> = receipts.iter().zip(before + 1..).map(|(receipt, number)| turn(number, receipt)).collect();
     let saved = receipts.iter().fold(Micro::ZERO, |sum, receipt| sum.plus(receipt.saved()));
     let growth = match (turns.first(), turns.last()) {
-        // Two requests that began alike are no conversation yet that says something.
-        (Some(first), Some(last)) if turns.len() > 2 && first.sent > 0 && last.sent > first.sent => {
+        (Some(first), Some(last)) if turns.len() > 1 && first.sent > 0 && last.sent > first.sent => {
             let tenths = u128::from(last.sent) * 10 / u128::from(first.sent);
             Some(format!("{}.{}", tenths / 10, tenths % 10))
         }
