@@ -4,20 +4,29 @@
 //! that what any process changes (a revocation, a suspension) counts at the next request. Must not know HTTP or money.
 //! Next: `account/key.rs` (the form of a key), `account/sign_up.rs`, `account/session.rs`, `store/app.rs` (the rows).
 
+mod audit;
+mod delete;
+mod invite;
 mod key;
+mod mailbox;
 mod password;
 mod session;
+mod settings;
 mod shared;
 mod sign_up;
 #[cfg(test)]
 mod tests;
 
+pub use audit::{Acting, AuditVerdict, By};
+pub use invite::{INVITE_MS_MAX, INVITES_AT_ONCE_MAX, Invite};
 pub use key::parse as parse_key;
 pub use password::{LEAST_CHARS as PASSWORD_LEAST_CHARS, MOST_CHARS as PASSWORD_MOST_CHARS};
-pub use session::{NewSession, Session, csrf_token};
+pub use session::{NewSession, Origin, OwnSession, Session, csrf_token, session_id};
+pub use settings::{KeySettings, RateSettings};
 pub use shared::SharedKeys;
-pub use sign_up::{NewAccount, complete_sign_ups, sign_up, sign_up_with};
+pub use sign_up::{NewAccount, Stranger, complete_sign_ups, open_by, sign_up, sign_up_with};
 
+use crate::config::RATE_MAX;
 use crate::store::StoreError;
 use crate::store::app::{AccountRow, AppDb, Inserted, KeyRow};
 use std::path::Path;
@@ -50,10 +59,10 @@ impl Keys {
     ///
     /// # Errors
     /// Why the key does not open the door.
-    pub async fn authenticate(&self, key: &str) -> Result<Principal, Refusal> {
+    pub async fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, Refusal> {
         match self {
-            Self::Here(accounts) => accounts.authenticate(key),
-            Self::Shared(keys) => keys.authenticate(key).await,
+            Self::Here(accounts) => accounts.authenticate(key, now_ms),
+            Self::Shared(keys) => keys.authenticate(key, now_ms).await,
         }
     }
 }
@@ -64,6 +73,10 @@ pub struct Principal {
     pub account_id: Arc<str>,
     pub key_id: Arc<str>,
     pub key_shown: Arc<str>,
+    /// What the key's owner has set for it.
+    pub settings: Arc<KeySettings>,
+    /// What is set for the account.
+    pub account_rates: RateSettings,
 }
 
 /// Why a key does not open the door.
@@ -72,6 +85,8 @@ pub enum Refusal {
     /// Malformed, of a wrong checksum, unknown or revoked: they are not told apart to the caller.
     #[error("not a valid gateway key")]
     BadKey,
+    #[error("the key has expired")]
+    KeyExpired,
     #[error("the key is disabled")]
     KeyDisabled,
     #[error("the account is suspended")]
@@ -94,8 +109,22 @@ pub enum AccountError {
     TooManyKeys,
     #[error("no such account")]
     NoAccount,
+    #[error("no such live key")]
+    NoKey,
+    #[error("a key is bound to at most 100 models, by their catalog ids")]
+    BadModels,
+    #[error("a rate is at most {RATE_MAX}; 0 is none")]
+    BadRate,
     #[error("sign-up is closed")]
     SignUpClosed,
+    #[error("not a good invite code: it is unknown, used or expired")]
+    NoInvite,
+    #[error("the trials of today are all given: the next are given from 00:00 UTC on")]
+    TrialsSpent,
+    #[error("make 1 to {INVITES_AT_ONCE_MAX} invitations, good for at most {} days", INVITE_MS_MAX / 86_400_000)]
+    BadInvite,
+    #[error("too many invitations are open: wait until some are used or expire")]
+    TooManyInvites,
     #[error("no randomness: {0}")]
     Random(getrandom::Error),
     #[error(transparent)]
@@ -108,6 +137,8 @@ pub enum AccountError {
 pub enum Status {
     Active,
     Suspended,
+    /// By its holder, for ever: never set but by [`Accounts::delete`].
+    Deleted,
 }
 
 impl Status {
@@ -115,6 +146,7 @@ impl Status {
         match self {
             Self::Active => "active",
             Self::Suspended => "suspended",
+            Self::Deleted => "deleted",
         }
     }
 }
@@ -164,6 +196,7 @@ pub struct Key {
     pub status: KeyStatus,
     pub created_at_ms: i64,
     pub revoked_at_ms: Option<i64>,
+    pub settings: KeySettings,
 }
 
 /// A key as its owner sees it once.
@@ -185,21 +218,25 @@ impl Accounts {
     ///
     /// # Errors
     /// Why the key does not open the door.
-    pub fn authenticate(&self, key: &str) -> Result<Principal, Refusal> {
+    pub fn authenticate(&self, key: &str, now_ms: i64) -> Result<Principal, Refusal> {
         if !parse_key(key) {
             return Err(Refusal::BadKey);
         }
         let owner = self.db.key_owner(&key::hash(key)).map_err(Refusal::Unavailable)?.ok_or(Refusal::BadKey)?;
         match KeyStatus::of(&owner.status) {
-            KeyStatus::Revoked => Err(Refusal::BadKey),
-            KeyStatus::Disabled => Err(Refusal::KeyDisabled),
-            KeyStatus::Active if !owner.account_active => Err(Refusal::AccountSuspended),
-            KeyStatus::Active => Ok(Principal {
-                account_id: owner.account.into(),
-                key_id: owner.key.into(),
-                key_shown: owner.shown.into(),
-            }),
+            KeyStatus::Revoked => return Err(Refusal::BadKey),
+            KeyStatus::Disabled => return Err(Refusal::KeyDisabled),
+            KeyStatus::Active if !owner.account_active => return Err(Refusal::AccountSuspended),
+            KeyStatus::Active => {}
         }
+        let principal = Principal {
+            account_id: owner.account.into(),
+            key_id: owner.key.into(),
+            key_shown: owner.shown.into(),
+            settings: Arc::new(KeySettings::read(&owner.settings).map_err(Refusal::Unavailable)?),
+            account_rates: RateSettings::read(&owner.account_rates).map_err(Refusal::Unavailable)?,
+        };
+        principal.in_time(now_ms)
     }
 
     /// An account by its id or its e-mail.
@@ -212,6 +249,16 @@ impl Accounts {
             Err(_) => self.db.account(id_or_email)?,
         };
         Ok(found.map(Account::from))
+    }
+
+    /// Accounts whose id or e-mail begins with `prefix`, paged as [`Accounts::page`].
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn search(&self, prefix: &str, after: Option<&str>, limit: u32) -> Result<Vec<Account>, StoreError> {
+        let prefix = prefix.trim().to_ascii_lowercase();
+        let rows = self.db.accounts_like(&prefix, after.unwrap_or_default(), limit)?;
+        Ok(rows.into_iter().map(Account::from).collect())
     }
 
     /// All accounts, the oldest first.
@@ -235,7 +282,7 @@ impl Accounts {
     /// # Errors
     /// The store failed.
     pub fn set_status(&self, id: &str, status: Status) -> Result<bool, StoreError> {
-        self.db.set_active(id, status == Status::Active)
+        self.db.set_active(id, status == Status::Active, None)
     }
 
     /// The account, where the password is its own. As slow for an unknown e-mail as for a wrong password; call it on a
@@ -266,6 +313,21 @@ impl Accounts {
     /// # Errors
     /// A bad name, no such account, too many live keys, or the store failed.
     pub fn create_key(&self, account: &str, name: &str, now_ms: i64) -> Result<NewKey, AccountError> {
+        self.create_key_with(account, name, &KeySettings::default(), now_ms)
+    }
+
+    /// As [`Accounts::create_key`], with settings.
+    ///
+    /// # Errors
+    /// As there; or the settings are none.
+    pub fn create_key_with(
+        &self,
+        account: &str,
+        name: &str,
+        settings: &KeySettings,
+        now_ms: i64,
+    ) -> Result<NewKey, AccountError> {
+        settings.check()?;
         let name = name.trim();
         if !(1..=KEY_NAME_CHARS_MAX).contains(&name.chars().count()) || name.chars().any(char::is_control) {
             return Err(AccountError::BadKeyName);
@@ -279,6 +341,7 @@ impl Accounts {
             status: KeyStatus::Active.name().to_owned(),
             created_at_ms: now_ms,
             revoked_at_ms: None,
+            settings: settings.text(),
         };
         match self.db.insert_key(&row, &key.hash, LIVE_KEYS_MAX)? {
             Inserted::Done => Ok(NewKey { key_id: row.id, key: key.text, name: row.name }),
@@ -292,7 +355,82 @@ impl Accounts {
     /// # Errors
     /// The store failed.
     pub fn keys(&self, account: &str) -> Result<Vec<Key>, StoreError> {
-        Ok(self.db.keys(account)?.into_iter().map(Key::from).collect())
+        self.db.keys(account)?.into_iter().map(Key::read).collect()
+    }
+
+    /// A key and its account, by the key's id; only one of `account`'s, where that is given.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn key(&self, account: Option<&str>, key_id: &str) -> Result<Option<(String, Key)>, StoreError> {
+        let row = self.db.key(key_id)?.filter(|row| account.is_none_or(|account| account == row.account));
+        row.map(|row| Ok((row.account.clone(), Key::read(row)?))).transpose()
+    }
+
+    /// Changes what is set for a live key, from the next request on; only one of `account`'s, where that is given. Of two
+    /// changes at one time none undoes the other. Returns what is set now.
+    ///
+    /// # Errors
+    /// There is no such live key, the settings are none, or the store failed.
+    pub fn change_key(
+        &self,
+        account: Option<&str>,
+        key_id: &str,
+        change: impl FnOnce(&mut KeySettings),
+    ) -> Result<KeySettings, AccountError> {
+        let changed = self.db.change_key(account, key_id, |text| {
+            let mut settings = KeySettings::read(text)?;
+            change(&mut settings);
+            settings.check()?;
+            Ok::<_, AccountError>((settings.text(), settings))
+        })?;
+        changed.ok_or(AccountError::NoKey)?
+    }
+
+    /// Makes a key with the name and the settings of another, which works on for `overlap_ms` (or until it would have
+    /// expired by itself, whichever is first). What is counted against limits is counted for each apart.
+    ///
+    /// # Errors
+    /// There is no such live key, too many live keys, or the store failed; where the old key could not be changed, the
+    /// new one is revoked again.
+    pub fn rotate_key(
+        &self,
+        account: Option<&str>,
+        key_id: &str,
+        overlap_ms: i64,
+        now_ms: i64,
+    ) -> Result<NewKey, AccountError> {
+        let (account, old) = self.key(account, key_id)?.ok_or(AccountError::NoKey)?;
+        if old.status == KeyStatus::Revoked || old.settings.has_expired(now_ms) {
+            return Err(AccountError::NoKey);
+        }
+        let new = self.create_key_with(&account, &old.name, &old.settings, now_ms)?;
+        let ends = now_ms.saturating_add(overlap_ms.max(0));
+        let expire = |settings: &mut KeySettings| {
+            settings.expires_at_ms = Some(settings.expires_at_ms.map_or(ends, |expires| expires.min(ends)));
+        };
+        if let Err(error) = self.change_key(Some(&account), key_id, expire) {
+            self.revoke_key(Some(&account), &new.key_id, now_ms)?;
+            return Err(error);
+        }
+        Ok(new)
+    }
+
+    /// What is set for an account (by id), in the place of what the config file says for all.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn account_rates(&self, account: &str) -> Result<RateSettings, StoreError> {
+        RateSettings::read(&self.db.account_rates(account)?.unwrap_or_default())
+    }
+
+    /// Sets that, from the next request on. False where there is no such account.
+    ///
+    /// # Errors
+    /// A rate is beyond what can be counted, or the store failed.
+    pub fn set_account_rates(&self, account: &str, rates: &RateSettings) -> Result<bool, AccountError> {
+        rates.check()?;
+        Ok(self.db.set_account_rates(account, &rates.text())?)
     }
 
     /// Refuses a key until it is enabled again, or enables it. False where there is no such live key: a revocation is
@@ -301,7 +439,15 @@ impl Accounts {
     /// # Errors
     /// The store failed.
     pub fn set_key_enabled(&self, key_id: &str, enabled: bool) -> Result<bool, StoreError> {
-        self.db.set_key_active(key_id, enabled)
+        self.db.set_key_active(None, key_id, enabled, None)
+    }
+
+    /// As [`Accounts::set_key_enabled`], for the holder of the account.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn set_own_key_enabled(&self, account: &str, key_id: &str, enabled: bool) -> Result<bool, StoreError> {
+        self.db.set_key_active(Some(account), key_id, enabled, None)
     }
 
     /// Revokes a key for ever; only one of `account`'s, where that is given. False where there is no such live key.
@@ -309,27 +455,39 @@ impl Accounts {
     /// # Errors
     /// The store failed.
     pub fn revoke_key(&self, account: Option<&str>, key_id: &str, now_ms: i64) -> Result<bool, StoreError> {
-        self.db.revoke_key(account, key_id, now_ms)
+        self.db.revoke_key(account, key_id, now_ms, None)
     }
 }
 
 impl From<AccountRow> for Account {
     fn from(row: AccountRow) -> Self {
-        let status = if row.active { Status::Active } else { Status::Suspended };
+        let status = match (row.deleted, row.active) {
+            (true, _) => Status::Deleted,
+            (false, true) => Status::Active,
+            (false, false) => Status::Suspended,
+        };
         Self { id: row.id, email: row.email, admin: row.admin, status, created_at_ms: row.created_at_ms }
     }
 }
 
-impl From<KeyRow> for Key {
-    fn from(row: KeyRow) -> Self {
-        Self {
+impl Principal {
+    /// Itself, unless its key has expired.
+    fn in_time(self, now_ms: i64) -> Result<Self, Refusal> {
+        if self.settings.has_expired(now_ms) { Err(Refusal::KeyExpired) } else { Ok(self) }
+    }
+}
+
+impl Key {
+    fn read(row: KeyRow) -> Result<Self, StoreError> {
+        Ok(Self {
+            settings: KeySettings::read(&row.settings)?,
             id: row.id,
             name: row.name,
             shown: row.shown,
             status: KeyStatus::of(&row.status),
             created_at_ms: row.created_at_ms,
             revoked_at_ms: row.revoked_at_ms,
-        }
+        })
     }
 }
 

@@ -2,30 +2,38 @@
 //!
 //! Must not handle requests. Next: `app/sidecar.rs` (the sidecar as a process of its own).
 
+mod certificate;
 mod sidecar;
 
 use crate::account::{self, Accounts, Keys, SharedKeys};
 use crate::admin;
+use crate::billing::watch::StoreWatch;
 use crate::billing::{self, Billing, SharedBilling, Till};
 use crate::catalog::Model;
 use crate::clock;
 use crate::config::{self, Limits, Settings};
-use crate::edge::Gateway;
+use crate::edge::connections::{BeforeTls, Connections, Guarded};
+use crate::edge::{Gateway, retries_max};
 use crate::idempotency::Idempotency;
 use crate::sidecar::{self as pages, Sidecar};
 use crate::store::StoreError;
 use crate::store::redis::SharedStore;
+use crate::store::redis::breaker::Breaker;
 use crate::telemetry::METRICS;
 use crate::telemetry::access::AccessLog;
+use crate::upstreams::Fleet;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use axum::http::StatusCode;
 use axum::routing::get;
+use certificate::Certificate;
 use pingora::apps::HttpServerOptions;
 use pingora::listeners::tls::TlsSettings;
+use pingora::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora::server::configuration::{Opt, ServerConf};
 use pingora::server::{ExecutionPhase, RunArgs, Server, ShutdownSignal, ShutdownSignalWatch};
+use pingora::services::listening::Service;
 pub use sidecar::run as sidecar;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -60,12 +68,19 @@ const LATE_REQUESTS: Duration = Duration::from_secs(3);
 /// How long a successor may take from getting the right to serve to asking for the sockets.
 const SUCCESSOR_READY: Duration = Duration::from_secs(60);
 /// How long a shared store's answer is waited for where a request waits for it, and where none does.
-const ADMIT_PATIENCE: Duration = Duration::from_millis(250);
+const ADMIT_PATIENCE: Duration = Duration::from_millis(200);
 const SETTLE_PATIENCE: Duration = Duration::from_secs(2);
 /// How long the last lines of the access log may take.
 const ACCESS_LOG_PATIENCE: Duration = Duration::from_secs(1);
 /// Connections to vendors that are kept for reuse.
 const UPSTREAM_POOL: usize = 1_024;
+/// Streams that a client's HTTP/2 connection may have open.
+const H2_STREAMS: u32 = 100;
+/// Bytes that a client may send ahead of what was read: on one stream, and on the connection.
+const H2_STREAM_WINDOW: u32 = 65_536;
+const H2_WINDOW: u32 = 1_048_576;
+/// Bytes of an answer that wait for one stream's client.
+const H2_SEND_BUFFER: usize = 65_536;
 /// Connections that wait to be accepted by the sidecar.
 const BACKLOG: u32 = 1_024;
 
@@ -75,6 +90,8 @@ struct Life {
     config_file: PathBuf,
     settings: Arc<ArcSwap<Settings>>,
     billing: Till,
+    /// Of a store that is shared.
+    store: Option<Arc<StoreWatch>>,
     /// The edge accepts connections.
     ready: Arc<AtomicBool>,
     draining: Arc<AtomicBool>,
@@ -82,6 +99,8 @@ struct Life {
     succeeded: Arc<AtomicBool>,
     in_flight: Arc<AtomicUsize>,
     access: AccessLog,
+    fleet: Arc<Fleet>,
+    certificate: Option<Arc<Certificate>>,
 }
 
 /// Runs the whole service until it is told to stop.
@@ -94,7 +113,6 @@ pub fn run(config_file: &Path, settings: Settings, start: Start) -> anyhow::Resu
             "store.kind: redis is for `model-gateway edge` and `model-gateway sidecar`; `run` needs kind: embedded"
         );
     }
-    let accounts = Accounts::open(&settings.data_dir)?;
     let billing = match start {
         Start::Fresh => Billing::serve(&settings.data_dir, &settings.limits)?,
         Start::Upgrade => {
@@ -102,6 +120,8 @@ pub fn run(config_file: &Path, settings: Settings, start: Start) -> anyhow::Resu
             Billing::succeed(&settings.data_dir, &settings.limits)?
         }
     };
+    // Not before: it may bring the file to a form that the predecessor does not know.
+    let accounts = Accounts::open(&settings.data_dir)?;
     let now_ms = clock::now_ms();
     billing.keep_prices(settings.catalog.models(), now_ms)?;
     let completed = account::complete_sign_ups(&accounts, &billing, now_ms)?;
@@ -110,7 +130,7 @@ pub fn run(config_file: &Path, settings: Settings, start: Start) -> anyhow::Resu
     }
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let (keys, till) = (Keys::Here(accounts.clone()), Till::Here(billing.clone()));
-    let (server, life) = edge(config_file, &settings, keys, till, start)?;
+    let (server, life) = edge(config_file, &settings, keys, till, None, start)?;
     let interface = admin_interface(&settings.load(), &accounts, &billing);
     let pages = Sidecar::new(accounts, billing, settings);
     start_private(Some(pages), own_state(life.clone()).merge(interface), life.clone())?;
@@ -128,8 +148,12 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: Start) -> anyhow:
         .context("store.kind is embedded: an edge alone needs kind: redis; `model-gateway run` is the whole service")?;
     // Each thread with a runtime of its own has a connection of its own.
     let store = |patience| SharedStore::new(address.clone(), patience);
-    let keys = SharedKeys::start(store(ADMIT_PATIENCE), store(SETTLE_PATIENCE))?;
-    let stores = (store(ADMIT_PATIENCE), store(SETTLE_PATIENCE));
+    let breaker = Arc::new(Breaker::open());
+    let watch = Arc::new(StoreWatch::start(&address, Arc::clone(&breaker), settings.allow_volatile)?);
+    // What requests wait for: keys, balances, holds.
+    let asked = SharedStore::guarded(address.clone(), ADMIT_PATIENCE, breaker);
+    let keys = SharedKeys::start(asked.clone(), store(SETTLE_PATIENCE))?;
+    let stores = (asked, store(SETTLE_PATIENCE));
     let (data_dir, models, limits) = (&settings.data_dir, settings.catalog.models(), &settings.limits);
     let shared = match start {
         Start::Fresh => SharedBilling::serve(data_dir, stores, models, limits)?,
@@ -140,7 +164,7 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: Start) -> anyhow:
     };
     let till = Till::Shared(shared);
     let settings = Arc::new(ArcSwap::from_pointee(settings));
-    let (server, life) = edge(config_file, &settings, Keys::Shared(keys), till, start)?;
+    let (server, life) = edge(config_file, &settings, Keys::Shared(keys), till, Some(watch), start)?;
     start_private(None, own_state(life.clone()), life.clone())?;
     serve(server, life)
 }
@@ -162,6 +186,7 @@ fn edge(
     settings: &Arc<ArcSwap<Settings>>,
     keys: Keys,
     billing: Till,
+    store: Option<Arc<StoreWatch>>,
     start: Start,
 ) -> anyhow::Result<(Server, Life)> {
     if billing::UNBILLED {
@@ -174,18 +199,23 @@ fn edge(
     let data_dir = settings.load().data_dir.clone();
     let idempotency = Idempotency::start(&data_dir, &billing, Arc::clone(settings), clock::now_ms())?;
     let access = access_log(&settings.load())?;
+    let certificate = settings.load().tls.as_ref().map(Certificate::read).transpose()?;
     let gateway = Gateway::new(Arc::clone(settings), keys, billing.clone(), idempotency, access.clone());
+    gateway.watch_upstreams().context("watch the vendors' endpoints")?;
     let life = Life {
         config_file: config_file.to_owned(),
         settings: Arc::clone(settings),
         billing,
+        store,
         ready: Arc::default(),
         draining: Arc::clone(&gateway.draining),
         succeeded: Arc::default(),
         in_flight: Arc::clone(&gateway.in_flight),
         access,
+        fleet: Arc::clone(&gateway.fleet),
+        certificate,
     };
-    let server = edge_server(&settings.load(), gateway, start)?;
+    let server = edge_server(&settings.load(), gateway, life.certificate.as_ref(), start)?;
     watch_phases(&server, Arc::clone(&life.succeeded))?;
     Ok((server, life))
 }
@@ -205,7 +235,12 @@ fn serve(server: Server, life: Life) -> ! {
 }
 
 /// The Pingora server with one proxy service on all public addresses.
-fn edge_server(settings: &Settings, gateway: Gateway, start: Start) -> anyhow::Result<Server> {
+fn edge_server(
+    settings: &Settings,
+    gateway: Gateway,
+    certificate: Option<&Arc<Certificate>>,
+    start: Start,
+) -> anyhow::Result<Server> {
     let upgrade_sock = settings.data_dir.join("upgrade.sock").display().to_string();
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let conf = ServerConf {
@@ -215,28 +250,31 @@ fn edge_server(settings: &Settings, gateway: Gateway, start: Start) -> anyhow::R
         // The watch ends the process before: Pingora would drop what still runs.
         grace_period_seconds: Some(settings.limits.total_seconds.saturating_add(settings.limits.drain_seconds)),
         graceful_shutdown_timeout_seconds: Some(1),
-        // Every endpoint once, and one repeat on a fresh connection: `edge/upstream.rs` decides.
-        max_retries: usize::try_from(settings.limits.attempts).unwrap_or(1).saturating_add(1),
+        max_retries: retries_max(&settings.limits),
         ..ServerConf::default()
     };
     let options = Opt { upgrade: start == Start::Upgrade, ..Opt::default() };
     let mut server = Server::new_with_opt_and_conf(options, conf);
     // A successor gets the listening sockets here.
     server.bootstrap();
-    let mut service = pingora::proxy::http_proxy_service(&server.configuration, gateway);
-    if let Some(app) = service.app_logic_mut() {
-        let mut options = HttpServerOptions::default();
-        options.h2c = settings.tls.is_none();
-        options.h2_idle_timeout = Some(Duration::from_secs(settings.limits.keepalive_seconds));
-        app.server_options = Some(options);
-    }
+    let connections = Connections::new(Arc::clone(&gateway.settings));
+    let mut proxy = pingora::proxy::http_proxy(&server.configuration, gateway);
+    let mut options = HttpServerOptions::default();
+    options.h2c = settings.tls.is_none();
+    options.h2_idle_timeout = Some(Duration::from_secs(settings.limits.keepalive_seconds));
+    // Pingora counts the requests after the first.
+    options.keepalive_request_limit = u32::try_from(settings.limits.keepalive_requests.saturating_sub(1)).ok();
+    proxy.server_options = Some(options);
+    proxy.h2_options = Some(h2_options(&settings.limits));
+    let mut service = Service::new("edge".to_owned(), Guarded::new(proxy, Arc::clone(&connections)));
+    service.endpoints().set_pre_tls_callback(Arc::new(BeforeTls(connections)));
     for address in &settings.edge {
-        match &settings.tls {
+        match certificate {
             None => service.add_tcp(&address.to_string()),
-            Some((cert, key)) => {
-                let path = |path: &Path| path.to_str().map(str::to_owned).context("a TLS file's path is not UTF-8");
-                let mut tls = TlsSettings::intermediate(&path(cert)?, &path(key)?)
-                    .map_err(|error| anyhow::anyhow!("read the TLS certificate: {error}"))?;
+            Some(certificate) => {
+                let mut tls = TlsSettings::intermediate("", "")
+                    .map_err(|error| anyhow::anyhow!("set up TLS on listen.edge: {error}"))?;
+                tls.set_cert_resolver(Arc::clone(certificate) as _);
                 tls.enable_h2();
                 service.add_tls_with_settings(&address.to_string(), None, tls);
             }
@@ -244,6 +282,18 @@ fn edge_server(settings: &Settings, gateway: Gateway, start: Start) -> anyhow::R
     }
     server.add_service(service);
     Ok(server)
+}
+
+/// What one HTTP/2 connection may ask of this process at a time.
+fn h2_options(limits: &Limits) -> H2Options {
+    let mut options = default_h2_options();
+    options
+        .max_concurrent_streams(H2_STREAMS)
+        .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
+        .initial_window_size(H2_STREAM_WINDOW)
+        .initial_connection_window_size(H2_WINDOW)
+        .max_send_buffer_size(H2_SEND_BUFFER);
+    options
 }
 
 /// A thread that tells when, after a hand-over, the edge has stopped accepting.
@@ -274,6 +324,8 @@ fn start_private(sidecar: Option<Sidecar>, admin: axum::Router, life: Life) -> a
     })?;
     std::thread::Builder::new().name("sidecar".into()).spawn(move || {
         runtime.block_on(async {
+            // The audit log says from where an administrator asked.
+            let admin = admin.into_make_service_with_connect_info::<SocketAddr>();
             let admin = axum::serve(admin_listener, admin).with_graceful_shutdown(life.clone().succeeded());
             let dashboard = async {
                 match pages {
@@ -301,9 +353,11 @@ fn bind(what: &'static str, address: SocketAddr) -> anyhow::Result<TcpListener> 
     listen().with_context(|| format!("listen on {what} {address}"))
 }
 
-/// `/metrics`, `/healthz` and `/readyz`: what needs no key on the private listener.
+/// `/metrics`, `/healthz`, `/readyz` and `/upstreams`: what needs no key on the private listener.
 fn own_state(life: Life) -> axum::Router {
     let readiness = life.clone();
+    let fleet = Arc::clone(&life.fleet);
+    let upstreams = move || std::future::ready(axum::Json(fleet.states(Instant::now())));
     let metrics = move || {
         let billing = life.billing.clone();
         async move {
@@ -312,17 +366,14 @@ fn own_state(life: Life) -> axum::Router {
         }
     };
     let ready = move || {
-        let ready = readiness.ready.load(Ordering::Acquire)
-            && !readiness.draining.load(Ordering::Acquire)
-            && readiness.billing.is_healthy();
-        std::future::ready(if ready {
-            (StatusCode::OK, "ready\n")
-        } else {
-            (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
+        std::future::ready(match readiness.trouble() {
+            None => (StatusCode::OK, "ready\n".to_owned()),
+            Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")),
         })
     };
     axum::Router::new()
         .route("/metrics", get(metrics))
+        .route("/upstreams", get(upstreams))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
 }
@@ -389,6 +440,21 @@ impl ShutdownSignalWatch for Life {
 }
 
 impl Life {
+    /// Why no new work is to be sent here; `None` where it is welcome.
+    fn trouble(&self) -> Option<String> {
+        if !self.ready.load(Ordering::Acquire) {
+            return Some("it does not listen yet".into());
+        }
+        if self.draining.load(Ordering::Acquire) {
+            return Some("it is draining".into());
+        }
+        if let Some(trouble) = self.store.as_ref().and_then(|watch| watch.trouble()) {
+            return Some(trouble);
+        }
+        let is_healthy = self.billing.is_healthy();
+        (!is_healthy).then(|| "what has ended does not reach the ledger, or the journal has no room".into())
+    }
+
     /// Waits until nothing runs, for as long as it may: what a successor has left here may take its whole time, unless
     /// this process is told to end. Returns how many requests still run.
     fn wait_for_requests(&self, limits: &Limits) -> usize {
@@ -459,6 +525,12 @@ impl Life {
     fn reload(&self) {
         reload(&self.config_file, &self.settings, |models| self.billing.keep_prices(models, clock::now_ms()));
         self.access.reopen();
+        if let (Some(certificate), Some(files)) = (&self.certificate, &self.settings.load().tls) {
+            match certificate.renew(files) {
+                Ok(()) => log::info!("took the TLS certificate {} anew", files.0.display()),
+                Err(error) => log::error!("{error:#}; the one before stays"),
+            }
+        }
     }
 }
 

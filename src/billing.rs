@@ -5,17 +5,21 @@
 //! bounds it), `billing/holds.rs` (may it), `billing/journal.rs` and `billing/settler.rs` (it counts once, whatever
 //! dies); where many edges share one store, `billing/shared.rs`. Must not know HTTP.
 
+pub mod activity;
 mod backup;
 mod beside;
+pub mod bounds;
 pub mod correct;
-mod courier;
+pub mod courier;
 pub mod feeder;
 mod guest;
 mod hold;
 pub mod holds;
 pub mod journal;
-mod owner;
+mod open;
+pub mod owner;
 pub mod pricing;
+pub mod rates;
 pub mod rules;
 mod settler;
 mod shared;
@@ -24,6 +28,7 @@ pub mod shown;
 mod tests;
 mod till;
 mod verify;
+pub mod watch;
 
 use crate::catalog::{Model, Price};
 use crate::config::Limits;
@@ -31,14 +36,16 @@ use crate::failpoint::{self, Point};
 use crate::money::{Micro, Parts};
 use crate::store::StoreError;
 use crate::store::holds::HeldMirror;
-use crate::store::ledger::{Detail, Ending, Entry, Ledger, Outcome, Post, Selection};
+use crate::store::ledger::{Detail, Ending, Entry, KeySpend, Ledger, Outcome, Post, Selection};
 use crate::store::redis::Address;
 use crate::store::sqlite;
 use crate::telemetry::METRICS;
+use bounds::Period;
 pub use hold::{Hold, Opening};
 pub use holds::Refused;
 use holds::{Holds, Standing};
 use journal::Journal;
+pub use open::OpenHolds;
 use owner::Owner;
 use pricing::Quote;
 use settler::{Settler, Work};
@@ -47,7 +54,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 pub use till::Till;
-pub use verify::Verdict;
+pub use verify::{Finding, Verdict};
 
 /// This program was built to be measured: it bills nothing, and `app.rs` lets it listen on loopback addresses alone.
 pub const UNBILLED: bool = cfg!(feature = "unbilled");
@@ -241,13 +248,23 @@ impl Billing {
             return Err(Refused::Busy);
         }
         let decide = |standing: &Standing| decide(standing, quote, exact, serving.most_open_per_account, now_ms);
-        let Some((parts, limit)) = serving.holds.reserve(&self.0.ledger, &opening.account, now_ms, decide)? else {
+        let Some((parts, limit, meters)) = serving.holds.reserve(&self.0.ledger, &opening.asker(), now_ms, decide)?
+        else {
             return self.reserve_as_guest(serving, opening, quote, exact, now_ms);
         };
         failpoint::pass(Point::AfterReserve);
         let hold = Hold::open(Till::Here(self.clone()), opening, quote.service_tier, parts, now_ms)
             .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")))?;
-        Ok((hold, limit))
+        Ok((hold.metered(meters), limit))
+    }
+
+    /// What a key has spent in the period that `now_ms` lies in, all in all, and when it was last used: as the ledger has
+    /// it, which is a few milliseconds late.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn key_spend(&self, key_id: &str, period: Period, now_ms: i64) -> Result<KeySpend, StoreError> {
+        self.0.ledger.key_spend(key_id, period.first_day(now_ms), "")
     }
 
     /// Opens the ledger account with its sign-up grant. The grant goes by the reference `trial:<account>`: doing it
@@ -434,8 +451,15 @@ fn decide(
         return Err(Refused::TooManyOpen { limit: most_open });
     }
     let available = standing.available.total();
-    match quote.fit(available).filter(|limit| !exact || *limit == quote.output_limit) {
-        Some(limit) => Ok((quote.cost(limit), limit)),
+    let fit = |most| quote.fit(most).filter(|limit| !exact || *limit == quote.output_limit);
+    // Of two reasons, the account's own is told: without credit, a higher limit of the key helps nobody.
+    match fit(available) {
+        Some(limit) => match standing.key_free {
+            None => Ok((quote.cost(limit), limit)),
+            Some(free) => fit(free.or_zero().min(available))
+                .map(|limit| (quote.cost(limit), limit))
+                .ok_or(Refused::KeySpendLimit { free: free.or_zero() }),
+        },
         None if standing.trial_ends_at_ms.is_some_and(|ends| now_ms >= ends) && !standing.ever_credited => {
             Err(Refused::TrialExpired)
         }

@@ -11,6 +11,7 @@ pub use price::{Features, Price, Rates, Span, Tier};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Every model that can be asked for, in the order of the config file.
 #[derive(Debug, Default)]
@@ -60,13 +61,15 @@ pub struct Vendor {
     pub protocol: Protocol,
     pub official: bool,
     pub endpoints: Vec<Endpoint>,
+    /// The turns of a conversation go to one endpoint for as long as that is well.
+    pub sticky: bool,
     pub api_key: Secret,
     /// Header name and the value sent where the client gave none (messages vendors).
     pub version_header: Option<(String, String)>,
 }
 
 /// One address of a vendor.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     pub tls: bool,
     pub host: String,
@@ -76,6 +79,28 @@ pub struct Endpoint {
     /// Path prefix before `/v1`, without a trailing slash.
     pub prefix: String,
     pub weight: u32,
+    /// Requests that may run there at one time; `None`: any number.
+    pub max_concurrent: Option<u32>,
+    pub health_check: Option<HealthCheck>,
+}
+
+impl Endpoint {
+    /// Its name in metrics and logs.
+    pub fn label(&self) -> String {
+        format!("{}{}", self.authority, self.prefix)
+    }
+}
+
+/// How an endpoint is asked, without a request of a client, whether it is well.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct HealthCheck {
+    /// The whole path: the endpoint's prefix is not put before it.
+    pub path: String,
+    pub interval: Duration,
+    pub timeout: Duration,
+    /// Answers below 400 in a row.
+    pub passes_after: u32,
+    pub fails_after: u32,
 }
 
 impl Catalog {

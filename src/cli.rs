@@ -4,14 +4,19 @@
 //! stderr. Must not do the work itself.
 
 mod account;
+mod audit;
+mod edge;
 mod ledger;
+mod settings;
 
 use crate::account::Accounts;
 use crate::billing::Billing;
 use crate::config::{self, Settings};
 use crate::{app, clock, failpoint, simulator, telemetry};
 use account::{AccountCommand, KeyCommand};
+use audit::AuditCommand;
 use clap::{Parser, Subcommand};
+use edge::EdgeCommand;
 use ledger::LedgerCommand;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -27,6 +32,9 @@ struct Arguments {
     /// Print one JSON document on stdout.
     #[arg(long, global = true)]
     json: bool,
+    /// Kill this process at a named point, for tests.
+    #[arg(long, global = true, env = "GW_FAIL", hide = true, value_name = "NAME[:N]")]
+    fail: Option<failpoint::Plan>,
     #[command(subcommand)]
     command: Command,
 }
@@ -38,18 +46,15 @@ enum Command {
         /// Take over from the gateway that runs, when that gets SIGQUIT: no connection is refused, no stream cut.
         #[arg(long)]
         upgrade: bool,
-        /// Kill this process at a named point, for tests.
-        #[arg(long, env = "GW_FAIL", hide = true, value_name = "NAME[:N]")]
-        fail: Option<failpoint::Plan>,
     },
     /// Run one of many edges that share a store (`store: {kind: redis}`).
+    #[command(args_conflicts_with_subcommands = true)]
     Edge {
+        #[command(subcommand)]
+        command: Option<EdgeCommand>,
         /// As of `run`.
         #[arg(long)]
         upgrade: bool,
-        /// Kill this process at a named point, for tests.
-        #[arg(long, env = "GW_FAIL", hide = true, value_name = "NAME[:N]")]
-        fail: Option<failpoint::Plan>,
     },
     /// Run the ledger, the dashboard and what edges ask of them, beside a shared store (`store.kind: redis`).
     Sidecar,
@@ -78,6 +83,9 @@ enum Command {
     /// The ledger.
     #[command(subcommand)]
     Ledger(LedgerCommand),
+    /// What was done in an administrator's name.
+    #[command(subcommand)]
+    Audit(AuditCommand),
 }
 
 /// The exit code for faults in the config file (`EX_USAGE`, as proxies have it).
@@ -100,14 +108,14 @@ pub fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let Arguments { config: file, json, command } = arguments;
+    let Arguments { config: file, json, fail, command } = arguments;
+    fail.iter().for_each(failpoint::arm);
     match command {
-        Command::Run { upgrade, fail } => {
-            fail.iter().for_each(failpoint::arm);
+        Command::Run { upgrade } => {
             app::run(&file, config::load(&file)?, app::Start::of(upgrade))?;
         }
-        Command::Edge { upgrade, fail } => {
-            fail.iter().for_each(failpoint::arm);
+        Command::Edge { command: Some(command), .. } => return edge::run(&command, &config::load(&file)?, json),
+        Command::Edge { command: None, upgrade } => {
             app::run_edge(&file, config::load(&file)?, app::Start::of(upgrade))?;
         }
         Command::Sidecar => app::sidecar(&file, config::load(&file)?)?,
@@ -119,6 +127,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             with_store(&config::load(&file)?, json, |context| account::run_account(command, context))?
         }
         Command::Key(command) => with_store(&config::load(&file)?, json, |context| account::run_key(command, context))?,
+        Command::Audit(command) => return audit::run(command, &config::load(&file)?, json),
         Command::Ledger(command) => return ledger::run(command, &config::load(&file)?, json),
     }
     Ok(ExitCode::SUCCESS)
@@ -147,6 +156,7 @@ fn with_store(
 ) -> anyhow::Result<()> {
     let accounts = Accounts::open(&settings.data_dir)?;
     let billing = Billing::open_beside(&settings.data_dir, settings.store.address())?;
-    let signup = &settings.signup;
-    run(&account::Context { accounts: &accounts, billing: &billing, signup, json, now_ms: clock::now_ms() })
+    let (signup, catalog) = (&settings.signup, &settings.catalog);
+    let now_ms = clock::now_ms();
+    run(&account::Context { accounts: &accounts, billing: &billing, signup, catalog, json, now_ms })
 }

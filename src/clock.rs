@@ -13,3 +13,25 @@ pub fn now_ms() -> i64 {
 pub fn rfc3339(ms: i64) -> String {
     jiff::Timestamp::from_millisecond(ms).map_or_else(|_| String::from("invalid"), |at| format!("{at:.3}"))
 }
+
+/// The moment at which a day (`2026-11-21`, UTC) begins, in ms since 1970; `None` for what is no day.
+pub fn day_start_ms(date: &str) -> Option<i64> {
+    // Nothing but the form that is shown: the library reads others too.
+    let plain = date.len() == 10 && date.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+    let date: jiff::civil::Date = plain.then(|| date.parse().ok()).flatten()?;
+    Some(date.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp().as_millisecond())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_day_begins_at_midnight_utc() {
+        assert_eq!(day_start_ms("1970-01-02"), Some(86_400_000));
+        assert_eq!(day_start_ms("2026-11-21").map(rfc3339).as_deref(), Some("2026-11-21T00:00:00.000Z"));
+        for bad in ["", "2026-02-30", "2026-11", "2026-11-21T00:00", "20261121", "21.11.2026", "9999999999"] {
+            assert_eq!(day_start_ms(bad), None, "{bad}");
+        }
+    }
+}

@@ -8,18 +8,23 @@ mod price;
 pub mod raw;
 mod read;
 mod reference;
+mod shared;
 
-use crate::catalog::{Catalog, Endpoint, Model, Price, Secret, Vendor};
+use crate::catalog::{Catalog, Endpoint, HealthCheck, Model, Price, Secret, Vendor};
 use crate::money::Micro;
 use crate::protocol::Protocol;
-use crate::store::redis::Address;
+use crate::store::redis::{Address, Sentinel};
 use crate::telemetry::access::Destination;
-pub use raw::{Limits, SignupMode};
+pub use raw::{Limits, RATE_MAX, RateLimits, Rates, SignupMode};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// The most endpoints of one vendor: each request looks at all of them.
+const ENDPOINTS_MAX: usize = 32;
 
 /// Everything the program goes by.
 #[derive(Debug)]
@@ -36,6 +41,8 @@ pub struct Settings {
     pub allow_volatile: bool,
     pub signup: Signup,
     pub catalog: Catalog,
+    /// How much may be asked for, where nothing is set for the key or the account.
+    pub rate_limits: RateLimits,
     pub limits: Limits,
     pub access_log: Destination,
     /// Names of the messages protocol's version header that clients may use, lower case.
@@ -51,6 +58,8 @@ pub enum Store {
     Redis(Secret),
     /// In a Redis Cluster, of which these are some nodes.
     RedisCluster(Vec<Secret>),
+    /// In the server that Sentinels call the primary.
+    RedisSentinel(Sentinel),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +68,9 @@ pub struct Signup {
     pub trial_credits: Micro,
     /// 0 = no trial.
     pub trial_ms: i64,
+    /// 0 = no limit.
+    pub trial_budget_per_day: Micro,
+    pub one_account_per_mailbox: bool,
 }
 
 impl Store {
@@ -70,6 +82,7 @@ impl Store {
             Self::RedisCluster(nodes) => {
                 Some(Address::Cluster(nodes.iter().map(|node| node.reveal().to_owned()).collect()))
             }
+            Self::RedisSentinel(sentinel) => Some(Address::Sentinel(sentinel.clone())),
         }
     }
 }
@@ -194,6 +207,8 @@ impl Judge {
         let allow_volatile = config.store.allow_volatile;
         let store = self.store(config.store);
         let signup = self.signup(&config.signup);
+        self.rates("rate_limits.key", &config.rate_limits.key);
+        self.rates("rate_limits.account", &config.rate_limits.account);
         let vendors = self.vendors(config.vendors);
         let version_headers = version_headers(&config.limits, &vendors);
         let catalog = self.catalog(config.models, &vendors);
@@ -208,6 +223,7 @@ impl Judge {
             allow_volatile,
             signup: signup?,
             catalog,
+            rate_limits: config.rate_limits,
             limits: config.limits,
             access_log: destination(config.access_log.as_deref()),
             version_headers,
@@ -242,29 +258,15 @@ impl Judge {
         }
     }
 
-    fn store(&mut self, store: raw::Store) -> Option<Store> {
-        let is_address = |url: &String| url.starts_with("redis://") || url.starts_with("rediss://");
-        let named = store.url.iter().map(|_| "store.url").chain(store.cluster.iter().map(|_| "store.cluster"));
-        for (key, _) in named.zip(store.url.iter().chain(&store.cluster)).filter(|(_, url)| !is_address(url)) {
-            self.fault(key, "must begin with redis:// or rediss://");
-        }
-        match (store.kind, store.url, store.cluster.is_empty()) {
-            (raw::StoreKind::Embedded, None, true) => Some(Store::Embedded),
-            (raw::StoreKind::Embedded, ..) => {
-                self.fault(
-                    "store",
-                    "an embedded store has no address: leave `url` and `cluster` out, or say kind: redis",
-                );
-                None
-            }
-            (raw::StoreKind::Redis, Some(url), true) => Some(Store::Redis(Secret::new(url))),
-            (raw::StoreKind::Redis, None, false) => {
-                Some(Store::RedisCluster(store.cluster.into_iter().map(Secret::new).collect()))
-            }
-            (raw::StoreKind::Redis, ..) => {
-                self.fault("store", "kind: redis takes either `url` or `cluster`");
-                None
-            }
+    fn rates(&mut self, key: &str, rates: &raw::Rates) {
+        let raw::Rates { requests_per_minute, tokens_per_minute, concurrent } = *rates;
+        let named = [
+            ("requests_per_minute", requests_per_minute),
+            ("tokens_per_minute", tokens_per_minute),
+            ("concurrent", concurrent),
+        ];
+        for (name, _) in named.into_iter().filter(|(_, rate)| *rate > RATE_MAX) {
+            self.fault(format!("{key}.{name}"), format!("must be at most {RATE_MAX}; 0 is no limit"));
         }
     }
 
@@ -273,7 +275,13 @@ impl Judge {
         // Six decimals of a day are finer than a tenth of a second: the amounts' own reader serves.
         let days = self.amount("signup.trial_days", &signup.trial_days)?;
         let trial_ms = days.get().saturating_mul(864) / 10;
-        Some(Signup { mode: signup.mode, trial_credits: trial_credits?, trial_ms })
+        let trial_budget_per_day = self.amount("signup.trial_budget_per_day", &signup.trial_budget_per_day)?;
+        let trial_credits = trial_credits?;
+        if trial_budget_per_day.is_positive() && trial_ms > 0 && trial_budget_per_day < trial_credits {
+            self.fault("signup.trial_budget_per_day", "does not suffice for one trial: nobody could sign up");
+        }
+        let one_account_per_mailbox = signup.one_account_per_mailbox;
+        Some(Signup { mode: signup.mode, trial_credits, trial_ms, trial_budget_per_day, one_account_per_mailbox })
     }
 
     /// The vendors by name; `None` for one that is switched off or faulty.
@@ -292,8 +300,8 @@ impl Judge {
 
     fn vendor(&mut self, name: &str, vendor: raw::Vendor) -> Option<Vendor> {
         let key = format!("vendors.{name}");
-        if vendor.endpoints.is_empty() {
-            self.fault(format!("{key}.endpoints"), "at least one endpoint is needed");
+        if !(1..=ENDPOINTS_MAX).contains(&vendor.endpoints.len()) {
+            self.fault(format!("{key}.endpoints"), format!("between one endpoint and {ENDPOINTS_MAX} are needed"));
         }
         let endpoints: Vec<_> = vendor
             .endpoints
@@ -322,6 +330,7 @@ impl Judge {
             },
             official: vendor.official,
             endpoints: endpoints.into_iter().collect::<Option<_>>()?,
+            sticky: vendor.sticky,
             api_key,
             version_header: vendor.version_header.map(|header| (header.name.to_ascii_lowercase(), header.value)),
         })
@@ -344,11 +353,38 @@ impl Judge {
         if !(1..=1_000).contains(&endpoint.weight) {
             self.fault(format!("{key}.weight"), format!("{} is not within 1 to 1000", endpoint.weight));
         }
-        let parsed = endpoint_url(&endpoint.url, endpoint.weight);
+        if let Some(most) = endpoint.max_concurrent.filter(|most| !(1..=65_536).contains(most)) {
+            self.fault(format!("{key}.max_concurrent"), format!("{most} is not within 1 to 65536"));
+        }
+        let health_check = endpoint.health_check.as_ref().map(|check| self.health_check(key, check));
+        let parsed = endpoint_url(&endpoint.url);
         if parsed.is_none() {
             self.fault(format!("{key}.url"), format!("not an http:// or https:// base address: {:?}", endpoint.url));
         }
-        parsed
+        Some(Endpoint { weight: endpoint.weight, max_concurrent: endpoint.max_concurrent, health_check, ..parsed? })
+    }
+
+    fn health_check(&mut self, key: &str, check: &raw::HealthCheck) -> HealthCheck {
+        let bounds = [
+            ("interval_seconds", check.interval_seconds, 3_600),
+            ("timeout_seconds", check.timeout_seconds, 60),
+            ("passes_after", check.passes_after.into(), 100),
+            ("fails_after", check.fails_after.into(), 100),
+        ];
+        for (name, value, most) in bounds.into_iter().filter(|(_, value, most)| !(1..=*most).contains(value)) {
+            self.fault(format!("{key}.health_check.{name}"), format!("{value} is not within 1 to {most}"));
+        }
+        let path: Result<http::uri::PathAndQuery, _> = check.path.parse();
+        if path.is_err() || !check.path.starts_with('/') {
+            self.fault(format!("{key}.health_check.path"), format!("not a path: {:?}", check.path));
+        }
+        HealthCheck {
+            path: check.path.clone(),
+            interval: Duration::from_secs(check.interval_seconds),
+            timeout: Duration::from_secs(check.timeout_seconds),
+            passes_after: check.passes_after,
+            fails_after: check.fails_after,
+        }
     }
 
     fn catalog(&mut self, models: Vec<raw::Model>, vendors: &HashMap<String, Option<Arc<Vendor>>>) -> Catalog {
@@ -409,7 +445,7 @@ fn model(model: raw::Model, vendor: &Arc<Vendor>, price: Price) -> Model {
     }
 }
 
-fn endpoint_url(url: &str, weight: u32) -> Option<Endpoint> {
+fn endpoint_url(url: &str) -> Option<Endpoint> {
     let uri: http::Uri = url.parse().ok()?;
     let tls = match uri.scheme_str()? {
         "https" => true,
@@ -429,7 +465,9 @@ fn endpoint_url(url: &str, weight: u32) -> Option<Endpoint> {
         port,
         authority: if port == default_port { host.to_owned() } else { format!("{host}:{port}") },
         prefix: uri.path().trim_end_matches('/').to_owned(),
-        weight,
+        weight: 1,
+        max_concurrent: None,
+        health_check: None,
     })
 }
 

@@ -5,10 +5,13 @@
 //! decide anything itself.
 
 mod admit;
+pub mod connections;
 mod context;
+mod framing;
 mod intake;
 mod meter;
 mod own;
+mod rates;
 mod reject;
 mod reply;
 mod upstream;
@@ -18,6 +21,7 @@ use crate::billing::Till;
 use crate::config::{Limits, Settings};
 use crate::idempotency::Idempotency;
 use crate::telemetry::access::AccessLog;
+use crate::upstreams::Fleet;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -43,7 +47,9 @@ pub struct Gateway {
     /// Requests on their way to or from a vendor.
     pub in_flight: Arc<AtomicUsize>,
     bodies: Arc<BodiesInFlight>,
-    names: upstream::Names,
+    /// How the vendors' endpoints are.
+    pub fleet: Arc<Fleet>,
+    names: Arc<upstream::Names>,
 }
 
 impl Gateway {
@@ -63,9 +69,25 @@ impl Gateway {
             draining: Arc::default(),
             in_flight: Arc::default(),
             bodies: Arc::default(),
-            names: upstream::Names::default(),
+            fleet: Arc::default(),
+            names: Arc::default(),
         }
     }
+
+    /// Keeps an eye on the vendors' endpoints, on a thread of its own.
+    ///
+    /// # Errors
+    /// The thread cannot be had.
+    pub fn watch_upstreams(&self) -> std::io::Result<()> {
+        Arc::clone(&self.names).watch(Arc::clone(&self.settings), Arc::clone(&self.fleet))
+    }
+}
+
+/// How often Pingora may ask for another peer: every address of every endpoint, and one repeat on a fresh connection.
+/// Whether it does, `edge/upstream.rs` decides.
+pub fn retries_max(limits: &Limits) -> usize {
+    let attempts = usize::try_from(limits.attempts).unwrap_or(1);
+    attempts.saturating_mul(upstream::ADDRESSES_PER_ENDPOINT).saturating_add(1)
 }
 
 /// The limits that the body is read under.
@@ -74,6 +96,9 @@ pub struct EdgeLimits {
     pub body_bytes: u64,
     pub bodies_in_flight_bytes: u64,
     pub body_read: Duration,
+    /// The least that must come, and over how long that is measured.
+    pub body_bytes_per_second: u64,
+    pub body_rate: Duration,
 }
 
 impl EdgeLimits {
@@ -82,6 +107,8 @@ impl EdgeLimits {
             body_bytes: limits.body_bytes,
             bodies_in_flight_bytes: limits.bodies_in_flight_bytes,
             body_read: Duration::from_secs(limits.body_read_seconds),
+            body_bytes_per_second: limits.body_bytes_per_second,
+            body_rate: Duration::from_secs(limits.body_rate_seconds),
         }
     }
 }
@@ -97,14 +124,17 @@ impl ProxyHttp for Gateway {
     /// 1. The connection's manners.
     async fn early_request_filter(&self, session: &mut Session, _ctx: &mut Context) -> Result<()> {
         let settings = self.settings.load();
+        let closes = framing::end_hop(session);
         // Whoever asks again finds the successor.
-        session.set_keepalive((!self.billing.is_guest()).then_some(settings.limits.keepalive_seconds));
+        let stays = !closes && !self.billing.is_guest();
+        session.set_keepalive(stays.then_some(settings.limits.keepalive_seconds));
         session.set_read_timeout(Some(Duration::from_secs(settings.limits.body_read_seconds)));
         session.set_write_timeout(Some(Duration::from_secs(settings.limits.client_write_seconds)));
         if let pingora::protocols::http::ServerSession::H1(h1) = session.downstream_session.as_mut() {
             // Else the bytes of a second request would abort the answer to the first.
             h1.set_pipelining_enabled(true);
         }
+        connections::header_is_read(session.digest());
         Ok(())
     }
 
@@ -167,7 +197,7 @@ impl ProxyHttp for Gateway {
         mut error: Box<Error>,
     ) -> Box<Error> {
         if let Some(call) = ctx.call() {
-            upstream::connect_failed(call, &mut error);
+            upstream::connect_failed(&self.names, call, &mut error);
         }
         error
     }
@@ -197,6 +227,9 @@ impl ProxyHttp for Gateway {
     /// 9. What it came to.
     async fn logging(&self, session: &mut Session, _error: Option<&Error>, ctx: &mut Context) {
         meter::end(self, session, ctx).await;
+        if !session.is_http2() {
+            connections::request_is_over(session.digest());
+        }
     }
 
     /// Clients leave and vendors fail all day: the metrics and the access record tell, not the error log.

@@ -54,6 +54,24 @@ points! {
     AccountKept = "account_kept",
     /// A sign-up's grant is in the ledger; its account says that it is missing.
     AccountGranted = "account_granted",
+    /// The shared store has answered an admission; the edge does not know what.
+    HeldThere = "held_there",
+    /// The shared store has been told of an ending; the courier does not know.
+    EndingTold = "ending_told",
+    /// The shared store says that the ledger has an ending; the courier does not know.
+    EndingArrived = "ending_arrived",
+    /// The sidecar has read events; the ledger does not have them.
+    EventsRead = "events_read",
+    /// The ledger has them; they are still in the shared store.
+    EventsEntered = "events_entered",
+    /// They are gone from there.
+    EventsCleared = "events_cleared",
+    /// The ledger has a post; the shared store does not.
+    PostEntered = "post_entered",
+    /// The shared store has it; the ledger does not know that.
+    PostTold = "post_told",
+    /// A command has taken credit in the shared store; the ledger does not have it.
+    TakenThere = "taken_there",
     /// At the end of a drained process, before the ledger's log is carried back.
     BeforeCheckpoint = "before_checkpoint",
     /// The same, after it.

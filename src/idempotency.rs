@@ -2,47 +2,49 @@
 //!
 //! The order that makes it right: `running` is committed before the hold, the debit is journalled, `done` and the
 //! answer are committed, the last byte leaves. A key is spent exactly where its request was debited, and free again
-//! where it was not; so after a crash the ledger, into which the journal was replayed, decides: a debit whose answer
-//! was not kept leaves a key that is done and has nothing to give. Read `store/idempotency.rs` for what survives what.
+//! where it was not; so after a crash the ledger, into which the journal was replayed, decides (for one edge among many
+//! its own journal): a debit whose answer was not kept leaves a key that is done and has nothing to give. Read
+//! `idempotency/book.rs` next, then `store/idempotency.rs` and `store/redis/asked.rs` for what survives what.
 //! Must not know HTTP; who asks calls `edge/admit/keyed.rs`.
+
+mod book;
 
 use crate::billing::Till;
 use crate::clock;
 use crate::config::{Limits, Settings};
 use crate::store::StoreError;
-use crate::store::idempotency::{Ask, Found, IdempotencyDb, Kept, Room};
+use crate::store::idempotency::{Ask, Found, Kept};
+use crate::store::redis::Entry;
 use arc_swap::ArcSwap;
+use book::{Book, End, Keeping};
 use sha2::{Digest, Sha256};
+use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::watch;
 
 const KEY_BYTES_MAX: usize = 255;
 /// How often the log is carried back, and how many times that until what has expired is removed. It is no longer
 /// given out before, so nothing depends on it.
 const TICK: Duration = Duration::from_secs(1);
 const TICKS_TO_CLEAN: u32 = 30;
-/// Ends that a full file could not take and that are tried again. Only a request that began before it was full adds one.
+/// Ends that the store could not take and that are tried again. Only a request that began before it was gone adds one.
 const UNWRITTEN_MAX: usize = 65_536;
+/// How long a last byte waits for its key to be decided: longer than that is tried.
+const DECIDED_WITHIN: Duration = Duration::from_millis(500);
 
 /// The service; cheap to clone.
 #[derive(Clone)]
 pub struct Idempotency(Arc<Inner>);
 
 struct Inner {
-    db: IdempotencyDb,
+    book: Book,
     boot: String,
-    /// Written since the last tick.
-    touched: AtomicBool,
-    unwritten: Mutex<Vec<Unwritten>>,
-}
-
-/// The end of a request under a key that the file could not take.
-struct Unwritten {
-    request_id: String,
-    /// For how long the key is spent; `None`: it is free.
-    spent_ms: Option<i64>,
+    /// Ends of requests that the shared store is just being told, by request.
+    under_way: Mutex<HashMap<String, watch::Receiver<()>>>,
+    unwritten: Mutex<Vec<End>>,
 }
 
 /// What a request under a key finds.
@@ -70,13 +72,20 @@ pub struct Answer {
 /// A request under a key, while it is being answered. Dropped without an ending, it frees the key.
 pub struct Running {
     of: Idempotency,
-    request_id: String,
-    keep_ms: i64,
+    entry: Entry,
+    keeping: Keeping,
     headers: Vec<(String, String)>,
     /// What was answered so far; `None` once that is more than is kept.
     body: Option<Vec<u8>>,
     body_most: usize,
     ended: bool,
+}
+
+/// Whether it is decided what becomes of a request's key.
+#[derive(Clone)]
+pub struct Decision {
+    of: Idempotency,
+    request_id: String,
 }
 
 /// A key is 1 to 255 visible ASCII characters.
@@ -85,50 +94,41 @@ pub fn is_key(value: &[u8]) -> bool {
 }
 
 impl Idempotency {
-    /// For the gateway, once `billing` has replayed what dead processes left: settles what became of their requests,
-    /// and starts the thread that removes what is over.
+    /// For the gateway, once `till` has read what dead processes left: settles what became of their requests, and
+    /// starts the thread that removes what is over.
     ///
     /// # Errors
-    /// The database cannot be opened, or the ledger not be asked.
+    /// The database cannot be opened, or the ledger not be asked. A shared store is asked again later.
     pub fn start(
         data_dir: &Path,
-        billing: &Till,
+        till: &Till,
         settings: Arc<ArcSwap<Settings>>,
         now_ms: i64,
     ) -> Result<Self, StoreError> {
-        let (inner, keep_ms) = (Self::open(data_dir, billing)?, keep_ms(&settings.load().limits));
-        inner.resolve_left(billing, now_ms.saturating_add(keep_ms))?;
-        let (service, billing) = (inner.clone(), billing.clone());
+        let failed = |source| StoreError::io("start the idempotency thread", source);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let service = Self::open(data_dir, till)?;
+        let resolved = runtime.block_on(service.0.book.resolve_left(Keeping::of(&settings.load().limits), now_ms));
+        match (resolved, &service.0.book) {
+            (Err(error), Book::Shared(_)) => log::warn!("{error}; trying again"),
+            (outcome, _) => outcome?,
+        }
+        let tidied = service.clone();
         std::thread::Builder::new()
             .name("idempotency".into())
-            .spawn(move || service.tidy(&billing, &settings))
-            .map_err(|source| StoreError::io("start the idempotency thread", source))?;
-        Ok(inner)
+            .spawn(move || tidied.tidy(&runtime, &settings))
+            .map_err(failed)?;
+        Ok(service)
     }
 
-    fn open(data_dir: &Path, billing: &Till) -> Result<Self, StoreError> {
-        let db = IdempotencyDb::open(data_dir)?;
-        let (boot, touched) = (billing.boot().to_owned(), AtomicBool::new(true));
-        Ok(Self(Arc::new(Inner { db, boot, touched, unwritten: Mutex::default() })))
-    }
-
-    /// Of each request that a dead process was answering: done without an answer where it was debited, else as if it
-    /// had never been asked. Requests of processes whose journal is not replayed stay as they are.
-    fn resolve_left(&self, billing: &Till, expires_at_ms: i64) -> Result<(), StoreError> {
-        for (account, request_id) in self.0.db.left_running(&billing.boots_not_replayed()?)? {
-            if billing.was_debited(&account, &request_id)? {
-                log::warn!("request {request_id} was debited, and its answer is lost: its idempotency key is spent");
-                self.0.db.done(&request_id, None, expires_at_ms)?;
-            } else {
-                self.0.db.free(&request_id)?;
-            }
-        }
-        Ok(())
+    fn open(data_dir: &Path, till: &Till) -> Result<Self, StoreError> {
+        let (book, boot) = (Book::open(data_dir, till)?, till.boot().to_owned());
+        Ok(Self(Arc::new(Inner { book, boot, under_way: Mutex::default(), unwritten: Mutex::default() })))
     }
 
     /// # Errors
-    /// The database cannot be written: nothing may be answered under a key then.
-    pub fn begin(
+    /// The store cannot be asked: nothing may be answered under a key then.
+    pub async fn begin(
         &self,
         (account, path, key): (&str, &str, &str),
         body: &[u8],
@@ -138,20 +138,27 @@ impl Idempotency {
     ) -> Result<Asked, StoreError> {
         let hash: [u8; 32] = Sha256::digest(body).into();
         let ask = Ask { account, path, key, hash: &hash, request_id, boot: &self.0.boot };
-        let found = self.0.db.begin(&ask, now_ms)?;
-        Ok(match found {
-            Found::Nothing => {
-                self.0.touched.store(true, Ordering::Relaxed);
-                Asked::New(Box::new(Running {
-                    of: self.clone(),
-                    request_id: request_id.to_owned(),
-                    keep_ms: keep_ms(limits),
-                    headers: Vec::new(),
-                    body: Some(Vec::new()),
-                    body_most: usize::try_from(limits.idempotency_body_bytes).unwrap_or(usize::MAX),
-                    ended: false,
-                }))
+        let (entry, keeping) = (entry(&ask), Keeping::of(limits));
+        let found = match self.0.book.begin(&ask, &entry, keeping, now_ms).await {
+            Ok(found) => found,
+            Err(error) => {
+                // What is not known to have been entered may have been.
+                if matches!(self.0.book, Book::Shared(_)) {
+                    self.try_again(&error, End { entry, spent: None, kept: None });
+                }
+                return Err(error);
             }
+        };
+        Ok(match found {
+            Found::Nothing => Asked::New(Box::new(Running {
+                of: self.clone(),
+                entry,
+                keeping,
+                headers: Vec::new(),
+                body: Some(Vec::new()),
+                body_most: usize::try_from(limits.idempotency_body_bytes).unwrap_or(usize::MAX),
+                ended: false,
+            })),
             Found::Running => Asked::Running,
             Found::OtherBody => Asked::OtherBody,
             Found::Done { request_id, kept: Some(Kept { headers, body }) } => {
@@ -161,73 +168,120 @@ impl Idempotency {
         })
     }
 
-    fn tidy(&self, billing: &Till, settings: &ArcSwap<Settings>) {
-        let mut tick = 0_u32;
+    /// Returns once whatever the store is being told of this request has arrived there, or will not soon.
+    pub async fn decided(&self, request_id: &str) {
+        let under_way = lock(&self.0.under_way).get(request_id).cloned();
+        if let Some(mut under_way) = under_way {
+            // An error is the sender's end, which is what is waited for.
+            let _ = tokio::time::timeout(DECIDED_WITHIN, under_way.changed()).await;
+        }
+    }
+
+    fn tidy(&self, runtime: &Runtime, settings: &ArcSwap<Settings>) {
+        let (mut tick, book) = (0_u32, &self.0.book);
         loop {
             std::thread::sleep(TICK);
             tick = tick.wrapping_add(1);
-            let expires_at_ms = clock::now_ms().saturating_add(keep_ms(&settings.load().limits));
-            // A predecessor may have died after it handed over.
-            let mut outcome = self.write_unwritten().and(self.resolve_left(billing, expires_at_ms));
-            if tick.is_multiple_of(TICKS_TO_CLEAN) {
-                let limits = &settings.load().limits;
-                let room = Room { entries: limits.idempotency_entries, bytes: limits.idempotency_store_bytes };
-                outcome = outcome.and(self.0.db.clean(clock::now_ms(), room));
-                self.0.touched.store(true, Ordering::Relaxed);
-            }
-            if self.0.touched.swap(false, Ordering::Relaxed) {
-                outcome = outcome.and(self.0.db.checkpoint());
-            }
+            let limits = &settings.load().limits;
+            let outcome = runtime.block_on(async {
+                // A predecessor may have died after it handed over.
+                let left = book.resolve_left(Keeping::of(limits), clock::now_ms());
+                let mut outcome = self.write_unwritten().await.and(left.await);
+                if tick.is_multiple_of(TICKS_TO_CLEAN) {
+                    outcome = outcome.and(book.clean(limits, clock::now_ms()).await);
+                }
+                outcome.and(book.checkpoint())
+            });
             if let Err(error) = outcome {
                 log::warn!("{error}");
             }
         }
     }
 
-    /// Tries what the file could not take once more.
-    fn write_unwritten(&self) -> Result<(), StoreError> {
-        let waiting = std::mem::take(&mut *self.0.unwritten.lock().unwrap_or_else(PoisonError::into_inner));
+    /// Tries what the store could not take once more.
+    async fn write_unwritten(&self) -> Result<(), StoreError> {
+        let waiting = std::mem::take(&mut *lock(&self.0.unwritten));
         let mut waiting = waiting.into_iter();
         while let Some(end) = waiting.next() {
-            let outcome = match end.spent_ms {
-                Some(keep_ms) => self.done(&end.request_id, None, keep_ms),
-                None => self.free(&end.request_id),
-            };
+            let outcome = self.0.book.end(&end).await;
             if outcome.is_err() {
-                self.0
-                    .unwritten
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .extend([end].into_iter().chain(waiting));
+                lock(&self.0.unwritten).extend([end].into_iter().chain(waiting));
                 return outcome;
             }
         }
         Ok(())
     }
 
-    fn try_again(&self, error: &StoreError, end: Unwritten) {
-        let mut unwritten = self.0.unwritten.lock().unwrap_or_else(PoisonError::into_inner);
+    fn try_again(&self, error: &StoreError, end: End) {
+        let (mut unwritten, request_id) = (lock(&self.0.unwritten), &end.entry.request_id);
         if unwritten.len() < UNWRITTEN_MAX {
-            log::error!("{error}; request {} is taken for running until that works", end.request_id);
+            log::error!("{error}; request {request_id} is taken for running until that works");
             unwritten.push(end);
         } else {
-            log::error!("{error}; request {} is taken for running until the next start", end.request_id);
+            log::error!("{error}; request {request_id} is taken for running until the next start");
         }
     }
 
-    fn free(&self, request_id: &str) -> Result<(), StoreError> {
-        self.0.touched.store(true, Ordering::Relaxed);
-        self.0.db.free(request_id)
+    /// Writes what a request came to, at once or on its way: [`Idempotency::decided`] tells when.
+    fn end(&self, mut end: End) {
+        match &self.0.book {
+            Book::Here(here) => {
+                let mut outcome = here.end(&end);
+                if outcome.is_err() && end.kept.take().is_some() {
+                    // A file that is full may yet take the little that says that nothing must be debited again.
+                    outcome = here.end(&end);
+                }
+                if let Err(error) = outcome {
+                    self.try_again(&error, end);
+                }
+            }
+            Book::Shared(_) => self.send(end),
+        }
     }
 
-    fn done(&self, request_id: &str, kept: Option<&Kept>, keep_ms: i64) -> Result<(), StoreError> {
-        self.0.touched.store(true, Ordering::Relaxed);
-        self.0.db.done(request_id, kept, clock::now_ms().saturating_add(keep_ms))
+    fn send(&self, mut end: End) {
+        let Ok(runtime) = Handle::try_current() else {
+            end.kept = None;
+            let error = StoreError::Unusable("end a request under an idempotency key: on no thread that serves".into());
+            return self.try_again(&error, end);
+        };
+        let (arrived, under_way) = watch::channel(());
+        let request_id = end.entry.request_id.clone();
+        lock(&self.0.under_way).insert(request_id.clone(), under_way);
+        let of = self.clone();
+        runtime.spawn(async move {
+            let Book::Shared(shared) = &of.0.book else { return };
+            if let Err(error) = shared.end(&end).await {
+                // The answer leaves all the same, and is told as lost to whoever asks for it again.
+                of.try_again(&error, End { kept: None, ..end });
+            }
+            lock(&of.0.under_way).remove(&request_id);
+            drop(arrived);
+        });
     }
 }
 
-fn keep_ms(limits: &Limits) -> i64 {
-    i64::try_from(limits.idempotency_seconds).unwrap_or(i64::MAX).saturating_mul(1_000)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As a shared store knows it: what a client chose is not a name there.
+fn entry(ask: &Ask<'_>) -> Entry {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let name = Sha256::new().chain_update(ask.path).chain_update(" ").chain_update(ask.key).finalize();
+    Entry {
+        account: ask.account.to_owned(),
+        name: hex(&name),
+        hash: hex(ask.hash),
+        request_id: ask.request_id.to_owned(),
+        boot: ask.boot.to_owned(),
+    }
+}
+
+impl Decision {
+    pub async fn made(&self) {
+        self.of.decided(&self.request_id).await;
+    }
 }
 
 impl Running {
@@ -250,41 +304,34 @@ impl Running {
         }
     }
 
-    /// The answer is whole and debited. Once this returns, whoever asks again gets it, or is told that it is not kept:
-    /// the last byte may leave.
+    /// Who asks it is told when the key is decided, once this has ended.
+    pub fn decision(&self) -> Decision {
+        Decision { of: self.of.clone(), request_id: self.entry.request_id.clone() }
+    }
+
+    /// The answer is whole and debited. Once that is decided, whoever asks again gets it, or is told that it is not
+    /// kept: the last byte may leave.
     pub fn complete(mut self) {
         let headers = std::mem::take(&mut self.headers);
         let kept = self.body.take().map(|body| Kept { headers, body });
-        self.end(kept.as_ref());
+        self.end(Some(self.keeping), kept);
     }
 
     /// The request was debited, but there is no whole answer to give again.
     pub fn spend(mut self) {
-        self.end(None);
+        self.end(Some(self.keeping), None);
     }
 
-    fn end(&mut self, kept: Option<&Kept>) {
-        self.ended = true;
-        let mut outcome = self.of.done(&self.request_id, kept, self.keep_ms);
-        if outcome.is_err() && kept.is_some() {
-            // A file that is full may yet take the little that says that nothing must be debited again.
-            outcome = self.of.done(&self.request_id, None, self.keep_ms);
-        }
-        if let Err(error) = outcome {
-            let spent_ms = Some(self.keep_ms);
-            self.of.try_again(&error, Unwritten { request_id: std::mem::take(&mut self.request_id), spent_ms });
+    fn end(&mut self, spent: Option<Keeping>, kept: Option<Kept>) {
+        if !std::mem::replace(&mut self.ended, true) {
+            self.of.end(End { entry: self.entry.clone(), spent, kept });
         }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if self.ended {
-            return;
-        }
-        if let Err(error) = self.of.free(&self.request_id) {
-            self.of.try_again(&error, Unwritten { request_id: std::mem::take(&mut self.request_id), spent_ms: None });
-        }
+        self.end(None, None);
     }
 }
 

@@ -30,4 +30,5 @@ pub mod sidecar;
 pub mod simulator;
 pub mod store;
 pub mod telemetry;
+pub mod upstreams;
 pub mod usage;

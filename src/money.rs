@@ -224,6 +224,18 @@ pub fn wide_cost(terms: impl IntoIterator<Item = Term>) -> i128 {
     sum.saturating_add(PARTS - 1).div_euclid(PARTS)
 }
 
+/// A sum before it is rounded, as a decimal string of credits with up to 18 decimals.
+pub fn exact_sum(terms: impl IntoIterator<Item = Term>) -> String {
+    const ATTO: i128 = PARTS * MICRO_PER_CREDIT as i128;
+    let sum = terms.into_iter().fold(0i128, |sum, term| sum.saturating_add(term.exact())).max(0);
+    let (whole, part) = (sum / ATTO, sum % ATTO);
+    if part == 0 {
+        return whole.to_string();
+    }
+    let digits = format!("{part:018}");
+    format!("{whole}.{}", digits.trim_end_matches('0'))
+}
+
 /// `micro` µc, held within the bounds of an amount.
 pub fn bounded(micro: i128) -> Micro {
     Micro::new(micro.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
@@ -321,6 +333,15 @@ mod tests {
         assert_eq!(exact_line(3, Micro(75_001), Factor(1_750_001)), "0.000000393755475003");
         let most = exact_line(u64::MAX, Micro(MICRO_MAX), Factor::THOUSAND);
         assert_eq!(most, "166153499473114465657224609.570750465");
+    }
+
+    #[test]
+    fn a_sum_is_exact_before_it_is_rounded() {
+        let term = |count, price| Term::new(count, Micro(price), Factor::ONE);
+        assert_eq!(exact_sum([term(3, 75_000), term(1, 500_000_000)]), "0.000500225");
+        assert_eq!(exact_sum([term(1_000_000, 1_000_000), term(0, 7)]), "1");
+        assert_eq!(exact_sum([Term::new(1, Micro(1), Factor(1))]), "0.000000000000000001");
+        assert_eq!(exact_sum([]), "0");
     }
 
     #[test]

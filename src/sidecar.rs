@@ -7,15 +7,23 @@
 
 mod account;
 mod activity;
+mod browser;
 mod catalog;
+mod conversations;
+mod export;
 mod guard;
 mod keys;
 mod live;
+mod operator;
 mod overview;
 pub mod own;
 mod page;
+mod patience;
 mod problem;
+mod profile;
+mod role;
 mod session;
+mod spending;
 #[cfg(test)]
 mod tests;
 mod throttle;
@@ -51,7 +59,9 @@ struct App {
     billing: Billing,
     settings: Arc<ArcSwap<Settings>>,
     throttle: throttle::Throttle,
+    patience: patience::Patience,
     hashing: account::Hashing,
+    audits: operator::service::Audits,
     streams: Arc<live::Streams>,
     /// True once the sidecar shuts down: streams end then.
     closing: watch::Receiver<bool>,
@@ -76,7 +86,9 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
         billing: state.billing,
         settings: state.settings,
         throttle: throttle::Throttle::default(),
+        patience: patience::Patience::default(),
         hashing: account::Hashing::default(),
+        audits: operator::service::Audits::default(),
         streams: Arc::default(),
         closing,
     });
@@ -93,9 +105,33 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
         .route("/dashboard", get(overview::overview))
         .route("/dashboard/live", get(live::live))
         .route("/dashboard/keys", get(keys::list).post(keys::create))
+        .route("/dashboard/keys/{id}", get(keys::show))
+        .route("/dashboard/keys/{id}/settings", post(keys::change))
+        .route("/dashboard/keys/{id}/enable", post(keys::enable))
+        .route("/dashboard/keys/{id}/disable", post(keys::disable))
+        .route("/dashboard/keys/{id}/rotate", post(keys::rotate))
         .route("/dashboard/keys/{id}/revoke", get(keys::confirm_revoke).post(keys::revoke))
         .route("/dashboard/activity", get(activity::list))
         .route("/dashboard/activity/{request_id}", get(activity::receipt))
+        .route("/dashboard/account", get(profile::show))
+        .route("/dashboard/account/export", get(export::export))
+        .route("/dashboard/account/password", post(profile::change_password))
+        .route("/dashboard/account/sessions/{id}/end", post(profile::end_session))
+        .route("/dashboard/account/end-other-sessions", post(profile::end_others))
+        .route("/dashboard/account/delete", post(profile::delete))
+        // For administrators: each handler takes an `Operator` or an `OperatorForm`.
+        .route("/dashboard/operator", get(operator::accounts))
+        .route("/dashboard/operator/accounts/{id}", get(operator::account::show))
+        .route("/dashboard/operator/accounts/{id}/post", post(operator::account::post))
+        .route("/dashboard/operator/accounts/{id}/suspend", post(operator::account::suspend))
+        .route("/dashboard/operator/accounts/{id}/resume", post(operator::account::resume))
+        .route("/dashboard/operator/service", get(operator::service::show))
+        .route("/dashboard/operator/verify", post(operator::service::verify))
+        .route("/dashboard/operator/invites", get(operator::invites::show).post(operator::invites::create))
+        .route("/dashboard/operator/log", get(operator::log::show))
+        .route("/dashboard/activity.csv", get(activity::download))
+        .route("/dashboard/conversations", get(conversations::list))
+        .route("/dashboard/conversations/{id}", get(conversations::one))
         .fallback(problem::not_found)
         .method_not_allowed_fallback(problem::method_not_allowed)
         // In front of them, the last one outermost.

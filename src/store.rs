@@ -26,6 +26,9 @@ pub enum StoreError {
     Redis { operation: &'static str, source: ::redis::RedisError },
     #[error("{operation}: {source}")]
     Io { operation: &'static str, source: std::io::Error },
+    /// Not asked: it did not answer those who asked before.
+    #[error("{0}: the shared store does not answer; it is probed until it does")]
+    Away(&'static str),
     #[error("{0}")]
     Unusable(String),
     /// The rules forbid what was asked for; nothing was changed.
@@ -50,5 +53,20 @@ impl StoreError {
 
     pub fn io(operation: &'static str, source: std::io::Error) -> Self {
         Self::Io { operation, source }
+    }
+
+    /// One of a fixed set of words, for a metric's label.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Redis { source, .. } => redis::reason(source),
+            Self::Away(_) => "store_away",
+            Self::Refused(_) => "store_refused",
+            _ => "store_error",
+        }
+    }
+
+    /// The shared store has answered, although with a failure.
+    pub fn is_answer(&self) -> bool {
+        matches!(self, Self::Redis { source, .. } if source.code().is_some())
     }
 }

@@ -7,6 +7,7 @@ pub mod access;
 #[cfg(test)]
 mod tests;
 
+use prometheus::core::Collector as _;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
@@ -28,6 +29,8 @@ pub struct Metrics {
     pub overhead_seconds: Histogram,
     pub upstream_requests: IntCounterVec,
     pub upstream_healthy: IntGaugeVec,
+    pub upstream_opened: IntCounterVec,
+    pub upstream_failovers: IntCounterVec,
     pub tokens: IntCounterVec,
     pub web_searches: IntCounterVec,
     pub credits_micro: IntCounterVec,
@@ -38,13 +41,18 @@ pub struct Metrics {
     pub journal_pending: IntGauge,
     pub journal_oldest_seconds: IntGauge,
     pub interrupted: IntCounterVec,
+    pub store_up: IntGauge,
     ledger_errors: IntCounterVec,
+    pub revocation_seconds: Histogram,
     pub rejected: IntCounterVec,
     pub config_reloads: IntCounterVec,
     access_log_dropped: IntCounterVec,
+    pub client_connections: IntGauge,
+    connections_refused: IntCounterVec,
 }
 
 impl Metrics {
+    #[expect(clippy::too_many_lines, reason = "one entry for each family")]
     fn new() -> Self {
         let registry = Registry::new();
         let counter = |name: &str, help: &str, labels: &[&str]| {
@@ -54,7 +62,12 @@ impl Metrics {
         let histogram = |name: &str, help: &str, buckets: &[f64]| {
             keep(&registry, Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec())))
         };
+        let store_up = gauge("gateway_store_up", "1 where keys, balances and holds can be asked for.");
+        // An embedded store is this process itself.
+        store_up.set(1);
+        let [upstream_opened, upstream_failovers] = troubles(&registry);
         Self {
+            store_up,
             requests: counter("gateway_requests_total", "Answers given.", &["surface", "model", "status"]),
             request_seconds: keep(
                 &registry,
@@ -82,10 +95,15 @@ impl Metrics {
             upstream_healthy: keep(
                 &registry,
                 IntGaugeVec::new(
-                    Opts::new("gateway_upstream_healthy", "1 where the last request got an answer below 500."),
+                    Opts::new(
+                        "gateway_upstream_healthy",
+                        "1 where requests are sent: the breaker is closed, the health check passes.",
+                    ),
                     &["vendor", "endpoint"],
                 ),
             ),
+            upstream_opened,
+            upstream_failovers,
             tokens: counter("gateway_tokens_total", "Tokens billed.", &["model", "class"]),
             web_searches: counter("gateway_web_searches_total", "Web searches billed.", &["model"]),
             credits_micro: counter("gateway_credits_micro_total", "Micro-credits debited.", &["model"]),
@@ -101,6 +119,11 @@ impl Metrics {
                 &[],
             ),
             ledger_errors: counter("gateway_ledger_errors_total", "Failures around the ledger.", &["reason"]),
+            revocation_seconds: histogram(
+                "gateway_revocation_seconds",
+                "From a key's revocation in a shared store to its effect in this edge's cache, where it was in that.",
+                SECONDS,
+            ),
             rejected: counter(
                 "gateway_rejected_total",
                 "Requests answered with a failure of the gateway's own words, by reason.",
@@ -111,6 +134,8 @@ impl Metrics {
                 "Requests that the access log does not tell of.",
                 &["reason"],
             ),
+            client_connections: gauge("gateway_client_connections", "Connections that clients hold."),
+            connections_refused: counter("gateway_connections_refused_total", "Connections past a limit.", &["limit"]),
             config_reloads: counter("gateway_config_reloads_total", "Reloads of the config file.", &["result"]),
             registry,
         }
@@ -125,9 +150,26 @@ impl Metrics {
         self.access_log_dropped.with_label_values(&[reason]).inc();
     }
 
+    /// A client's connection is closed for the limit `per_address` or `total`.
+    pub fn connection_refused(&self, limit: &'static str) {
+        self.connections_refused.with_label_values(&[limit]).inc();
+    }
+
     #[cfg(test)]
     fn access_log_lines_dropped(&self, reason: &'static str) -> u64 {
         self.access_log_dropped.with_label_values(&[reason]).get()
+    }
+
+    /// What the last request to an endpoint found; `None` where there was none yet. Asking makes no series.
+    pub fn is_healthy(&self, vendor: &str, endpoint: &str) -> Option<bool> {
+        let families = self.upstream_healthy.collect();
+        let series = families.iter().flat_map(|family| family.get_metric()).find(|series| {
+            let has = |name: &str, value: &str| {
+                series.get_label().iter().any(|label| label.name() == name && label.value() == value)
+            };
+            has("vendor", vendor) && has("endpoint", endpoint)
+        })?;
+        Some(series.get_gauge().get_value() > 0.5)
     }
 
     /// All families in Prometheus' text format.
@@ -140,6 +182,23 @@ impl Metrics {
     }
 }
 
+/// What vendors' endpoints were left alone and left for.
+fn troubles(registry: &Registry) -> [IntCounterVec; 2] {
+    [
+        (
+            "gateway_upstream_breaker_opened_total",
+            "How often an endpoint's breaker opened.",
+            &["vendor", "endpoint"][..],
+        ),
+        (
+            "gateway_upstream_failovers_total",
+            "Requests that went on to another address or endpoint, by what the one before did.",
+            &["vendor", "endpoint", "reason"],
+        ),
+    ]
+    .map(|(name, help, labels)| keep(registry, IntCounterVec::new(Opts::new(name, help), labels)))
+}
+
 /// Registers a family. Names and labels are constants, so a failure is a mistake that the first test meets.
 #[expect(clippy::expect_used, reason = "constants in this file; a wrong one fails every test")]
 fn keep<C: prometheus::core::Collector + Clone + 'static>(registry: &Registry, family: prometheus::Result<C>) -> C {
@@ -150,8 +209,11 @@ fn keep<C: prometheus::core::Collector + Clone + 'static>(registry: &Registry, f
 
 /// Logs to stderr; `RUST_LOG` chooses what, warnings and the gateway's own notices by default.
 pub fn start_log() {
-    let default = "warn,model_gateway=info,pingora_core::connectors=off,pingora_proxy=off,pingora_core::server=warn";
+    let default = "warn,model_gateway=info,pingora_core::connectors=off,pingora_core::server=warn";
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(default))
+        // However much is asked for: these print whole headers, a client's with its key and a vendor's with ours.
+        .filter_module("pingora_proxy", log::LevelFilter::Off)
+        .filter_module("pingora_core::protocols::http::v1::client", log::LevelFilter::Warn)
         .format_timestamp_millis()
         .init();
 }

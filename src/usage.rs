@@ -85,6 +85,11 @@ impl Usage {
         self.output.saturating_add(self.audio_output)
     }
 
+    /// Input and output of every class together.
+    pub fn tokens_total(&self) -> u64 {
+        self.input_total().saturating_add(self.output_total())
+    }
+
     /// The usage to assume where the vendor did not tell it to the end: two bytes a token, rounded up, on both sides, and
     /// what was `learned` instead of a guess. What a caller is told and what is billed are this same number.
     pub fn estimated(learned: Option<Usage>, body_bytes: u64, generated_bytes: u64) -> Usage {

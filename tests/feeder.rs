@@ -13,6 +13,7 @@ use model_gateway::billing::{Billing, Trial, pricing};
 use model_gateway::config;
 use model_gateway::money::{Micro, Parts};
 use model_gateway::protocol::Protocol;
+use model_gateway::store::app::people::{Opened, Terms};
 use model_gateway::store::app::{AccountRow, AppDb};
 use model_gateway::store::ledger::{Change, ChangeKind, Detail, Done, Ending, Found, Ledger, Outcome};
 use model_gateway::store::redis::{
@@ -31,6 +32,7 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(5);
 const BINARY: &str = env!("CARGO_BIN_EXE_model-gateway");
 const ACCOUNT: &str = "acct_feed";
+const KEY: &str = "key_1";
 const LEASE: Duration = Duration::from_secs(60);
 
 fn now_ms() -> i64 {
@@ -72,7 +74,7 @@ impl World {
         let model = &settings.catalog.models()[0];
         let usage = Usage { input: 1_000, output: 2_000, ..Usage::default() };
         let detail = Detail {
-            key_id: "key_1".into(),
+            key_id: KEY.into(),
             key_shown: "gw-sk-…".into(),
             model: model.id.clone(),
             surface: Protocol::Chat,
@@ -81,6 +83,8 @@ impl World {
             usage,
             price_version: model.price.version.clone(),
             estimated: false,
+            conversation: None,
+            took_ms: None,
         };
         let cost = pricing::cost(&usage, &model.price);
         let accounts = Accounts::open(dir.path()).unwrap();
@@ -97,11 +101,13 @@ impl World {
             email: format!("{account}@example.com"),
             admin: false,
             active: true,
+            deleted: false,
             created_at_ms: now_ms(),
             trial: trial.map(|trial| (trial.credits, trial.ends_at_ms)),
             granted: true,
         };
-        assert!(AppDb::open(self.dir.path()).unwrap().insert_account(&row, None).unwrap());
+        let opened = AppDb::open(self.dir.path()).unwrap().insert_account(&row, None, None, &Terms::default());
+        assert_eq!(opened.unwrap(), Opened::Done);
         self.billing.open_account(account, trial, now_ms()).unwrap();
     }
 
@@ -125,7 +131,8 @@ impl World {
 
     async fn reserve(&self, request: &str) -> Reserved {
         let (full, floor) = (credits(10), credits(10));
-        let asked = Reserve { request_id: request, account: ACCOUNT, full, floor, lease: LEASE, most_open: 20 };
+        let asked =
+            Reserve { request_id: request, account: ACCOUNT, full, floor, lease: LEASE, most_open: 20, within: None };
         self.store.reserve(&asked).await.unwrap()
     }
 
@@ -139,7 +146,17 @@ impl World {
 
     async fn end_in(&self, store: &SharedStore, request: &str) -> Ended {
         let ending = self.told();
-        store.end(&End { request_id: request, account: ACCOUNT, cost: self.cost, ending: &ending }).await.unwrap()
+        store
+            .end(&End {
+                request_id: request,
+                account: ACCOUNT,
+                cost: self.cost,
+                ending: &ending,
+                key_id: KEY,
+                tokens: 0,
+            })
+            .await
+            .unwrap()
     }
 
     async fn run(&self, request: &str) {
@@ -214,6 +231,24 @@ async fn an_event_that_cannot_be_entered_stops_no_other() {
 }
 
 #[tokio::test]
+async fn a_server_without_memory_loses_no_event_that_it_cannot_mark_as_entered() {
+    let server = Server::start();
+    let world = World::on(&server).await;
+    let mut feed = world.feed();
+    world.make_known(&mut feed).await;
+    world.run("req_1").await;
+    assert_eq!(server.cli(&["config", "set", "maxmemory", "1mb"]), "OK");
+    let refused = feed.all().await.unwrap_err();
+    assert_eq!(world.debits(), 1, "it was entered: {refused}");
+    assert_eq!(world.store.events(partition(ACCOUNT), "0", 10).await.unwrap().len(), 1, "and is still told");
+    assert_eq!(server.cli(&["config", "set", "maxmemory", "0"]), "OK");
+    feed.all().await.unwrap();
+    assert!(world.store.events(partition(ACCOUNT), "0", 10).await.unwrap().is_empty());
+    assert_eq!(world.end("req_1").await, Ended::Applied, "its edge may forget it");
+    assert_eq!((world.debits(), world.drift(&world.store).await), (1, 0));
+}
+
+#[tokio::test]
 async fn what_the_store_took_otherwise_than_the_ledger_is_levelled_there_once() {
     let server = Server::start();
     let world = World::on(&server).await;
@@ -254,6 +289,67 @@ async fn what_is_lost_while_it_is_restored_is_restored_again() {
     world.make_known(&mut feed).await;
     assert_eq!(world.end("req_1").await, Ended::Applied);
     assert_eq!(world.drift(&world.store).await, 0);
+}
+
+/// As an edge tells of it that was away for longer than the store remembers.
+async fn end_late(world: &World, request: &str) -> Ended {
+    let (paid, none) = (world.cost, Micro::ZERO);
+    let (request_id, account, detail) = (request.to_owned(), ACCOUNT.to_owned(), world.detail.clone());
+    let at_ms = now_ms() - 7 * 3_600_000;
+    let ending = Ending { request_id, account, at_ms, paid, trial: none, writeoff: none, detail };
+    let ending = serde_json::to_string(&ending).unwrap();
+    let (key_id, tokens) = (world.detail.key_id.as_str(), 0);
+    let end = End { request_id: request, account: ACCOUNT, cost: world.cost, ending: &ending, key_id, tokens };
+    world.store.end_late(&end).await.unwrap()
+}
+
+#[tokio::test]
+async fn what_ended_longer_ago_than_the_store_remembers_is_decided_by_the_ledger_and_posted_there_once() {
+    let server = Server::start();
+    let world = World::on(&server).await;
+    let mut feed = world.feed();
+    world.make_known(&mut feed).await;
+    let place = partition(ACCOUNT);
+    let forget = |request: &str| assert_eq!(server.cli(&["del", &format!("gw:{{p{place}}}:r:{request}")]), "1");
+    // One that was debited there, and one that is held there still.
+    world.run("req_known").await;
+    feed.all().await.unwrap();
+    forget("req_known");
+    assert!(matches!(world.reserve("req_open").await, Reserved::Held(_)));
+    for request in ["req_known", "req_open"] {
+        assert!(matches!(end_late(&world, request).await, Ended::Done { .. }));
+        assert!(matches!(end_late(&world, request).await, Ended::Known { .. }), "told once");
+    }
+    assert_eq!(world.store.account(ACCOUNT).await.unwrap().unwrap().held, Parts::ZERO);
+    drop(feed);
+    // Died when the ledger had them, before it posted anything there.
+    let events = world.store.events(place, "0", 10).await.unwrap();
+    let entered: Vec<_> = events
+        .iter()
+        .map(|(_, event)| {
+            let Event::EndedLate { ending, .. } = event else { panic!("{event:?}") };
+            Done::EndedLate(Box::new(serde_json::from_str(ending).unwrap()), None)
+        })
+        .collect();
+    assert_eq!(world.ledger().enter_shared(&entered).unwrap().len(), 2);
+    assert_eq!((world.debits(), world.drift(&world.store).await), (2, -world.cost.get()), "not posted there yet");
+    let mut feed = world.feed();
+    for _ in 0..2 {
+        feed.all().await.unwrap();
+        assert_eq!((world.debits(), world.drift(&world.store).await), (2, 0));
+    }
+    assert_eq!(end_late(&world, "req_open").await, Ended::Applied, "its edge may forget it");
+    // Ended there all the same, by an edge that thinks it is new: what was taken is given back.
+    forget("req_open");
+    assert!(matches!(world.end("req_open").await, Ended::Done { .. }));
+    feed.all().await.unwrap();
+    assert_eq!((world.debits(), world.drift(&world.store).await), (2, 0));
+    // And after a total loss.
+    assert_eq!(server.cli(&["flushall"]), "OK");
+    world.make_known(&mut feed).await;
+    end_late(&world, "req_open").await;
+    feed.all().await.unwrap();
+    assert_eq!((world.debits(), world.drift(&world.store).await), (2, 0));
 }
 
 /// Everything is lost once five requests are in the ledger; their edges report them again.
@@ -549,7 +645,8 @@ async fn a_server_that_is_killed_costs_no_debit_and_doubles_none() {
         // The edge did not get the answer to the last one, and asks again.
         let request = format!("req_{round}_4");
         let ending = world.told();
-        let end = End { request_id: &request, account: ACCOUNT, cost: world.cost, ending: &ending };
+        let end =
+            End { request_id: &request, account: ACCOUNT, cost: world.cost, ending: &ending, key_id: KEY, tokens: 0 };
         wait_for("the server", async || world.store.end(&end).await.is_ok()).await;
     }
     wait_for("the debits", async || world.debits() == ended).await;

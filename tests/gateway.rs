@@ -20,14 +20,20 @@ mod admission;
 mod bodies;
 #[path = "gateway/books.rs"]
 mod books;
+#[path = "gateway/chaos.rs"]
+mod chaos;
 #[path = "gateway/client.rs"]
 mod client;
 #[path = "gateway/clients.rs"]
 mod clients;
+#[path = "gateway/coding.rs"]
+mod coding;
 #[path = "gateway/config_file.rs"]
 mod config_file;
 #[path = "gateway/crash.rs"]
 mod crash;
+#[path = "gateway/dead_edges.rs"]
+mod dead_edges;
 #[path = "gateway/disconnect.rs"]
 mod disconnect;
 #[path = "gateway/disk.rs"]
@@ -36,37 +42,77 @@ mod disk;
 mod failover;
 #[path = "gateway/failure.rs"]
 mod failure;
+#[path = "gateway/flood.rs"]
+mod flood;
+#[path = "gateway/h2.rs"]
+mod h2;
+#[path = "gateway/hostile.rs"]
+mod hostile;
 #[path = "gateway/idempotency.rs"]
 mod idempotency;
+#[path = "gateway/keys_of_edges.rs"]
+mod keys_of_edges;
 #[path = "gateway/kills.rs"]
 mod kills;
 #[path = "gateway/leaving.rs"]
 mod leaving;
+#[path = "gateway/limits.rs"]
+mod limits;
 #[path = "gateway/metrics.rs"]
 mod metrics;
 #[path = "gateway/money.rs"]
 mod money;
+#[path = "gateway/operators_guide.rs"]
+mod operators_guide;
 #[path = "gateway/overrun.rs"]
 mod overrun;
 #[path = "gateway/own.rs"]
 mod own;
+#[path = "gateway/partition.rs"]
+mod partition;
+#[path = "gateway/people.rs"]
+mod people;
 #[path = "gateway/prices.rs"]
 mod prices;
+#[path = "gateway/races.rs"]
+mod races;
+#[path = "gateway/revocation.rs"]
+mod revocation;
+#[path = "gateway/sentinel.rs"]
+mod sentinel;
 #[allow(dead_code, reason = "shared with the tests of the scripts")]
 #[path = "stores/server.rs"]
 mod server;
 #[path = "gateway/shared.rs"]
 mod shared;
+#[path = "gateway/shared_kills.rs"]
+mod shared_kills;
 #[path = "gateway/shutdown.rs"]
 mod shutdown;
+#[path = "gateway/sidecar_away.rs"]
+mod sidecar_away;
+#[path = "gateway/smuggling.rs"]
+mod smuggling;
+#[path = "gateway/store_cluster.rs"]
+mod store_cluster;
+#[path = "gateway/store_faults.rs"]
+mod store_faults;
+#[path = "gateway/store_tls.rs"]
+mod store_tls;
 #[path = "gateway/surface.rs"]
 mod surface;
 #[path = "gateway/timing.rs"]
 mod timing;
+#[path = "gateway/tls.rs"]
+mod tls;
 #[path = "gateway/translation.rs"]
 mod translation;
 #[path = "gateway/upgrade.rs"]
 mod upgrade;
+#[path = "gateway/upstreams.rs"]
+mod upstreams;
+#[path = "gateway/vendor_tls.rs"]
+mod vendor_tls;
 #[path = "gateway/world.rs"]
 mod world;
 

@@ -11,6 +11,8 @@
 mod answers;
 #[path = "properties/billing_text.rs"]
 mod billing_text;
+#[path = "properties/conversation.rs"]
+mod conversation;
 #[path = "properties/failures.rs"]
 mod failures;
 #[path = "properties/features.rs"]

@@ -5,6 +5,8 @@
 
 #[path = "stores/edge.rs"]
 mod edge;
+#[path = "stores/limits.rs"]
+mod limits;
 #[allow(dead_code, reason = "shared with the tests of the feeder")]
 #[path = "stores/server.rs"]
 mod server;
@@ -65,11 +67,21 @@ impl World {
 
     async fn reserve_for(&self, request: &str, full: i64, floor: i64, lease: Duration) -> Reserved {
         let (full, floor, account) = (micro(full), micro(floor), self.account.as_str());
-        self.store.reserve(&Reserve { request_id: request, account, full, floor, lease, most_open: 20 }).await.unwrap()
+        self.store
+            .reserve(&Reserve { request_id: request, account, full, floor, lease, most_open: 20, within: None })
+            .await
+            .unwrap()
     }
 
     async fn end(&self, request: &str, cost: i64) -> Ended {
-        let end = End { request_id: request, account: &self.account, cost: micro(cost), ending: "{\"a\":1}" };
+        let end = End {
+            request_id: request,
+            account: &self.account,
+            cost: micro(cost),
+            ending: "{\"a\":1}",
+            key_id: "",
+            tokens: 0,
+        };
         self.store.end(&end).await.unwrap()
     }
 
@@ -261,7 +273,7 @@ async fn credit_for_ten_admits_exactly_ten_through_two_connections(store: &Share
         let account = format!("acct_race_{round}");
         let world = World::with(store, &account, 10, None).await;
         let mut tries = tokio::task::JoinSet::new();
-        for number in 0..32 {
+        for number in 0..64 {
             let (store, account) = (if number % 2 == 0 { store.clone() } else { other.clone() }, account.clone());
             tries.spawn(async move {
                 let request_id = format!("req_{account}_{number}");
@@ -273,6 +285,7 @@ async fn credit_for_ten_admits_exactly_ten_through_two_connections(store: &Share
                     floor: one,
                     lease: LEASE,
                     most_open: 99,
+                    within: None,
                 };
                 matches!(store.reserve(&asked).await.unwrap(), Reserved::Held(_))
             });
@@ -294,6 +307,7 @@ async fn all(store: &SharedStore, other: &SharedStore) {
     amounts_are_exact_to_the_bounds(store).await;
     open_requests_are_counted(store).await;
     credit_for_ten_admits_exactly_ten_through_two_connections(store, other).await;
+    limits::all(store, other).await;
 }
 
 #[tokio::test]

@@ -1,24 +1,33 @@
-// The two things that pages do by themselves: show the balance live, and copy a block of text.
-// Everything works without this file; it adds nothing that cannot be had by reloading.
+// What pages do by themselves: show an account live, copy a text, draw charts of tables.
+// Everything works without this file; it adds nothing that cannot be had by reloading or by reading the tables.
 "use strict";
 
 const RETRY_MS = 1000;
 const RETRY_MS_MAX = 15000;
+// The gateway says something every 5 s: whoever hears nothing for longer shows what is old.
+const SILENCE_MS = 12000;
+
+const CHART_HEIGHT = 220;
 
 function showLive(section) {
   const mark = section.querySelector("[data-live-state]");
   let source = null;
   let waitMs = RETRY_MS;
   let timer = 0;
+  let silence = 0;
+  let heardAt = new Date();
 
   const say = (state) => {
     mark.hidden = false;
     mark.className = `mark ${state}`;
-    mark.textContent = state === "live" ? "live" : "not live, reconnecting…";
+    section.classList.toggle("old", state === "stale");
+    const text = state === "live" ? "live" : `not live since ${heardAt.toLocaleTimeString()}, reconnecting…`;
+    if (mark.textContent !== text) mark.textContent = text;
   };
 
   const stop = () => {
     clearTimeout(timer);
+    clearTimeout(silence);
     if (source) source.close();
     source = null;
   };
@@ -30,46 +39,177 @@ function showLive(section) {
     waitMs = Math.min(waitMs * 2, RETRY_MS_MAX);
   };
 
+  // What was just heard is live: nothing is called so before it was heard.
+  const heard = () => {
+    heardAt = new Date();
+    waitMs = RETRY_MS;
+    clearTimeout(silence);
+    silence = setTimeout(again, SILENCE_MS);
+    say("live");
+  };
+
   const start = () => {
     stop();
     source = new EventSource(section.dataset.live);
-    source.addEventListener("open", () => say("live"));
+    silence = setTimeout(again, SILENCE_MS);
     source.addEventListener("error", again);
+    source.addEventListener("beat", heard);
     source.addEventListener("balance", (event) => {
-      waitMs = RETRY_MS;
       for (const [field, text] of Object.entries(JSON.parse(event.data))) {
         const element = section.querySelector(`[data-live-field="${field}"]`);
         if (element && element.textContent !== text) element.textContent = text;
       }
+      heard();
+    });
+    source.addEventListener("responses", (event) => {
+      // The page's own markup, escaped by the gateway that rendered it.
+      const rows = section.querySelector("[data-live-rows]");
+      if (rows) rows.innerHTML = JSON.parse(event.data);
+      heard();
     });
   };
 
-  // A browser opens few connections to one host: a tab that nobody sees does not keep one.
-  document.addEventListener("visibilitychange", () => (document.hidden ? stop() : start()));
+  // A browser opens few connections to one host: a tab that nobody sees does not keep one, and is old when it is seen.
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden) return start();
+    stop();
+    say("stale");
+  });
   addEventListener("pagehide", stop);
   addEventListener("pageshow", (event) => event.persisted && start());
   if (!document.hidden) start();
 }
 
-function addCopyButton(block) {
+function addCopyButton(place, text, mark, what) {
   const button = document.createElement("button");
   button.type = "button";
   button.className = "copy quiet";
-  button.textContent = "Copy";
+  const word = document.createElement("span");
+  word.setAttribute("aria-live", "polite");
+  word.textContent = "Copy";
+  button.append(word);
+  if (what) {
+    const rest = document.createElement("span");
+    rest.className = "hidden";
+    rest.textContent = ` ${what}`;
+    button.append(rest);
+  }
   button.addEventListener("click", async () => {
-    const text = block.querySelector("code").textContent;
     try {
-      await navigator.clipboard.writeText(text);
-      button.textContent = "Copied";
+      await navigator.clipboard.writeText(text());
+      word.textContent = "Copied";
     } catch {
       // Over plain HTTP there is no clipboard: mark the text, so that one keystroke copies it.
-      getSelection().selectAllChildren(block.querySelector("code"));
-      button.textContent = "Selected";
+      getSelection().selectAllChildren(mark);
+      word.textContent = "Selected";
     }
-    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+    setTimeout(() => { word.textContent = "Copy"; }, 2000);
   });
-  block.append(button);
+  place.append(button);
 }
 
+/** Reads the columns of a table that belong together, in order of their `data-x`. */
+function readTable(table, group) {
+  const heads = [...table.tHead.rows[0].cells];
+  const rows = [...table.tBodies[0].rows].sort((a, b) => a.dataset.x - b.dataset.x);
+  const columns = heads.map((head, index) => ({ head, index })).filter(({ head }) => head.dataset.series === group);
+  const number = (cell) => Number(cell.dataset.n ?? cell.textContent);
+  return {
+    x: rows.map((row) => Number(row.dataset.x)),
+    labels: rows.map((row) => row.cells[0].textContent),
+    series: columns.map(({ head, index }) => ({
+      name: head.textContent,
+      colour: head.dataset.colour,
+      values: rows.map((row) => number(row.cells[index])),
+    })),
+  };
+}
+
+/** Stacked bars, the first series at the bottom. The table beside it says the same. */
+function drawChart(figure) {
+  const table = document.getElementById(figure.dataset.chart);
+  if (!table || typeof uPlot === "undefined") return;
+  const { x, labels, series } = readTable(table, figure.dataset.group ?? "");
+  if (x.length === 0 || series.length === 0) return;
+  const unit = figure.dataset.unit;
+  const byDay = table.id === "days";
+  figure.hidden = false;
+
+  const canvas = document.createElement("div");
+  canvas.className = "chart";
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", `Chart of ${unit}. The table says the same.`);
+  const legend = document.createElement("figcaption");
+  const swatches = series.map(({ name, colour }) => {
+    const item = document.createElement("span");
+    item.className = `legend colour-${colour}`;
+    item.textContent = name;
+    legend.append(item);
+    return item;
+  });
+  const readout = document.createElement("p");
+  readout.className = "hint readout";
+  figure.append(legend, canvas, readout);
+
+  const write = (value) => value.toLocaleString("en", { maximumFractionDigits: 6 });
+  const tell = (index) => {
+    const at = index ?? x.length - 1;
+    const parts = series.filter(({ values }) => values[at] > 0).map(({ name, values }) => `${name} ${write(values[at])}`);
+    const sum = series.reduce((total, { values }) => total + values[at], 0);
+    const all = parts.length > 1 ? `: ${parts.join(", ")}` : "";
+    readout.textContent = `${byDay ? "" : "Turn "}${labels[at]}: ${write(sum)} ${unit}${all}`;
+  };
+
+  const sums = series.map((_, top) => x.map((_, i) => series.slice(0, top + 1).reduce((sum, one) => sum + one.values[i], 0)));
+  const build = () => {
+    const ink = getComputedStyle(figure);
+    const axis = { stroke: ink.color, grid: { stroke: ink.borderTopColor, width: 1 }, ticks: { stroke: ink.borderTopColor } };
+    const bars = uPlot.paths.bars({ size: [0.7, 36] });
+    return new uPlot(
+      {
+        width: Math.max(figure.clientWidth, 200),
+        height: CHART_HEIGHT,
+        legend: { show: false },
+        tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
+        cursor: { y: false, drag: { setScale: false, x: false, y: false }, points: { show: false } },
+        scales: {
+          x: { time: byDay, range: (_, low, high) => (byDay ? [low - 43200, high + 43200] : [low - 0.5, high + 0.5]) },
+          y: { range: (_, low, high) => [0, (high || 1) * 1.08] },
+        },
+        axes: [
+          { ...axis, space: 60, ...(byDay ? { values: (_, ticks) => ticks.map(day) } : { incrs: [1, 2, 5, 10, 20, 50, 100] }) },
+          { ...axis, size: 64, values: (_, ticks) => ticks.map((tick) => tick.toLocaleString("en", { notation: "compact" })) },
+        ],
+        // The highest sum first: what is drawn later covers its lower part.
+        series: [
+          {},
+          ...series.map((one, i) => ({ label: one.name, paths: bars, points: { show: false }, width: 0, fill: getComputedStyle(swatches[i]).getPropertyValue("outline-color") })).reverse(),
+        ],
+        hooks: { setCursor: [(plot) => tell(plot.cursor.idx)] },
+      },
+      [x, ...[...sums].reverse()],
+      canvas,
+    );
+  };
+
+  let plot = build();
+  tell(null);
+  new ResizeObserver(() => plot.setSize({ width: Math.max(figure.clientWidth, 200), height: CHART_HEIGHT })).observe(figure);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    plot.destroy();
+    plot = build();
+  });
+}
+
+const day = (seconds) => new Date(seconds * 1000).toLocaleDateString("en", { day: "numeric", month: "short", timeZone: "UTC" });
+
 document.querySelectorAll("[data-live]").forEach(showLive);
-document.querySelectorAll("pre").forEach(addCopyButton);
+document.querySelectorAll("pre").forEach((block) => {
+  const code = block.querySelector("code");
+  addCopyButton(block, () => code.textContent, code);
+});
+document.querySelectorAll("[data-copy]").forEach((place) => {
+  const code = place.querySelector("code");
+  addCopyButton(place, () => code.textContent, code, code.textContent);
+});
+document.querySelectorAll("[data-chart]").forEach(drawChart);

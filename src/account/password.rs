@@ -15,6 +15,11 @@ const LANES: u32 = 1;
 pub const LEAST_CHARS: usize = 10;
 pub const MOST_CHARS: usize = 256;
 
+/// Long enough to withstand guessing, and short enough to be hashed for a stranger.
+pub fn is_allowed(password: &str) -> bool {
+    (LEAST_CHARS..=MOST_CHARS).contains(&password.chars().count())
+}
+
 /// The hash could not be made; never says of what.
 #[derive(Debug, thiserror::Error)]
 #[error("hash a password: {0}")]

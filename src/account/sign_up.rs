@@ -4,12 +4,15 @@
 //! reference and never counts twice; so whoever starts finishes what is missing. Used by the sidecar and the command
 //! line alike.
 
-use super::{Account, AccountError, Accounts, new_id, normal_email, password};
+use super::audit::Told;
+use super::{Account, AccountError, Accounts, By, invite, mailbox, new_id, normal_email, password};
 use crate::billing::{Billing, Trial};
 use crate::config::{Signup, SignupMode};
 use crate::failpoint::{self, Point};
 use crate::store::StoreError;
 use crate::store::app::AccountRow;
+use crate::store::app::people::{Opened, Terms};
+use serde_json::json;
 
 /// What an account is opened with.
 #[derive(Clone, Copy)]
@@ -21,6 +24,17 @@ pub struct NewAccount<'a> {
     pub trial: Option<Trial>,
 }
 
+/// Under what an account is opened, beyond what it is.
+#[derive(Clone, Copy, Default)]
+struct Conditions<'a> {
+    terms: Terms<'a>,
+    /// The administrator who opens it.
+    by: Option<&'a By>,
+}
+
+/// A day of the trials' budget begins at 00:00 UTC.
+const DAY_MS: i64 = 86_400_000;
+
 impl Accounts {
     /// Inserts the account's row alone; [`sign_up_with`] is the whole. Slow where there is a password: call it on a
     /// blocking thread.
@@ -28,11 +42,18 @@ impl Accounts {
     /// # Errors
     /// A bad e-mail or password, an e-mail that has an account, or the store failed.
     pub fn create_account(&self, new: &NewAccount<'_>, now_ms: i64) -> Result<Account, AccountError> {
+        self.create_account_under(new, Conditions::default(), now_ms)
+    }
+
+    fn create_account_under(
+        &self,
+        new: &NewAccount<'_>,
+        conditions: Conditions<'_>,
+        now_ms: i64,
+    ) -> Result<Account, AccountError> {
         let email = normal_email(new.email)?;
         let password = match new.password {
-            Some(text) if !(password::LEAST_CHARS..=password::MOST_CHARS).contains(&text.chars().count()) => {
-                return Err(AccountError::BadPassword);
-            }
+            Some(text) if !password::is_allowed(text) => return Err(AccountError::BadPassword),
             Some(text) => Some(password::hash(text)?),
             None => None,
         };
@@ -41,11 +62,23 @@ impl Accounts {
             email,
             admin: new.admin,
             active: true,
+            deleted: false,
             created_at_ms: now_ms,
             trial: new.trial.map(|trial| (trial.credits, trial.ends_at_ms)),
             granted: false,
         };
-        if self.db.insert_account(&row, password.as_deref())? { Ok(row.into()) } else { Err(AccountError::EmailTaken) }
+        let told = conditions.by.map(|by| {
+            let what = json!({"admin": row.admin, "trial": new.trial.map(|trial| trial.credits)});
+            (by, Told::new("account.create", &row.id, &what))
+        });
+        let terms = Terms { told: told.as_ref().map(|(by, told)| told.by(by, now_ms)), ..conditions.terms };
+        let mailbox = mailbox::of(&row.email);
+        match self.db.insert_account(&row, password.as_deref(), mailbox.as_deref(), &terms)? {
+            Opened::Done => Ok(row.into()),
+            Opened::EmailTaken => Err(AccountError::EmailTaken),
+            Opened::NoInvite => Err(AccountError::NoInvite),
+            Opened::BudgetSpent => Err(AccountError::TrialsSpent),
+        }
     }
 
     /// Accounts that the ledger is not yet known to have, with the trial that each was promised.
@@ -72,15 +105,33 @@ pub fn sign_up(
     accounts: &Accounts,
     billing: &Billing,
     signup: &Signup,
-    email: &str,
-    password: &str,
+    stranger: &Stranger<'_>,
     now_ms: i64,
 ) -> Result<Account, AccountError> {
-    if signup.mode == SignupMode::Closed {
-        return Err(AccountError::SignUpClosed);
-    }
-    let new = NewAccount { email, password: Some(password), admin: false, trial: trial(signup, now_ms) };
-    sign_up_with(accounts, billing, &new, now_ms)
+    let invite = match signup.mode {
+        SignupMode::Closed => return Err(AccountError::SignUpClosed),
+        SignupMode::Open => None,
+        SignupMode::Invite => Some(invite::hash(stranger.invite)),
+    };
+    let budget = signup.trial_budget_per_day;
+    let terms = Terms {
+        invite: invite.as_ref(),
+        one_per_mailbox: signup.one_account_per_mailbox,
+        budget: budget.is_positive().then(|| (budget, now_ms - now_ms.rem_euclid(DAY_MS))),
+        told: None,
+    };
+    let (email, password) = (stranger.email, Some(stranger.password));
+    let new = NewAccount { email, password, admin: false, trial: trial(signup, now_ms) };
+    open_under(accounts, billing, &new, Conditions { terms, by: None }, now_ms)
+}
+
+/// What a stranger says at sign-up.
+#[derive(Clone, Copy)]
+pub struct Stranger<'a> {
+    pub email: &'a str,
+    pub password: &'a str,
+    /// An invitation's code; looked at where sign-up is for the invited.
+    pub invite: &'a str,
 }
 
 impl NewAccount<'_> {
@@ -102,7 +153,31 @@ pub fn sign_up_with(
     new: &NewAccount<'_>,
     now_ms: i64,
 ) -> Result<Account, AccountError> {
-    let account = accounts.create_account(new, now_ms)?;
+    open_under(accounts, billing, new, Conditions::default(), now_ms)
+}
+
+/// The same in an administrator's name, which the audit log tells.
+///
+/// # Errors
+/// As [`sign_up_with`].
+pub fn open_by(
+    accounts: &Accounts,
+    billing: &Billing,
+    new: &NewAccount<'_>,
+    by: &By,
+    now_ms: i64,
+) -> Result<Account, AccountError> {
+    open_under(accounts, billing, new, Conditions { terms: Terms::default(), by: Some(by) }, now_ms)
+}
+
+fn open_under(
+    accounts: &Accounts,
+    billing: &Billing,
+    new: &NewAccount<'_>,
+    conditions: Conditions<'_>,
+    now_ms: i64,
+) -> Result<Account, AccountError> {
+    let account = accounts.create_account_under(new, conditions, now_ms)?;
     failpoint::pass(Point::AccountKept);
     billing.open_account(&account.id, new.trial, now_ms)?;
     failpoint::pass(Point::AccountGranted);

@@ -4,6 +4,7 @@ use super::*;
 use crate::billing::{Billing, Trial};
 use crate::config::{Signup, SignupMode};
 use crate::money::Micro;
+use crate::store::app::people::{Opened, Terms};
 use tempfile::TempDir;
 
 const NOW: i64 = 1_800_000_000_000;
@@ -19,6 +20,10 @@ fn new(email: &str) -> NewAccount<'_> {
     NewAccount { email, password: None, admin: false, trial: None }
 }
 
+fn stranger(email: &str) -> Stranger<'_> {
+    Stranger { email, password: "a long password", invite: "" }
+}
+
 #[test]
 fn a_revocation_by_another_process_counts_at_the_next_request() {
     let (folder, gateway) = world();
@@ -27,19 +32,19 @@ fn a_revocation_by_another_process_counts_at_the_next_request() {
     assert_eq!(account.id.len(), 5 + 32);
     let key = command_line.create_key(&account.id, " laptop ", NOW).unwrap();
     assert_eq!(key.name, "laptop");
-    let principal = gateway.authenticate(&key.key).unwrap();
+    let principal = gateway.authenticate(&key.key, NOW).unwrap();
     assert_eq!(&*principal.account_id, account.id);
     assert_eq!(&*principal.key_id, key.key_id);
 
     command_line.set_status(&account.id, Status::Suspended).unwrap();
-    assert!(matches!(gateway.authenticate(&key.key), Err(Refusal::AccountSuspended)));
+    assert!(matches!(gateway.authenticate(&key.key, NOW), Err(Refusal::AccountSuspended)));
     command_line.set_status(&account.id, Status::Active).unwrap();
-    assert!(gateway.authenticate(&key.key).is_ok());
+    assert!(gateway.authenticate(&key.key, NOW).is_ok());
 
     let other = gateway.create_account(&new("b@example.com"), NOW).unwrap();
     assert!(!command_line.revoke_key(Some(&other.id), &key.key_id, NOW).unwrap(), "a stranger's key was revoked");
     assert!(command_line.revoke_key(None, &key.key_id, NOW).unwrap());
-    assert!(matches!(gateway.authenticate(&key.key), Err(Refusal::BadKey)));
+    assert!(matches!(gateway.authenticate(&key.key, NOW), Err(Refusal::BadKey)));
     assert!(!command_line.revoke_key(None, &key.key_id, NOW).unwrap(), "revoked twice");
     assert_eq!(gateway.keys(&account.id).unwrap()[0].status, KeyStatus::Revoked);
 }
@@ -91,13 +96,19 @@ fn a_sign_up_that_was_cut_in_two_is_finished_once() {
     assert_eq!(complete_sign_ups(&accounts, &billing, NOW + 2 * HOUR).unwrap(), 1);
     assert_eq!(complete_sign_ups(&accounts, &billing, NOW + 2 * HOUR).unwrap(), 0);
 
-    let mut signup = Signup { mode: SignupMode::Open, trial_credits: Micro::new(300), trial_ms: HOUR };
-    sign_up(&accounts, &billing, &signup, "b@example.com", "a long password", NOW).unwrap();
+    let mut signup = Signup {
+        mode: SignupMode::Open,
+        trial_credits: Micro::new(300),
+        trial_ms: HOUR,
+        trial_budget_per_day: Micro::ZERO,
+        one_account_per_mailbox: false,
+    };
+    sign_up(&accounts, &billing, &signup, &stranger("b@example.com"), NOW).unwrap();
     assert!(accounts.accounts_without_grant().unwrap().is_empty());
-    let again = sign_up(&accounts, &billing, &signup, "b@example.com", "a long password", NOW);
+    let again = sign_up(&accounts, &billing, &signup, &stranger("b@example.com"), NOW);
     assert!(matches!(again, Err(AccountError::EmailTaken)));
     signup.mode = SignupMode::Closed;
-    let closed = sign_up(&accounts, &billing, &signup, "c@example.com", "a long password", NOW);
+    let closed = sign_up(&accounts, &billing, &signup, &stranger("c@example.com"), NOW);
     assert!(matches!(closed, Err(AccountError::SignUpClosed)));
 }
 
@@ -164,4 +175,206 @@ fn a_session_ends_when_idle_when_old_or_when_ended() {
     accounts.create_session(&account.id, NOW).unwrap();
     assert_eq!(accounts.purge_sessions(NOW + 12 * HOUR).unwrap(), 1);
     assert!(!alive("' OR 1=1 --", NOW) && !alive("", NOW));
+}
+
+#[test]
+fn a_key_is_refused_from_the_moment_it_expires_and_enabled_again_by_a_later_one() {
+    let (_folder, accounts) = world();
+    let account = accounts.create_account(&new("a@example.com"), NOW).unwrap();
+    let settings = KeySettings { expires_at_ms: Some(NOW + HOUR), ..KeySettings::default() };
+    let key = accounts.create_key_with(&account.id, "k", &settings, NOW).unwrap();
+    assert!(accounts.authenticate(&key.key, NOW + HOUR - 1).is_ok());
+    assert!(matches!(accounts.authenticate(&key.key, NOW + HOUR), Err(Refusal::KeyExpired)));
+    accounts.change_key(None, &key.key_id, |set| set.expires_at_ms = Some(NOW + 2 * HOUR)).unwrap();
+    assert!(accounts.authenticate(&key.key, NOW + HOUR).is_ok());
+    accounts.change_key(None, &key.key_id, |set| set.expires_at_ms = None).unwrap();
+    assert!(accounts.authenticate(&key.key, i64::MAX).is_ok());
+}
+
+#[test]
+fn what_is_set_for_a_key_is_found_with_it_and_a_change_leaves_the_rest() {
+    let (folder, accounts) = world();
+    let account = accounts.create_account(&new("a@example.com"), NOW).unwrap();
+    let other = accounts.create_account(&new("b@example.com"), NOW).unwrap();
+    let key = accounts.create_key(&account.id, "k", NOW).unwrap();
+    assert_eq!(*accounts.authenticate(&key.key, NOW).unwrap().settings, KeySettings::default());
+    let set = accounts
+        .change_key(Some(&account.id), &key.key_id, |set| {
+            set.spend_limit = Some("100/day".parse().unwrap());
+            set.allowed_models = vec!["alpha-opus-4-7".into()];
+        })
+        .unwrap();
+    let set = accounts.change_key(None, &key.key_id, |now| {
+        assert_eq!(*now, set);
+        now.rates.requests_per_minute = Some(10);
+    });
+    let set = set.unwrap();
+    let seen = Accounts::open(folder.path()).unwrap().authenticate(&key.key, NOW).unwrap().settings;
+    assert_eq!((*seen).clone(), set);
+    assert!(seen.allows("alpha-opus-4-7") && !seen.allows("alpha-sonnet-4-6"));
+    assert_eq!(accounts.keys(&account.id).unwrap()[0].settings, set);
+
+    for bad in [vec![String::new()], vec!["a b".into()], vec!["x".repeat(129)], vec!["m".into(); 101]] {
+        let changed = accounts.change_key(None, &key.key_id, |set| set.allowed_models = bad);
+        assert!(matches!(changed, Err(AccountError::BadModels)));
+    }
+    let changed = accounts.change_key(None, &key.key_id, |set| set.rates.concurrent = Some(RATE_MAX + 1));
+    assert!(matches!(changed, Err(AccountError::BadRate)));
+    let changed = accounts.change_key(Some(&other.id), &key.key_id, |set| set.spend_limit = None);
+    assert!(matches!(changed, Err(AccountError::NoKey)), "a stranger changed a key");
+    assert_eq!(accounts.key(None, &key.key_id).unwrap().unwrap().1.settings, set, "a refused change changed something");
+
+    accounts.revoke_key(None, &key.key_id, NOW).unwrap();
+    assert!(matches!(accounts.change_key(None, &key.key_id, |_| {}), Err(AccountError::NoKey)));
+}
+
+#[test]
+fn a_rotated_key_has_a_successor_of_the_same_settings_and_works_on_for_the_overlap() {
+    let (_folder, accounts) = world();
+    let account = accounts.create_account(&new("a@example.com"), NOW).unwrap();
+    let settings = KeySettings { spend_limit: Some("5/total".parse().unwrap()), ..KeySettings::default() };
+    let old = accounts.create_key_with(&account.id, "build", &settings, NOW).unwrap();
+    let new = accounts.rotate_key(Some(&account.id), &old.key_id, HOUR, NOW).unwrap();
+    assert_eq!(new.name, "build");
+    assert_ne!(new.key, old.key);
+    assert!(accounts.authenticate(&old.key, NOW + HOUR - 1).is_ok());
+    assert!(matches!(accounts.authenticate(&old.key, NOW + HOUR), Err(Refusal::KeyExpired)));
+    assert_eq!(*accounts.authenticate(&new.key, NOW + HOUR).unwrap().settings, settings);
+
+    let again = accounts.rotate_key(None, &old.key_id, 5 * HOUR, NOW);
+    assert!(again.is_ok());
+    assert!(accounts.authenticate(&old.key, NOW + HOUR).is_err(), "a rotation never lengthens a key's life");
+    let late = accounts.rotate_key(None, &old.key_id, HOUR, NOW + HOUR);
+    assert!(matches!(late, Err(AccountError::NoKey)), "an expired key came to life again");
+    for index in 3..LIVE_KEYS_MAX {
+        accounts.create_key(&account.id, &format!("k{index}"), NOW).unwrap();
+    }
+    assert!(matches!(accounts.rotate_key(None, &new.key_id, HOUR, NOW), Err(AccountError::TooManyKeys)));
+    assert!(accounts.authenticate(&new.key, NOW + 2 * HOUR).is_ok(), "a rotation that failed changed the old key");
+    assert!(accounts.rotate_key(None, &new.key_id, HOUR, NOW + HOUR).is_ok(), "an expired key does not count");
+}
+
+#[test]
+fn a_setting_that_cannot_be_read_is_not_passed_over() {
+    let (folder, accounts) = world();
+    let account = accounts.create_account(&new("a@example.com"), NOW).unwrap();
+    let key = accounts.create_key(&account.id, "k", NOW).unwrap();
+    let file = rusqlite::Connection::open(folder.path().join("app.db")).unwrap();
+    for text in ["{", r#"{"allowed_modules":["x"]}"#, r#"{"spend_limit":{"credits":"1","period":"year"}}"#] {
+        file.execute("UPDATE api_key SET settings = ?1", [text]).unwrap();
+        assert!(matches!(accounts.authenticate(&key.key, NOW), Err(Refusal::Unavailable(_))), "{text}");
+    }
+}
+
+#[test]
+fn an_account_has_rates_of_its_own() {
+    let (_folder, accounts) = world();
+    let account = accounts.create_account(&new("a@example.com"), NOW).unwrap();
+    let key = accounts.create_key(&account.id, "k", NOW).unwrap();
+    let rates = RateSettings { tokens_per_minute: Some(0), concurrent: Some(3), ..RateSettings::default() };
+    assert!(accounts.set_account_rates(&account.id, &rates).unwrap());
+    assert_eq!(accounts.authenticate(&key.key, NOW).unwrap().account_rates, rates);
+    assert_eq!(accounts.account_rates(&account.id).unwrap(), rates);
+    assert!(!accounts.set_account_rates("acct_0", &rates).unwrap());
+    let beyond = RateSettings { concurrent: Some(RATE_MAX + 1), ..rates };
+    assert!(matches!(accounts.set_account_rates(&account.id, &beyond), Err(AccountError::BadRate)));
+}
+
+/// What is asked of the store at sign-up, without the hash of a password.
+fn open(accounts: &Accounts, email: &str, terms: &Terms<'_>) -> Opened {
+    let row = AccountRow {
+        id: new_id("acct_", NOW).unwrap(),
+        email: email.to_owned(),
+        admin: false,
+        active: true,
+        deleted: false,
+        created_at_ms: NOW,
+        trial: Some((Micro::new(300), NOW + HOUR)),
+        granted: false,
+    };
+    accounts.db.insert_account(&row, None, mailbox::of(email).as_deref(), terms).unwrap()
+}
+
+#[test]
+fn of_many_sign_ups_at_one_time_no_more_get_a_trial_than_the_days_budget_bears() {
+    for round in 0..3 {
+        let (folder, accounts) = world();
+        // Another process writes to the same file.
+        let other = Accounts::open(folder.path()).unwrap();
+        let terms = Terms { budget: Some((Micro::new(300 * 7 + 299), NOW - HOUR)), ..Terms::default() };
+        let outcomes: Vec<_> = std::thread::scope(|scope| {
+            let tries: Vec<_> = (0..64)
+                .map(|index| {
+                    let accounts = if index % 2 == 0 { &accounts } else { &other };
+                    scope.spawn(move || open(accounts, &format!("a{index}@example.com"), &terms))
+                })
+                .collect();
+            tries.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        assert_eq!(outcomes.iter().filter(|outcome| **outcome == Opened::Done).count(), 7, "round {round}");
+        assert!(outcomes.iter().all(|outcome| matches!(outcome, Opened::Done | Opened::BudgetSpent)));
+        assert_eq!(accounts.list().unwrap().len(), 7);
+        let tomorrow = Terms { budget: Some((Micro::new(300), NOW + 1)), ..Terms::default() };
+        assert_eq!(open(&accounts, "b@example.com", &tomorrow), Opened::Done, "the next day has a budget of its own");
+    }
+}
+
+#[test]
+fn of_many_who_have_one_invitation_one_gets_in() {
+    let (_folder, accounts) = world();
+    let by = By { actor: "uid 0".into(), address: "command line".into() };
+    let code = accounts.acting(&by, NOW).invite(1, HOUR).unwrap().remove(0);
+    let hash = invite::hash(&code);
+    let terms = Terms { invite: Some(&hash), ..Terms::default() };
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
+        let accounts = &accounts;
+        let tries: Vec<_> = (0..64)
+            .map(|index| scope.spawn(move || open(accounts, &format!("a{index}@example.com"), &terms)))
+            .collect();
+        tries.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    assert_eq!(outcomes.iter().filter(|outcome| **outcome == Opened::Done).count(), 1);
+    assert_eq!(outcomes.iter().filter(|outcome| **outcome == Opened::NoInvite).count(), 63);
+    let late = accounts.acting(&by, NOW - HOUR).invite(1, HOUR).unwrap().remove(0);
+    let late = Terms { invite: Some(&invite::hash(&late)), ..Terms::default() };
+    assert_eq!(open(&accounts, "b@example.com", &late), Opened::NoInvite, "over at the very moment");
+}
+
+#[test]
+fn one_mailbox_is_one_account_where_that_is_wanted() {
+    let (_folder, accounts) = world();
+    assert_eq!(open(&accounts, "ann.lee@gmail.com", &Terms::default()), Opened::Done);
+    let terms = Terms { one_per_mailbox: true, ..Terms::default() };
+    for same in ["annlee@gmail.com", "annlee+x@gmail.com", "a.n.n.l.e.e@googlemail.com"] {
+        assert_eq!(open(&accounts, same, &terms), Opened::EmailTaken, "{same}");
+    }
+    assert_eq!(open(&accounts, "annlee+x@example.com", &terms), Opened::Done);
+    assert_eq!(open(&accounts, "annlee+y@example.com", &terms), Opened::Done, "not known to be one mailbox");
+    assert_eq!(open(&accounts, "annlee@gmail.com", &Terms::default()), Opened::Done, "not wanted");
+}
+
+#[test]
+fn an_account_of_before_has_its_mailbox_after_the_migration() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = rusqlite::Connection::open(folder.path().join("app.db")).unwrap();
+    for migration in ["001_accounts", "002_changes", "003_settings"] {
+        let path = format!("{}/src/store/app/{migration}.sql", env!("CARGO_MANIFEST_DIR"));
+        old.execute_batch(&std::fs::read_to_string(path).unwrap()).unwrap();
+    }
+    for (index, email) in ["ann.lee+x@gmail.com", "bob@googlemail.com", "a.b+c@example.com"].iter().enumerate() {
+        let sql = "INSERT INTO account(id, email, admin, status, created_at_ms) VALUES(?1, ?2, 0, 'active', 1)";
+        old.execute(sql, (format!("acct_{index}"), email)).unwrap();
+    }
+    old.pragma_update(None, "user_version", 3).unwrap();
+    drop(old);
+    let accounts = Accounts::open(folder.path()).unwrap();
+    assert_eq!(accounts.list().unwrap().len(), 3);
+    let terms = Terms { one_per_mailbox: true, ..Terms::default() };
+    for (email, outcome) in [
+        ("annlee@gmail.com", Opened::EmailTaken),
+        ("b.o.b@gmail.com", Opened::EmailTaken),
+        ("ab@example.com", Opened::Done),
+    ] {
+        assert_eq!(open(&accounts, email, &terms), outcome, "{email}");
+    }
 }

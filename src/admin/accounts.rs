@@ -4,9 +4,8 @@
 
 use super::App;
 use super::document;
-use super::door::Actor;
 use super::problem::Problem;
-use crate::account::{Account, Status};
+use crate::account::{Account, By, Status};
 use crate::clock::now_ms;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
@@ -79,25 +78,28 @@ pub async fn entries(State(app): State<Arc<App>>, name: Named, page: Asked<Entry
     Ok(Json(json!({"entries": shown, "next": next})))
 }
 
-pub async fn suspend(app: State<Arc<App>>, actor: Extension<Actor>, name: Named) -> Result<Json<Value>, Problem> {
-    set_status(app, actor, name, Status::Suspended).await
+pub async fn suspend(app: State<Arc<App>>, by: Extension<By>, name: Named) -> Result<Json<Value>, Problem> {
+    set_status(app, by, name, Status::Suspended).await
 }
 
-pub async fn resume(app: State<Arc<App>>, actor: Extension<Actor>, name: Named) -> Result<Json<Value>, Problem> {
-    set_status(app, actor, name, Status::Active).await
+pub async fn resume(app: State<Arc<App>>, by: Extension<By>, name: Named) -> Result<Json<Value>, Problem> {
+    set_status(app, by, name, Status::Active).await
 }
 
 async fn set_status(
     State(app): State<Arc<App>>,
-    Extension(Actor(actor)): Extension<Actor>,
+    Extension(by): Extension<By>,
     name: Named,
     status: Status,
 ) -> Result<Json<Value>, Problem> {
     let Path(name) = name?;
+    let actor = by.actor.clone();
     let account = app
         .write(move |app| {
             let account = app.find(&name)?;
-            app.accounts.set_status(&account.id, status)?;
+            if !app.accounts.acting(&by, now_ms()).set_status(&account.id, status)? {
+                return Err(Problem::NotFound(format!("account {} is deleted", account.id)));
+            }
             Ok(account)
         })
         .await?;
@@ -105,23 +107,23 @@ async fn set_status(
     Ok(Json(document::status(&account, status)))
 }
 
-pub async fn disable_key(app: State<Arc<App>>, actor: Extension<Actor>, id: Named) -> Result<Json<Value>, Problem> {
-    set_key(app, actor, id, false).await
+pub async fn disable_key(app: State<Arc<App>>, by: Extension<By>, id: Named) -> Result<Json<Value>, Problem> {
+    set_key(app, by, id, false).await
 }
 
-pub async fn enable_key(app: State<Arc<App>>, actor: Extension<Actor>, id: Named) -> Result<Json<Value>, Problem> {
-    set_key(app, actor, id, true).await
+pub async fn enable_key(app: State<Arc<App>>, by: Extension<By>, id: Named) -> Result<Json<Value>, Problem> {
+    set_key(app, by, id, true).await
 }
 
 async fn set_key(
     State(app): State<Arc<App>>,
-    Extension(Actor(actor)): Extension<Actor>,
+    Extension(by): Extension<By>,
     id: Named,
     enabled: bool,
 ) -> Result<Json<Value>, Problem> {
     let Path(id) = id?;
-    let key = id.clone();
-    if !app.write(move |app| Ok(app.accounts.set_key_enabled(&key, enabled)?)).await? {
+    let (key, actor) = (id.clone(), by.actor.clone());
+    if !app.write(move |app| Ok(app.accounts.acting(&by, now_ms()).set_key_enabled(&key, enabled)?)).await? {
         return Err(Problem::NotFound(format!("no live key has the id {id:?}")));
     }
     let value = document::key_status(&id, enabled);

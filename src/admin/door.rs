@@ -4,16 +4,14 @@
 
 use super::App;
 use super::problem::Problem;
-use crate::account::{Refusal, parse_key};
-use axum::extract::{Request, State};
+use crate::account::{By, Refusal, parse_key};
+use crate::clock::now_ms;
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, header};
 use axum::middleware::Next;
 use axum::response::Response;
+use std::net::SocketAddr;
 use std::sync::Arc;
-
-/// The account of the administrator who asks.
-#[derive(Clone)]
-pub struct Actor(pub Arc<str>);
 
 /// Judged before the path, the method and the body: who is not let in learns nothing.
 pub async fn administrators_only(
@@ -21,21 +19,25 @@ pub async fn administrators_only(
     mut request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
-    let actor = actor(&app, request.headers())?;
-    request.extensions_mut().insert(actor);
+    let actor = actor(&app, request.headers())?.to_string();
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    let address = peer.map_or_else(|| "unknown".to_owned(), |peer| peer.0.ip().to_canonical().to_string());
+    // Whom the audit log and the ledger name.
+    request.extensions_mut().insert(By { actor, address });
     Ok(next.run(request).await)
 }
 
-fn actor(app: &App, headers: &HeaderMap) -> Result<Actor, Problem> {
+/// The account of the administrator who asks.
+fn actor(app: &App, headers: &HeaderMap) -> Result<Arc<str>, Problem> {
     let key = key(headers).ok_or(Problem::NoKey)?;
-    let principal = app.accounts.authenticate(key).map_err(|refusal| match refusal {
-        Refusal::BadKey => Problem::NoKey,
+    let principal = app.accounts.authenticate(key, now_ms()).map_err(|refusal| match refusal {
+        Refusal::BadKey | Refusal::KeyExpired => Problem::NoKey,
         Refusal::KeyDisabled => Problem::Forbidden("this key is disabled"),
         Refusal::AccountSuspended => Problem::Forbidden("this key's account is suspended"),
         Refusal::Unavailable(error) => error.into(),
     })?;
     match app.accounts.find(&principal.account_id)? {
-        Some(account) if account.admin => Ok(Actor(principal.account_id)),
+        Some(account) if account.admin => Ok(principal.account_id),
         _ => Err(Problem::Forbidden("this key's account is not an administrator's")),
     }
 }

@@ -5,8 +5,8 @@
 
 use super::App;
 use super::document;
-use super::door::Actor;
 use super::problem::Problem;
+use crate::account::By;
 use crate::billing::correct::{REASON_CHARS_MAX, REFERENCE_CHARS_MAX, is_reason, is_reference};
 use crate::clock::now_ms;
 use crate::money::{MICRO_MAX, Micro};
@@ -17,7 +17,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 type Body = Result<Bytes, BytesRejection>;
@@ -50,33 +50,28 @@ fn given<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D:
     Value::deserialize(deserializer).map(Some)
 }
 
-pub async fn grant(app: State<Arc<App>>, actor: Extension<Actor>, name: Named, body: Body) -> Outcome {
-    give(app, actor, name, body, ChangeKind::Grant).await
+pub async fn grant(app: State<Arc<App>>, by: Extension<By>, name: Named, body: Body) -> Outcome {
+    give(app, by, name, body, ChangeKind::Grant).await
 }
 
-pub async fn top_up(app: State<Arc<App>>, actor: Extension<Actor>, name: Named, body: Body) -> Outcome {
-    give(app, actor, name, body, ChangeKind::TopUp).await
+pub async fn top_up(app: State<Arc<App>>, by: Extension<By>, name: Named, body: Body) -> Outcome {
+    give(app, by, name, body, ChangeKind::TopUp).await
 }
 
 async fn give(
     State(app): State<Arc<App>>,
-    Extension(actor): Extension<Actor>,
+    Extension(by): Extension<By>,
     name: Named,
     body: Body,
     kind: ChangeKind<'static>,
 ) -> Outcome {
     let Amount { credits, reference } = read(&body?)?;
     let amount = positive(credits)?.ok_or_else(|| missing("credits"))?;
-    let order = Order { name: name?.0, amount, reference: reference_of(reference)?, actor };
+    let order = Order { name: name?.0, amount, reference: reference_of(reference)?, by };
     app.write(move |app| order.post(app, kind)).await
 }
 
-pub async fn adjust(
-    State(app): State<Arc<App>>,
-    Extension(actor): Extension<Actor>,
-    name: Named,
-    body: Body,
-) -> Outcome {
+pub async fn adjust(State(app): State<Arc<App>>, Extension(by): Extension<By>, name: Named, body: Body) -> Outcome {
     let Adjustment { credits, reference, reason } = read(&body?)?;
     let amount = amount_of(credits)?.ok_or_else(|| missing("credits"))?;
     if amount == Micro::ZERO {
@@ -86,13 +81,13 @@ pub async fn adjust(
     if !is_reason(&reason) {
         return Err(Problem::Invalid(format!("reason: must be a text of 1 to {REASON_CHARS_MAX} characters")));
     }
-    let order = Order { name: name?.0, amount, reference: reference_of(reference)?, actor };
+    let order = Order { name: name?.0, amount, reference: reference_of(reference)?, by };
     app.write(move |app| order.post(app, ChangeKind::Adjust { reason: &reason })).await
 }
 
 pub async fn refund(
     State(app): State<Arc<App>>,
-    Extension(Actor(actor)): Extension<Actor>,
+    Extension(by): Extension<By>,
     request_id: Named,
     body: Body,
 ) -> Outcome {
@@ -100,8 +95,12 @@ pub async fn refund(
     let (amount, reference, Path(request_id)) = (positive(credits)?, reference_of(reference)?, request_id?);
     app.write(move |app| {
         let (reference, request_id) = (reference.as_str(), request_id.as_str());
-        let refund = Refund { reference, request_id, amount, actor: Some(&actor), at_ms: now_ms() };
-        Ok(told("refund", reference, &actor, &app.billing.give_back(&refund)?))
+        let (actor, at_ms) = (by.actor.as_str(), now_ms());
+        let refund = Refund { reference, request_id, amount, actor: Some(actor), at_ms };
+        let what = json!({"credits": amount, "ref": reference});
+        let acting = app.accounts.acting(&by, at_ms);
+        let posted = acting.order("request.refund", request_id, &what, || app.billing.give_back(&refund))?;
+        Ok(told("refund", reference, actor, &posted))
     })
     .await
 }
@@ -111,16 +110,18 @@ struct Order {
     name: String,
     amount: Micro,
     reference: String,
-    actor: Actor,
+    by: By,
 }
 
 impl Order {
     fn post(&self, app: &App, kind: ChangeKind<'_>) -> Outcome {
-        let Self { name, amount, reference, actor: Actor(actor) } = self;
+        let Self { name, amount, reference, by } = self;
         let account = app.find(name)?.id;
-        let (amount, actor) = (*amount, actor.as_ref());
-        let change = Change { kind, reference, account: &account, amount, actor: Some(actor), at_ms: now_ms() };
-        Ok(told(kind.name(), reference, actor, &app.billing.change(&change)?))
+        let (amount, actor, at_ms) = (*amount, by.actor.as_str(), now_ms());
+        let change = Change { kind, reference, account: &account, amount, actor: Some(actor), at_ms };
+        let acting = app.accounts.acting(by, at_ms);
+        let posted = acting.change(&change, || app.billing.change(&change))?;
+        Ok(told(kind.name(), reference, actor, &posted))
     }
 }
 

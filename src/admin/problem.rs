@@ -76,9 +76,11 @@ impl From<StoreError> for Problem {
             StoreError::Refused(why) => Self::Refused(why),
             StoreError::Unknown(what) => Self::NotFound(what),
             StoreError::ReferenceUsed(why) => Self::ReferenceUsed(why),
-            StoreError::Sqlite { .. } | StoreError::Redis { .. } | StoreError::Io { .. } | StoreError::Unusable(_) => {
-                Self::Inside(error.to_string())
-            }
+            StoreError::Sqlite { .. }
+            | StoreError::Redis { .. }
+            | StoreError::Io { .. }
+            | StoreError::Away(_)
+            | StoreError::Unusable(_) => Self::Inside(error.to_string()),
         }
     }
 }

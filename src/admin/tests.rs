@@ -283,16 +283,16 @@ async fn doors_are_closed_and_opened_and_a_revoked_key_stays_revoked() {
     for (path, status) in [("suspend", "suspended"), ("suspend", "suspended"), ("resume", "active")] {
         let answer = world.post(&format!("/accounts/a@example.com/{path}"), &json!({})).await;
         assert_eq!((answer.status, &answer.json()["status"]), (200, &status.into()));
-        assert_eq!(world.accounts.authenticate(&world.key).is_ok(), status == "active");
+        assert_eq!(world.accounts.authenticate(&world.key, now_ms()).is_ok(), status == "active");
     }
     for (path, status) in [("disable", "disabled"), ("enable", "active"), ("enable", "active")] {
         let answer = world.post(&format!("/keys/{}/{path}", world.key_id), &json!({})).await;
         assert_eq!((answer.status, &answer.json()["status"]), (200, &status.into()));
-        assert_eq!(world.accounts.authenticate(&world.key).is_ok(), status == "active");
+        assert_eq!(world.accounts.authenticate(&world.key, now_ms()).is_ok(), status == "active");
     }
     assert!(world.accounts.revoke_key(None, &world.key_id, now_ms()).unwrap());
     for path in ["disable", "enable"] {
         world.fails("POST", &format!("/keys/{}/{path}", world.key_id), "", 404, "not_found").await;
-        assert!(world.accounts.authenticate(&world.key).is_err());
+        assert!(world.accounts.authenticate(&world.key, now_ms()).is_err());
     }
 }

@@ -59,7 +59,8 @@ async fn serve(config_file: &Path, state: Sidecar, feeder: Arc<Feeder>) -> anyho
     };
     let pages = tokio::spawn(sidecar::serve_edges(pages, state.clone(), closed()));
     let interface = admin_interface(&settings, &state.accounts, &state.billing);
-    let admin = axum::serve(admin_listener, own_state(feeder).merge(interface)).with_graceful_shutdown(closed());
+    let interface = own_state(feeder).merge(interface).into_make_service_with_connect_info::<std::net::SocketAddr>();
+    let admin = axum::serve(admin_listener, interface).with_graceful_shutdown(closed());
     let admin = tokio::spawn(async move { admin.await });
     log::info!("listening on {} (sidecar), {} (admin)", settings.sidecar, settings.admin);
     let ended = async {
@@ -96,9 +97,9 @@ fn own_state(feeder: Arc<Feeder>) -> axum::Router {
     let metrics = || async { ([("content-type", "text/plain; version=0.0.4")], METRICS.text()) };
     let ready = move || {
         std::future::ready(if feeder.is_healthy() {
-            (StatusCode::OK, "ready\n")
+            (StatusCode::OK, "ready\n".to_owned())
         } else {
-            (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
+            (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", feeder.trouble()))
         })
     };
     axum::Router::new()

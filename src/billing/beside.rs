@@ -5,6 +5,7 @@
 use super::feeder::adjustment;
 use super::verify::{Finding, Verdict};
 use crate::clock;
+use crate::failpoint::{self, Point};
 use crate::money::{Micro, Parts};
 use crate::store::StoreError;
 use crate::store::ledger::{Change, Ledger, Posted, bear};
@@ -31,6 +32,7 @@ pub fn take(ledger: &Ledger, address: &Address, change: &Change<'_>) -> Result<P
         return ledger.change(change, "", || Ok(Vec::new()));
     }
     let parts = wait(take_there(address, change))?;
+    failpoint::pass(Point::TakenThere);
     ledger.take(change, parts)
 }
 

@@ -7,15 +7,17 @@
 use super::journal::{self, Journal, Left, Segment};
 use crate::catalog::{Model, Price};
 use crate::clock;
+use crate::failpoint::{self, Point};
 use crate::store::StoreError;
 use crate::store::ledger::Ending;
-use crate::store::redis::{End, Ended, SharedStore};
+use crate::store::redis::{Address, End, Ended, SharedStore, TOLD_MOST};
 use crate::telemetry::METRICS;
 use serde::Serialize;
-use std::collections::BinaryHeap;
-use std::path::Path;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -30,6 +32,10 @@ const ASK_SELDOM: Duration = Duration::from_secs(30);
 const RETRY_LEAST: Duration = Duration::from_millis(50);
 const RETRY_MOST: Duration = Duration::from_secs(5);
 const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
+/// From so many percent of what may wait for the ledger on, the log says so.
+const WARN_PERCENT: usize = 80;
+/// How long a command waits for one answer of the store.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// How long the way down waits for the ledger; the journal keeps what is left.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
@@ -61,6 +67,8 @@ impl Drop for Parcel {
 struct LeftOver {
     left: Mutex<Option<(Left, usize)>>,
     missing: AtomicUsize,
+    /// Whoever asked for this removes it.
+    stays: bool,
 }
 
 /// An ending as the store is told it, for whoever keeps the ledger.
@@ -76,8 +84,9 @@ struct Told<'a> {
 /// What a dead process left.
 pub struct Found {
     left: Left,
-    pub endings: Vec<Ending>,
+    endings: Vec<Ending>,
     unreadable: usize,
+    stays: bool,
 }
 
 /// The way to the thread.
@@ -91,9 +100,25 @@ pub struct Courier {
 struct State {
     /// Endings journalled of which the ledger is not known to have them.
     pending: AtomicUsize,
-    /// When the oldest of them was given, ms since 1970; 0 = none.
+    /// Endings given that the store has not been told of.
+    untold: AtomicUsize,
+    /// When the oldest of them ended, ms since 1970; 0 = none.
     oldest_ms: AtomicI64,
     failing: AtomicBool,
+    /// Boots whose journals were taken over, and of their requests in these whether they were debited.
+    taken_over: Mutex<TakenOver>,
+}
+
+#[derive(Default)]
+struct TakenOver {
+    boots: Vec<String>,
+    debited: HashMap<String, bool>,
+}
+
+impl State {
+    fn taken_over(&self) -> MutexGuard<'_, TakenOver> {
+        self.taken_over.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Claims what dead processes left in `data_dir`, and reads it.
@@ -101,17 +126,58 @@ struct State {
 /// # Errors
 /// A journal cannot be claimed or read.
 pub fn left_behind(data_dir: &Path) -> Result<Vec<Found>, StoreError> {
-    let read = |left: Left| {
-        let (endings, unreadable) = left.endings()?;
-        Ok(Found { left, endings, unreadable })
-    };
-    journal::left_behind(data_dir)?.into_iter().map(read).collect()
+    journal::left_behind(data_dir)?.into_iter().map(|left| Found::read(left, false)).collect()
 }
 
 impl Found {
-    pub fn boot(&self) -> &str {
-        &self.left.boot
+    /// `stays`: the folder is not removed once all of it arrived.
+    pub fn read(left: Left, stays: bool) -> Result<Self, StoreError> {
+        let (endings, unreadable) = left.endings()?;
+        Ok(Self { left, endings, unreadable, stays })
     }
+}
+
+/// What became of journals that were carried by a command.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Carried {
+    /// Endings that the store had not been told.
+    pub new: usize,
+    /// Endings that the ledger is not known to have.
+    pub missing: usize,
+    pub unreadable: usize,
+}
+
+/// Carries the journal folder `dir` of a dead process, which stays, as [`carry`].
+///
+/// # Errors
+/// The folder is in use or cannot be read.
+pub fn replay(dir: &Path, address: Address, models: &[Arc<Model>], within: Duration) -> Result<Carried, StoreError> {
+    // Claimed until all is told: of a running process's journal, what is still open is not over.
+    carry(address, vec![Found::read(journal::claim_left(dir)?, true)?], models, within)
+}
+
+/// Carries what was `found` until the ledger has it all, at most for as long as `within`: for commands. `models` as of
+/// [`Courier::start`].
+///
+/// # Errors
+/// It cannot be begun; what does not arrive is counted, not an error.
+pub fn carry(
+    address: Address,
+    found: Vec<Found>,
+    models: &[Arc<Model>],
+    within: Duration,
+) -> Result<Carried, StoreError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|source| StoreError::io("carry a journal to the shared store", source))?;
+    let store = SharedStore::new(address, PATIENCE);
+    let unreadable = found.iter().map(|found| found.unreadable).sum();
+    let state = Arc::new(State::default());
+    let mut run = Run::new(store, None, Arc::clone(&state), models, within);
+    found.into_iter().for_each(|found| run.take_over(found));
+    // Nobody sends any: it goes on until all has arrived.
+    let (_, parcels) = channel(1);
+    let new = runtime.block_on(run.run(parcels));
+    Ok(Carried { new, missing: state.pending.load(Ordering::Relaxed), unreadable })
 }
 
 impl Parcel {
@@ -124,28 +190,31 @@ impl Parcel {
 }
 
 impl Courier {
-    /// Starts the thread, which begins with what was `found`; a journal names the price of an ending, which is looked
-    /// for among `models`. `capacity` bounds what waits for it.
+    /// Starts the thread, which begins with what dead processes left; a journal names the price of an ending, which is looked
+    /// for among `models`. From time to time it looks in `data_dir` for what others have left since. `capacity` bounds
+    /// what waits for it, `most_pending` what is admitted beside it.
     ///
     /// # Errors
     /// It cannot be started.
     pub fn start(
         store: SharedStore,
         journal: Arc<Journal>,
-        found: Vec<Found>,
+        data_dir: &Path,
         models: &[Arc<Model>],
-        capacity: usize,
+        (capacity, most_pending): (usize, usize),
     ) -> Result<Self, StoreError> {
         let state = Arc::new(State::default());
         let (door, parcels) = channel(capacity.clamp(1, 1 << 20));
-        let mut run =
-            Run { store, journal, state: Arc::clone(&state), under_way: JoinSet::new(), waiting: BinaryHeap::new() };
-        found.into_iter().for_each(|found| run.take_over(found, models));
+        let here = Here { journal, data_dir: data_dir.to_owned(), most_pending, warned: false };
+        let mut run = Run::new(store, Some(here), Arc::clone(&state), models, FINISH_WITHIN);
+        left_behind(data_dir)?.into_iter().for_each(|found| run.take_over(found));
         let failed = |source| StoreError::io("start the courier", source);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let thread = std::thread::Builder::new()
             .name("courier".into())
-            .spawn(move || runtime.block_on(run.run(parcels)))
+            .spawn(move || {
+                runtime.block_on(run.run(parcels));
+            })
             .map_err(failed)?;
         Ok(Self { door: Mutex::new(Some(door)), thread: Mutex::new(Some(thread)), state })
     }
@@ -153,7 +222,7 @@ impl Courier {
     /// Never waits. What cannot be sent stays in the journal for the next start.
     pub fn send(&self, parcel: Parcel) {
         self.state.pending.fetch_add(1, Ordering::Relaxed);
-        let _ = self.state.oldest_ms.compare_exchange(0, parcel.ending.at_ms, Ordering::Relaxed, Ordering::Relaxed);
+        self.state.untold.fetch_add(1, Ordering::Relaxed);
         let door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
         if door.as_ref().is_some_and(|door| door.try_send(Box::new(parcel)).is_ok()) {
             return;
@@ -164,6 +233,21 @@ impl Courier {
 
     pub fn pending(&self) -> usize {
         self.state.pending.load(Ordering::Relaxed)
+    }
+
+    /// Dead processes whose journals this one has read so far.
+    pub fn taken_over(&self) -> Vec<String> {
+        self.state.taken_over().boots.clone()
+    }
+
+    /// Whether a request of those was debited, where their journals know of it.
+    pub fn was_debited_before(&self, request_id: &str) -> Option<bool> {
+        self.state.taken_over().debited.get(request_id).copied()
+    }
+
+    /// Something has ended here that the store does not know of yet.
+    pub fn is_telling(&self) -> bool {
+        self.state.untold.load(Ordering::Relaxed) > 0
     }
 
     pub fn is_failing(&self) -> bool {
@@ -187,10 +271,25 @@ impl Courier {
 
 struct Run {
     store: SharedStore,
-    journal: Arc<Journal>,
+    /// Of an edge.
+    here: Option<Here>,
+    models: Vec<Arc<Model>>,
     state: Arc<State>,
     under_way: JoinSet<(Box<Parcel>, Result<Ended, StoreError>)>,
     waiting: BinaryHeap<Due>,
+    /// When those ended that did not arrive yet, ms since 1970, and how many did at that time.
+    ended_at: BTreeMap<i64, usize>,
+    /// Endings that the store had not been told.
+    new: usize,
+    finish_within: Duration,
+}
+
+/// Where an edge's courier looks after more than its parcels.
+struct Here {
+    journal: Arc<Journal>,
+    data_dir: PathBuf,
+    most_pending: usize,
+    warned: bool,
 }
 
 /// A parcel that is to be carried at its time, the earliest first.
@@ -200,25 +299,56 @@ struct Due {
 }
 
 impl Run {
-    fn take_over(&mut self, found: Found, models: &[Arc<Model>]) {
-        let Found { left, endings, unreadable } = found;
+    fn new(
+        store: SharedStore,
+        here: Option<Here>,
+        state: Arc<State>,
+        models: &[Arc<Model>],
+        finish_within: Duration,
+    ) -> Self {
+        let (under_way, waiting, ended_at) = (JoinSet::new(), BinaryHeap::new(), BTreeMap::new());
+        Self { store, here, models: models.to_vec(), state, under_way, waiting, ended_at, new: 0, finish_within }
+    }
+
+    fn take_over(&mut self, found: Found) {
+        let Found { left, endings, unreadable, stays } = found;
         log::warn!("boot {} left {} endings; telling the shared store", left.boot, endings.len());
-        let over =
-            Arc::new(LeftOver { missing: AtomicUsize::new(endings.len()), left: Mutex::new(Some((left, unreadable))) });
+        {
+            // Known before the folder can go, whose absence says that nothing is left to be known.
+            let mut taken_over = self.state.taken_over();
+            taken_over.boots.push(left.boot.clone());
+            let debited = endings.iter().map(|ending| (ending.request_id.clone(), ending.kind() == "debit"));
+            taken_over.debited.extend(debited);
+        }
+        let missing = AtomicUsize::new(endings.len());
+        let over = Arc::new(LeftOver { missing, left: Mutex::new(Some((left, unreadable))), stays });
         if endings.is_empty() {
             over.remove();
         }
         self.state.pending.fetch_add(endings.len(), Ordering::Relaxed);
+        self.state.untold.fetch_add(endings.len(), Ordering::Relaxed);
         for ending in endings {
             let version = &ending.detail.price_version;
-            let price = models.iter().map(|model| &*model.price).find(|price| price.version == *version);
+            let price = self.models.iter().map(|model| &*model.price).find(|price| price.version == *version);
             let mut parcel = Parcel::new(ending, price, Vec::new());
             parcel.left = Some(Arc::clone(&over));
-            self.waiting.push(Due { at: Instant::now(), parcel: Box::new(parcel) });
+            self.take(Box::new(parcel));
         }
     }
 
-    async fn run(mut self, mut parcels: Receiver<Box<Parcel>>) {
+    fn take(&mut self, parcel: Box<Parcel>) {
+        *self.ended_at.entry(parcel.ending.at_ms).or_default() += 1;
+        self.tell_oldest();
+        self.waiting.push(Due { at: Instant::now(), parcel });
+    }
+
+    fn tell_oldest(&self) {
+        let oldest = self.ended_at.first_key_value().map_or(0, |(at_ms, _)| *at_ms);
+        self.state.oldest_ms.store(oldest, Ordering::Relaxed);
+    }
+
+    /// Until all is done after the door was closed. Returns how many endings the store had not been told.
+    async fn run(mut self, mut parcels: Receiver<Box<Parcel>>) -> usize {
         let mut housekeeping = tokio::time::interval(HOUSEKEEPING_EVERY);
         let mut closing: Option<Instant> = None;
         loop {
@@ -226,8 +356,11 @@ impl Run {
             let next = self.waiting.peek().map_or_else(|| Instant::now() + HOUSEKEEPING_EVERY, |due| due.at);
             tokio::select! {
                 parcel = parcels.recv(), if closing.is_none() => match parcel {
-                    Some(parcel) => self.waiting.push(Due { at: Instant::now(), parcel }),
-                    None => closing = Some(Instant::now() + FINISH_WITHIN),
+                    Some(parcel) => self.take(parcel),
+                    None => {
+                        closing = Some(Instant::now() + self.finish_within);
+                        self.ask_all_anew();
+                    }
                 },
                 Some(done) = self.under_way.join_next() => self.back(done),
                 _ = tokio::time::sleep_until(next), if self.under_way.len() < UNDER_WAY => {}
@@ -243,6 +376,16 @@ impl Run {
         }
         self.waiting.clear();
         self.housekeep();
+        self.new
+    }
+
+    /// Whoever is about to end does not wait until it is time to ask for what was told long ago.
+    fn ask_all_anew(&mut self) {
+        let due = |Due { mut parcel, .. }| {
+            parcel.wait = Duration::ZERO;
+            Due { at: Instant::now(), parcel }
+        };
+        self.waiting = std::mem::take(&mut self.waiting).into_iter().map(due).collect();
     }
 
     /// Carries what is due, as much as may be under way.
@@ -251,9 +394,16 @@ impl Run {
             let Some(Due { parcel, .. }) = self.waiting.pop() else { return };
             let store = self.store.clone();
             self.under_way.spawn(async move {
-                let Ending { request_id, account, .. } = &parcel.ending;
-                let end = End { request_id, account, cost: parcel.ending.cost(), ending: &parcel.text };
-                let outcome = match store.end(&end).await {
+                let Ending { request_id, account, detail, .. } = &parcel.ending;
+                let (cost, key_id) = (parcel.ending.cost(), &detail.key_id);
+                let tokens = detail.usage.tokens_total();
+                let end = End { request_id, account, cost, ending: &parcel.text, key_id, tokens };
+                let outcome = match is_late(parcel.ending.at_ms, clock::now_ms()) {
+                    true => store.end_late(&end).await,
+                    false => store.end(&end).await,
+                };
+                failpoint::pass(Point::EndingTold);
+                let outcome = match outcome {
                     Ok(Ended::Unknown) => store.want(account).await.map(|()| Ended::Unknown),
                     outcome => outcome,
                 };
@@ -273,13 +423,15 @@ impl Run {
                 Ok(_) => log::info!("the shared store takes endings again"),
             }
         }
+        self.new += usize::from(matches!(outcome, Ok(Ended::Done { .. })) && !parcel.told);
         let again = |wait: Duration, least, most| (wait * 2).clamp(least, most);
+        if !failing && !std::mem::replace(&mut parcel.told, true) {
+            self.state.untold.fetch_sub(1, Ordering::Relaxed);
+            parcel.wait = Duration::ZERO;
+        }
         match outcome {
             Ok(Ended::Applied) => return self.arrived(parcel),
             Ok(Ended::Done { .. } | Ended::Known { .. }) => {
-                if !std::mem::replace(&mut parcel.told, true) {
-                    parcel.wait = Duration::ZERO;
-                }
                 parcel.wait = again(parcel.wait, ASK_FIRST, ASK_SELDOM);
             }
             Ok(Ended::Unknown) | Err(_) => {
@@ -290,28 +442,67 @@ impl Run {
         self.waiting.push(Due { at: Instant::now() + parcel.wait, parcel });
     }
 
-    fn arrived(&self, mut parcel: Box<Parcel>) {
+    fn arrived(&mut self, mut parcel: Box<Parcel>) {
+        failpoint::pass(Point::EndingArrived);
         parcel.arrived = true;
         if let Some(over) = &parcel.left
             && over.missing.fetch_sub(1, Ordering::AcqRel) == 1
         {
             over.remove();
         }
-        let before = self.state.pending.fetch_sub(1, Ordering::Relaxed);
-        let oldest = if before > 1 { clock::now_ms() } else { 0 };
-        self.state.oldest_ms.store(oldest, Ordering::Relaxed);
+        self.state.pending.fetch_sub(1, Ordering::Relaxed);
+        if let Entry::Occupied(mut count) = self.ended_at.entry(parcel.ending.at_ms) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        self.tell_oldest();
     }
 
-    fn housekeep(&self) {
-        self.journal.reap();
-        self.journal.recover();
+    fn housekeep(&mut self) {
+        let Some(here) = &mut self.here else { return };
+        here.journal.reap();
+        here.journal.recover();
+        here.warn(self.state.pending.load(Ordering::Relaxed));
+        let found = here.others_left().unwrap_or_else(|error| {
+            METRICS.ledger_error("dead_journals");
+            log::warn!("{error}");
+            Vec::new()
+        });
+        found.into_iter().for_each(|found| self.take_over(found));
     }
+}
+
+impl Here {
+    /// Says once that the ledger is about to lag behind too far.
+    fn warn(&mut self, pending: usize) {
+        let is_much = pending.saturating_mul(100) >= self.most_pending.saturating_mul(WARN_PERCENT);
+        if is_much && !self.warned {
+            let most = self.most_pending;
+            log::warn!(
+                "{pending} endings wait for the ledger; from {most} on nothing is admitted: does the sidecar run?"
+            );
+        }
+        self.warned = is_much;
+    }
+
+    /// What a predecessor left that died after it had handed over.
+    fn others_left(&self) -> Result<Vec<Found>, StoreError> {
+        let is_alone = journal::boots(&self.data_dir)?.iter().all(|boot| boot == self.journal.boot());
+        if is_alone { Ok(Vec::new()) } else { left_behind(&self.data_dir) }
+    }
+}
+
+/// It may have been told so long ago that no marker says so any more.
+fn is_late(at_ms: i64, now_ms: i64) -> bool {
+    u128::from(now_ms.saturating_sub(at_ms).max(0).unsigned_abs()) > TOLD_MOST.as_millis()
 }
 
 impl LeftOver {
     fn remove(&self) {
         let left = self.left.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some((left, unreadable)) = left
+        if let Some((left, unreadable)) = left.filter(|_| !self.stays)
             && let Err(error) = left.remove(unreadable)
         {
             log::warn!("{error}");
@@ -337,5 +528,32 @@ impl Ord for Due {
     /// The earliest is the greatest: a heap gives the greatest first.
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         other.at.cmp(&self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ending_is_late_once_it_is_older_than_what_the_store_remembers_for_certain() {
+        let most = i64::try_from(TOLD_MOST.as_millis()).unwrap();
+        let now_ms = 1_800_000_000_000;
+        assert_eq!([most - 1, most, most + 1].map(|age| is_late(now_ms - age, now_ms)), [false, false, true]);
+        assert!(!is_late(now_ms + 5_000, now_ms), "another clock was ahead");
+        assert!(!is_late(i64::MAX, i64::MIN) && is_late(i64::MIN, i64::MAX));
+    }
+
+    #[test]
+    fn an_operator_is_told_once_when_most_of_what_may_wait_does_and_again_after_it_did_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Arc::new(Journal::begin(dir.path(), 65_536, 65_536).unwrap());
+        let mut here = Here { journal, data_dir: dir.path().to_owned(), most_pending: 1_000, warned: false };
+        let warned = [799, 800, 1_000, 799, 800].map(|pending| {
+            let before = here.warned;
+            here.warn(pending);
+            here.warned && !before
+        });
+        assert_eq!(warned, [false, true, false, false, true]);
     }
 }

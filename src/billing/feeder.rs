@@ -34,7 +34,10 @@ const TICK: Duration = Duration::from_millis(20);
 /// An answer of the store that takes longer is a failure.
 const PATIENCE: Duration = Duration::from_secs(2);
 const RETRY_LEAST: Duration = Duration::from_millis(50);
-const RETRY_MOST: Duration = Duration::from_secs(5);
+/// How often a server that was not met, or is not fit, is judged again.
+const MEET_EVERY: Duration = Duration::from_millis(200);
+/// A store that comes back is followed within a second.
+const RETRY_MOST: Duration = Duration::from_secs(1);
 /// The last pass without a failure is older than this: the ledger lags behind.
 const LAG_MOST_MS: i64 = 5_000;
 
@@ -87,6 +90,8 @@ pub struct Feed {
     /// The last entry that the store was told of, as far as this process knows.
     pushed: i64,
     keys_after: ChangeAt,
+    /// The store was told every key since it last lost them.
+    keys_known: bool,
     wanted: BTreeSet<String>,
     mirrored: BTreeMap<String, Parts>,
     backlog: follow::Backlog,
@@ -116,6 +121,7 @@ impl Feed {
             place,
             found,
             keys_after: ChangeAt::default(),
+            keys_known: false,
             wanted: BTreeSet::new(),
             mirrored: BTreeMap::new(),
             backlog: follow::Backlog::default(),
@@ -171,25 +177,32 @@ struct State {
     ending: AtomicBool,
     /// When all that was due was last done without a failure, and all events were in the ledger.
     passed_ms: AtomicI64,
+    may_forget: bool,
+    /// The server was met, and found fit.
+    judged: AtomicBool,
+    /// The last failure.
+    trouble: Mutex<String>,
 }
 
 impl Feeder {
-    /// Connects, judges the server's settings, and starts.
+    /// Judges the server's settings, where it can be reached, and starts; else it judges once it is reached.
     ///
     /// # Errors
-    /// The store cannot be reached or would forget what it is told (unless `may_forget`), another process feeds this
-    /// ledger, or a database cannot be opened.
+    /// The store would forget what it is told (unless `may_forget`), another process feeds this ledger, or a database
+    /// cannot be opened.
     pub fn start(data_dir: &Path, address: &Address, may_forget: bool) -> Result<Self, StoreError> {
         let failed = |source| StoreError::io("start the feeder", source);
         // The connection's own work is done by the runtime that made it.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let store = runtime.block_on(async {
-            let store = SharedStore::connect(address, PATIENCE).await?;
-            judge_settings(&store, may_forget).await?;
-            Ok::<_, StoreError>(store)
-        })?;
+        let store = SharedStore::new(address.clone(), PATIENCE);
+        let state = Arc::new(State { may_forget, ..State::default() });
+        if let Err(error) = runtime.block_on(state.judge(&store)) {
+            if matches!(error, StoreError::Refused(_)) {
+                return Err(error);
+            }
+            log::error!("{error}; nothing is entered until the shared store is reached and judged");
+        }
         let feed = Feed::begin(data_dir, store)?;
-        let state = Arc::new(State::default());
         let shared = Arc::clone(&state);
         let thread = std::thread::Builder::new()
             .name("feeder".into())
@@ -203,6 +216,12 @@ impl Feeder {
         clock::now_ms().saturating_sub(self.state.passed_ms.load(Ordering::Relaxed)) <= LAG_MOST_MS
     }
 
+    /// Why it is not healthy, as far as that is known.
+    pub fn trouble(&self) -> String {
+        let trouble = self.state.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        if trouble.is_empty() { "the ledger lags behind the shared store".into() } else { trouble.clone() }
+    }
+
     /// Does everything once more and ends.
     pub fn finish(&self) {
         self.state.ending.store(true, Ordering::Release);
@@ -212,21 +231,65 @@ impl Feeder {
     }
 }
 
+impl State {
+    /// Whether the server is one to keep money in. What is unfit can be set right while it runs.
+    async fn judge(&self, store: &SharedStore) -> Result<(), StoreError> {
+        let outcome = store.judge(self.may_forget).await;
+        match &outcome {
+            Ok(()) => self.judged.store(true, Ordering::Release),
+            Err(error) => {
+                METRICS.ledger_error(error.reason());
+                self.tell(error);
+            }
+        }
+        METRICS.store_up.set(i64::from(outcome.is_ok()));
+        outcome
+    }
+
+    fn tell(&self, error: &StoreError) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
+    }
+
+    /// Nothing is done before the server was judged, whenever it is first met.
+    async fn meet(&self, store: &SharedStore) {
+        while !self.judged.load(Ordering::Acquire) && !self.ending.load(Ordering::Acquire) {
+            tokio::time::sleep(MEET_EVERY).await;
+            let before = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            match self.judge(store).await {
+                Ok(()) => log::info!("the shared store is reached, and fit to keep money in"),
+                Err(error) if before != error.to_string() => {
+                    log::error!("{error}; nothing is entered until that is mended")
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
 async fn run(mut feed: Feed, state: &State) {
+    state.meet(&feed.store).await;
     let begin = Instant::now();
     let mut courses = DUTIES.map(|(duty, name, every)| Course { duty, name, every, due: begin, pause: Duration::ZERO });
     while !state.ending.load(Ordering::Acquire) {
         for course in &mut courses {
             if course.due <= Instant::now() {
-                course.went(feed.perform(course.duty).await);
+                let outcome = feed.perform(course.duty).await;
+                if let Err(error) = &outcome {
+                    state.tell(error);
+                }
+                course.went(outcome);
             }
         }
+        // The first of them asks every partition.
+        METRICS.store_up.set(i64::from(courses.first().is_some_and(|course| course.pause.is_zero())));
         if !feed.backlog.is_left && courses.iter().all(|course| course.pause.is_zero()) {
             state.passed_ms.store(clock::now_ms(), Ordering::Relaxed);
         }
         tokio::time::sleep(TICK).await;
     }
-    if let Err(error) = feed.all().await {
+    if state.judged.load(Ordering::Acquire)
+        && let Err(error) = feed.all().await
+    {
         log::warn!("the last pass of the feeder: {error}; the next start goes on from there");
     }
     if let Err(error) = feed.end() {
@@ -255,36 +318,4 @@ impl Course {
             }
         }
     }
-}
-
-/// A store that forgets balances under memory pressure, or all of them with its process, is none to keep them in.
-async fn judge_settings(store: &SharedStore, may_forget: bool) -> Result<(), StoreError> {
-    let mut wrong = Vec::new();
-    let mut settings = Vec::new();
-    for name in ["maxmemory", "maxmemory-policy", "appendonly"] {
-        match store.setting(name).await {
-            Ok(value) => settings.push(value.unwrap_or_default()),
-            Err(error) => {
-                log::warn!("{error}: see to it that maxmemory-policy is noeviction and appendonly is yes");
-                return Ok(());
-            }
-        }
-    }
-    if let [limit, policy, appends] = &settings[..] {
-        if limit != "0" && policy != "noeviction" {
-            wrong.push(format!("maxmemory-policy is {policy}: it must be noeviction, or balances are thrown away"));
-        }
-        if appends != "yes" {
-            wrong.push(format!("appendonly is {appends}: it must be yes, or a restart loses all holds"));
-        }
-    }
-    if wrong.is_empty() {
-        return Ok(());
-    }
-    let message = format!("the shared store's settings: {}", wrong.join("; "));
-    if may_forget {
-        log::warn!("{message}; store.allow_volatile says so");
-        return Ok(());
-    }
-    Err(StoreError::Unusable(format!("{message} (or say store.allow_volatile: true)")))
 }

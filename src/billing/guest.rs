@@ -54,11 +54,13 @@ impl Billing {
     ) -> Result<(Hold, u64), Refused> {
         let unavailable = |error: StoreError| Refused::Unavailable(error.to_string());
         let (boot, account) = (self.boot(), &opening.account);
+        let meters = serving.holds.meter(&opening.asker(), now_ms)?;
         for _ in 0..TRIES {
             let mut limit = 0;
             let judge = |row: Account| -> Result<Parts, Refused> {
                 let open = serving.holds.open_requests(account);
-                let standing = Standing::of(row, Parts::default(), Parts::default(), open, now_ms);
+                let mut standing = Standing::of(row, Parts::default(), Parts::default(), open, now_ms);
+                standing.key_free = serving.holds.key_free(&self.0.ledger, &opening.asker(), now_ms)?;
                 let (amount, output_limit) = decide(&standing, quote, exact, serving.most_open_per_account, now_ms)?;
                 limit = output_limit;
                 Ok(standing.available.take(amount))
@@ -70,9 +72,9 @@ impl Billing {
                 self.give_claim_back(account, parts);
             }
             if outcome.map_err(unavailable)? {
-                serving.holds.add(account, parts);
+                serving.holds.add(&opening.asker(), parts);
                 return Hold::open(Till::Here(self.clone()), opening, quote.service_tier, parts, now_ms)
-                    .map(|hold| (hold, limit))
+                    .map(|hold| (hold.metered(meters), limit))
                     .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")));
             }
         }

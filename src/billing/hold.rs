@@ -2,9 +2,11 @@
 //!
 //! Must not decide amounts.
 
-use super::holds::Resolved;
+use super::bounds::Bounds;
+use super::holds::{Asker, Resolved};
 use super::journal::{Record, Segment};
 use super::pricing::{self, TierAsked};
+use super::rates::Meters;
 use super::settler::Settlement;
 use super::shared::SharedBilling;
 use super::{Billing, Till};
@@ -28,6 +30,15 @@ pub struct Opening {
     pub key_shown: Arc<str>,
     pub model: Arc<Model>,
     pub surface: Protocol,
+    pub bounds: Bounds,
+    /// The conversation that it is a turn of, where that can be told.
+    pub conversation: Option<String>,
+}
+
+impl Opening {
+    pub(super) fn asker(&self) -> Asker<'_> {
+        Asker { account: &self.account, key: &self.key_id, bounds: &self.bounds }
+    }
 }
 
 /// Credit set aside for one request. To be ended by [`Hold::settle`] or [`Hold::release`]; one that is dropped
@@ -37,9 +48,12 @@ pub struct Hold {
     parts: Parts,
     /// Which tier the vendor was asked for: what is billed goes by it.
     tier: TierAsked,
+    /// None for what was never opened.
+    opened_at_ms: Option<i64>,
     opened_in: Option<Arc<Segment>>,
     ended: bool,
     till: Till,
+    meters: Meters,
 }
 
 impl Hold {
@@ -54,7 +68,8 @@ impl Hold {
         parts: Parts,
         now_ms: i64,
     ) -> Result<Self, std::io::Error> {
-        let mut hold = Self { opening, parts, tier, opened_in: None, ended: false, till };
+        let (opened_at_ms, opened_in, meters) = (None, None, Meters::default());
+        let mut hold = Self { opening, parts, tier, opened_at_ms, opened_in, ended: false, till, meters };
         METRICS.open_holds.inc();
         let Some((journal, open)) = hold.till.counted() else { return Ok(hold) };
         open.fetch_add(1, Ordering::Relaxed);
@@ -64,6 +79,7 @@ impl Hold {
         let opened_in =
             journal.write(&Record::Open(unfinished)).inspect_err(|_| METRICS.ledger_error("journal_write"))?;
         hold.opened_in = Some(opened_in);
+        hold.opened_at_ms = Some(now_ms);
         failpoint::pass(Point::AfterJournalOpen);
         Ok(hold)
     }
@@ -71,7 +87,8 @@ impl Hold {
     /// Of nothing, and ended by nothing: what a program that is measured has in a hold's place.
     pub(super) fn unbilled(till: Till, opening: Opening) -> Self {
         let tier = TierAsked::default();
-        Self { opening, parts: Parts::default(), tier, opened_in: None, ended: true, till }
+        let (opened_at_ms, opened_in, meters) = (None, None, Meters::default());
+        Self { opening, parts: Parts::default(), tier, opened_at_ms, opened_in, ended: true, till, meters }
     }
 
     /// The same, with what was set aside for it after it was journalled.
@@ -80,12 +97,28 @@ impl Hold {
         self
     }
 
+    /// The same, with what was left under its limits when it was admitted.
+    pub(super) fn metered(mut self, meters: Meters) -> Self {
+        self.meters = meters;
+        self
+    }
+
+    /// What was left under its limits when it was admitted.
+    pub fn meters(&self) -> Meters {
+        self.meters
+    }
+
     /// Nothing was set aside: there is nothing to end, and nothing to tell the ledger.
     pub(super) fn forget(mut self) {
         self.ended = true;
         METRICS.open_holds.dec();
         if let Till::Shared(shared) = &self.till {
             shared.closed();
+            // Else whoever reads the journal of this process, once it is dead, would tell of a request that was cut.
+            let forgotten = Record::Forgotten(self.opening.request_id.clone());
+            if let Err(error) = shared.counted().0.write(&forgotten) {
+                log::debug!("journal that a request was refused: {error}");
+            }
         }
     }
 
@@ -176,19 +209,20 @@ impl Hold {
         now_ms: i64,
     ) -> Result<Micro, std::io::Error> {
         let Some(serving) = &billing.0.serving else { return Ok(Micro::ZERO) };
-        let account = &self.opening.account;
-        let resolved = serving.holds.resolve(&billing.0.ledger, account, self.parts, cost, now_ms);
+        let asker = self.opening.asker();
+        let tokens = usage.tokens_total();
+        let resolved = serving.holds.resolve(&billing.0.ledger, &asker, self.parts, cost, tokens, now_ms);
         let Resolved { taken, writeoff, freed } = resolved;
         serving.open.fetch_sub(1, Ordering::Relaxed);
         let Some(opened_in) = self.opened_in.take() else {
-            billing.give_claim_back(account, freed);
+            billing.give_claim_back(&self.opening.account, freed);
             return Ok(Micro::ZERO);
         };
         let record = Record::End(self.ending(taken, writeoff, usage, outcome, estimated, now_ms));
         failpoint::pass(Point::BeforeJournalEnd);
         let written = serving.journal.write(&record);
         failpoint::pass(Point::AfterJournalEnd);
-        let (Record::End(ending) | Record::Open(ending)) = record;
+        let Record::End(ending) = record else { return written.map(|_| Micro::ZERO) };
         match written {
             Ok(ended_in) => {
                 count(&ending, taken);
@@ -197,7 +231,7 @@ impl Hold {
             }
             Err(error) => {
                 METRICS.ledger_error("journal_write");
-                let freed = serving.holds.unsettle(&billing.0.ledger, account, &resolved);
+                let freed = serving.holds.unsettle(&billing.0.ledger, &self.opening.asker(), &resolved);
                 // The ledger learns of it without the journal, in which a replay would find the same: open, and no end.
                 let (nothing, interrupted) = (Parts::default(), Outcome::Interrupted);
                 let ending = self.ending(nothing, Micro::ZERO, Usage::default(), interrupted, false, now_ms);
@@ -240,7 +274,7 @@ impl Hold {
         estimated: bool,
         at_ms: i64,
     ) -> Ending {
-        let Opening { request_id, account, key_id, key_shown, model, surface } = &self.opening;
+        let Opening { request_id, account, key_id, key_shown, model, surface, conversation, .. } = &self.opening;
         Ending {
             request_id: request_id.clone(),
             account: account.to_string(),
@@ -258,6 +292,8 @@ impl Hold {
                 usage,
                 price_version: model.price.version.clone(),
                 estimated,
+                conversation: conversation.clone(),
+                took_ms: self.opened_at_ms.map(|opened| at_ms.saturating_sub(opened).max(0).unsigned_abs()),
             },
         }
     }

@@ -4,8 +4,11 @@
 //! `applied` come out of the ledger as one snapshot, `settled` and `held` are steady under the account's lock; so the
 //! sum is exact at every moment, whatever the settler is just committing, and no lock is held across a commit.
 //! Holds die with the process; one that hands over turns them into claims. What other processes have claimed
-//! (`billing/guest.rs`) is in the same snapshot, and counts as held. Must not know prices.
+//! (`billing/guest.rs`) is in the same snapshot, and counts as held. What a key has spent and holds is counted by the same
+//! rule, and what it and its account asked for lately under the same lock. Must not know prices.
 
+use super::bounds::Bounds;
+use super::rates::{Gauge, Meters, Wait, Whose};
 use crate::money::{Micro, Parts};
 use crate::store::StoreError;
 use crate::store::ledger::{self, Claim, Ledger};
@@ -18,8 +21,23 @@ const SHARDS: usize = 64;
 /// All accounts that this process has served.
 pub struct Holds {
     boot: String,
-    shards: Vec<Mutex<HashMap<Arc<str>, Open>>>,
+    shards: Vec<Mutex<Shard>>,
     hasher: RandomState,
+}
+
+/// Some of the accounts, and their keys.
+#[derive(Default)]
+struct Shard {
+    accounts: HashMap<Arc<str>, Open>,
+    keys: HashMap<Arc<str>, OpenOfKey>,
+}
+
+/// Who asks, and within which bounds.
+#[derive(Debug, Clone, Copy)]
+pub struct Asker<'a> {
+    pub account: &'a Arc<str>,
+    pub key: &'a Arc<str>,
+    pub bounds: &'a Bounds,
 }
 
 /// One account's part: what is held, and what has been settled since this process began.
@@ -30,6 +48,16 @@ struct Open {
     settled: Parts,
     /// Changed since the mirror was last written.
     unmirrored: bool,
+    gauge: Gauge,
+}
+
+/// One key's part, counted whether or not it is limited: a limit may be set at any time.
+#[derive(Debug, Clone, Copy, Default)]
+struct OpenOfKey {
+    requests: u64,
+    held: Micro,
+    settled: Micro,
+    gauge: Gauge,
 }
 
 /// How a hold was resolved.
@@ -51,9 +79,15 @@ pub enum Refused {
         needed: Micro,
     },
     TrialExpired,
+    /// The key's own limit leaves less than the request needs.
+    KeySpendLimit {
+        free: Micro,
+    },
     TooManyOpen {
         limit: u64,
     },
+    /// A limit on requests, tokens or what runs at one time.
+    Limited(Wait),
     /// The process holds all it may.
     Busy,
     /// The ledger cannot be read or written, or lags too far behind.
@@ -72,6 +106,8 @@ pub struct Standing {
     pub trial_left: Micro,
     /// Credit was bought or granted at some time, the trial apart.
     pub ever_credited: bool,
+    /// What the key's own limit leaves; `None` where it has none.
+    pub key_free: Option<Micro>,
 }
 
 impl Standing {
@@ -91,6 +127,7 @@ impl Standing {
             trial_ends_at_ms: row.trial_ends_at_ms,
             trial_left,
             ever_credited: row.credited.is_positive(),
+            key_free: None,
         }
     }
 }
@@ -101,52 +138,93 @@ impl Holds {
         Self { boot: boot.to_owned(), shards, hasher: RandomState::new() }
     }
 
-    fn shard(&self, account: &str) -> MutexGuard<'_, HashMap<Arc<str>, Open>> {
+    fn shard(&self, account: &str) -> MutexGuard<'_, Shard> {
         let index = usize::try_from(self.hasher.hash_one(account) % SHARDS as u64).unwrap_or_default();
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Judges the account's standing and sets aside what `decide` asks for, as one step. Returns the parts that are
-    /// held, and the output limit that `decide` gave with them; `None` where this process is no longer the one to decide.
+    /// held, the output limit that `decide` gave with them, and what is left under the asker's limits; `None` where this
+    /// process is no longer the one to decide.
     ///
     /// # Errors
-    /// `decide` refused, or the ledger does not have the account.
+    /// A limit is reached, `decide` refused, or the ledger does not have the account; nothing is counted then.
     pub fn reserve(
         &self,
         ledger: &Ledger,
-        account: &Arc<str>,
+        asker: &Asker<'_>,
         now_ms: i64,
         decide: impl FnOnce(&Standing) -> Result<(Micro, u64), Refused>,
-    ) -> Result<Option<(Parts, u64)>, Refused> {
-        let mut shard = self.shard(account);
+    ) -> Result<Option<(Parts, u64, Meters)>, Refused> {
+        let mut shard = self.shard(asker.account);
         if ledger.is_guest() {
             return Ok(None);
         }
-        let row = ledger.account(account, &self.boot).map_err(|error| Refused::Unavailable(error.to_string()))?;
-        let row = row.ok_or_else(|| Refused::Unavailable(format!("account {account} is not in the ledger")))?;
-        let open = shard.entry(Arc::clone(account)).or_default();
-        let standing = Standing::of(row, open.held, open.settled, open.requests, now_ms);
+        let row = ledger.account(asker.account, &self.boot).map_err(|error| Refused::Unavailable(error.to_string()))?;
+        let row = row.ok_or_else(|| Refused::Unavailable(format!("account {} is not in the ledger", asker.account)))?;
+        shard.judge(asker, now_ms).map_err(Refused::Limited)?;
+        let (open, of_key) = shard.of(asker);
+        let mut standing = Standing::of(row, open.held, open.settled, open.requests, now_ms);
+        standing.key_free = of_key.free(ledger, asker, &self.boot, now_ms)?;
         let (amount, output_limit) = decide(&standing)?;
         let parts = standing.available.take(amount);
         open.add(parts);
-        Ok(Some((parts, output_limit)))
+        of_key.add(parts);
+        Ok(Some((parts, output_limit, shard.take(asker, now_ms))))
+    }
+
+    /// Counts a request of this process, a guest, against the asker's limits as far as this process knows: what runs in
+    /// the one that has taken over is not counted here, nor this there. Returns what is left.
+    ///
+    /// # Errors
+    /// A limit is reached.
+    pub fn meter(&self, asker: &Asker<'_>, now_ms: i64) -> Result<Meters, Refused> {
+        let mut shard = self.shard(asker.account);
+        shard.judge(asker, now_ms).map_err(Refused::Limited)?;
+        Ok(shard.take(asker, now_ms))
+    }
+
+    /// What the key's own limit leaves; `None` where it has none. Exact in the process that admits. During a hand-over
+    /// each process counts what it holds itself and what both have spent: the limit may be passed by what the requests
+    /// that the other one has open come to.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn key_free(&self, ledger: &Ledger, asker: &Asker<'_>, now_ms: i64) -> Result<Option<Micro>, StoreError> {
+        let shard = self.shard(asker.account);
+        let of_key = shard.keys.get(asker.key).copied().unwrap_or_default();
+        of_key.free(ledger, asker, &self.boot, now_ms)
     }
 
     /// Counts what was claimed for a request of this process, a guest.
-    pub fn add(&self, account: &Arc<str>, parts: Parts) {
-        self.shard(account).entry(Arc::clone(account)).or_default().add(parts);
+    pub fn add(&self, asker: &Asker<'_>, parts: Parts) {
+        let mut shard = self.shard(asker.account);
+        let (open, of_key) = shard.of(asker);
+        open.add(parts);
+        of_key.add(parts);
     }
 
     /// Requests that the account has open in this process.
     pub fn open_requests(&self, account: &str) -> u64 {
-        self.shard(account).get(account).map_or(0, |open| open.requests)
+        self.shard(account).accounts.get(account).map_or(0, |open| open.requests)
     }
 
     /// Resolves a hold of `held` with a cost, which may pass the hold by what is available at this moment, and no further.
-    /// A guest cannot know what is available: there the hold is all.
-    pub fn resolve(&self, ledger: &Ledger, account: &Arc<str>, held: Parts, cost: Micro, now_ms: i64) -> Resolved {
+    /// A guest cannot know what is available: there the hold is all. `tokens` were used.
+    pub fn resolve(
+        &self,
+        ledger: &Ledger,
+        asker: &Asker<'_>,
+        held: Parts,
+        cost: Micro,
+        tokens: u64,
+        now_ms: i64,
+    ) -> Resolved {
+        let Asker { account, bounds, .. } = *asker;
         let mut shard = self.shard(account);
-        let open = shard.entry(Arc::clone(account)).or_default();
+        let (open, of_key) = shard.of(asker);
+        open.gauge.correct(&bounds.account, bounds.tokens, tokens);
+        of_key.gauge.correct(&bounds.key, bounds.tokens, tokens);
         let is_guest = ledger.is_guest();
         let mut taken = held.take(cost);
         if taken.total() < cost && !is_guest {
@@ -161,13 +239,21 @@ impl Holds {
         open.settled = open.settled.plus(taken);
         open.requests = open.requests.saturating_sub(1);
         open.unmirrored = true;
+        // A cost beyond the hold is the key's too, whatever its limit: the account has paid it.
+        of_key.held = of_key.held.minus(held.total());
+        of_key.settled = of_key.settled.plus(taken.total());
+        of_key.requests = of_key.requests.saturating_sub(1);
         Resolved { taken, writeoff: cost.minus(taken.total()), freed: if is_guest { held } else { taken } }
     }
 
     /// Takes back what [`Holds::resolve`] settled, where it could not be journalled. Returns what is no longer claimed of
     /// it, should this process be a guest.
-    pub fn unsettle(&self, ledger: &Ledger, account: &str, resolved: &Resolved) -> Parts {
-        if let Some(open) = self.shard(account).get_mut(account) {
+    pub fn unsettle(&self, ledger: &Ledger, asker: &Asker<'_>, resolved: &Resolved) -> Parts {
+        let mut shard = self.shard(asker.account);
+        if let Some(of_key) = shard.keys.get_mut(asker.key) {
+            of_key.settled = of_key.settled.minus(resolved.taken.total());
+        }
+        if let Some(open) = shard.accounts.get_mut(asker.account) {
             open.settled = open.settled.minus(resolved.taken);
             open.unmirrored = true;
             // Under the lock: a hand-over that comes later finds nothing of it.
@@ -184,7 +270,7 @@ impl Holds {
     /// The ledger cannot be read.
     pub fn standing(&self, ledger: &Ledger, account: &str, now_ms: i64) -> Result<Option<Standing>, StoreError> {
         let shard = self.shard(account);
-        let open = shard.get(account).copied().unwrap_or_default();
+        let open = shard.accounts.get(account).copied().unwrap_or_default();
         let row = ledger.account(account, &self.boot)?;
         Ok(row.map(|row| Standing::of(row, open.held, open.settled, open.requests, now_ms)))
     }
@@ -193,7 +279,7 @@ impl Holds {
     /// a lapse may be posted.
     pub fn is_quiet(&self, ledger: &Ledger, account: &str) -> Result<bool, StoreError> {
         let shard = self.shard(account);
-        let open = shard.get(account).copied().unwrap_or_default();
+        let open = shard.accounts.get(account).copied().unwrap_or_default();
         let Some(row) = ledger.account(account, &self.boot)? else { return Ok(true) };
         let applied = Parts { paid: row.applied_paid, trial: row.applied_trial };
         Ok(open.requests == 0 && applied == open.settled && !row.claimed_trial.is_positive())
@@ -204,7 +290,7 @@ impl Holds {
     pub fn frozen<T>(&self, ledger: &Ledger, account: &str, work: impl FnOnce(Claim) -> T) -> Option<T> {
         let shard = self.shard(account);
         let is_guest = ledger.is_guest();
-        (!is_guest).then(|| work(self.claim(&shard.get(account).copied().unwrap_or_default())))
+        (!is_guest).then(|| work(self.claim(&shard.accounts.get(account).copied().unwrap_or_default())))
     }
 
     fn claim(&self, open: &Open) -> Claim {
@@ -218,7 +304,7 @@ impl Holds {
     pub fn hand_over(&self, ledger: &Ledger) -> Result<(), StoreError> {
         let shards: Vec<_> =
             self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner)).collect();
-        let all = shards.iter().flat_map(|shard| shard.iter());
+        let all = shards.iter().flat_map(|shard| shard.accounts.iter());
         let all = all.filter(|(_, open)| open.held != Parts::ZERO || open.settled != Parts::ZERO);
         let held: Vec<_> = all.map(|(account, open)| (account.to_string(), self.claim(open))).collect();
         ledger.hand_over(&self.boot, &held)
@@ -228,7 +314,7 @@ impl Holds {
     pub fn changed(&self) -> Vec<(String, Claim)> {
         let mut changed = Vec::new();
         for shard in &self.shards {
-            for (account, open) in shard.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
+            for (account, open) in shard.lock().unwrap_or_else(PoisonError::into_inner).accounts.iter_mut() {
                 if std::mem::take(&mut open.unmirrored) {
                     changed.push((account.to_string(), self.claim(open)));
                 }
@@ -240,10 +326,61 @@ impl Holds {
     /// What was to be told of `accounts` could not be: it is to be told again.
     pub fn mark_changed(&self, accounts: &[(String, Claim)]) {
         for (account, _) in accounts {
-            if let Some(open) = self.shard(account).get_mut(account.as_str()) {
+            if let Some(open) = self.shard(account).accounts.get_mut(account.as_str()) {
                 open.unmirrored = true;
             }
         }
+    }
+}
+
+impl Shard {
+    fn of(&mut self, asker: &Asker<'_>) -> (&mut Open, &mut OpenOfKey) {
+        let open = self.accounts.entry(Arc::clone(asker.account)).or_default();
+        (open, self.keys.entry(Arc::clone(asker.key)).or_default())
+    }
+
+    /// Whether the asker's limits bear one more request; nothing is counted by asking.
+    fn judge(&mut self, asker: &Asker<'_>, now_ms: i64) -> Result<(), Wait> {
+        let bounds = asker.bounds;
+        if bounds.key.is_unlimited() && bounds.account.is_unlimited() {
+            return Ok(());
+        }
+        let (open, of_key) = self.of(asker);
+        let outcome = of_key
+            .gauge
+            .judge(&bounds.key, Whose::Key, of_key.requests, bounds.tokens, now_ms)
+            .and_then(|()| open.gauge.judge(&bounds.account, Whose::Account, open.requests, bounds.tokens, now_ms));
+        outcome.map_err(|wait| {
+            let meters = open.gauge.meters(&bounds.account, now_ms);
+            Wait { meters: of_key.gauge.meters(&bounds.key, now_ms).with(meters), ..wait }
+        })
+    }
+
+    /// Counts a request that was admitted. Returns what is left.
+    fn take(&mut self, asker: &Asker<'_>, now_ms: i64) -> Meters {
+        let bounds = asker.bounds;
+        if bounds.key.is_unlimited() && bounds.account.is_unlimited() {
+            return Meters::default();
+        }
+        let (open, of_key) = self.of(asker);
+        of_key.gauge.take(&bounds.key, bounds.tokens, now_ms);
+        open.gauge.take(&bounds.account, bounds.tokens, now_ms);
+        of_key.gauge.meters(&bounds.key, now_ms).with(open.gauge.meters(&bounds.account, now_ms))
+    }
+}
+
+impl OpenOfKey {
+    fn add(&mut self, parts: Parts) {
+        self.held = self.held.plus(parts.total());
+        self.requests = self.requests.saturating_add(1);
+    }
+
+    /// What was settled here and is not in the ledger yet counts as spent now, whichever day it will be entered on.
+    fn free(&self, ledger: &Ledger, asker: &Asker<'_>, boot: &str, now_ms: i64) -> Result<Option<Micro>, StoreError> {
+        let Some(limit) = asker.bounds.spend else { return Ok(None) };
+        let known = ledger.key_spend(asker.key, limit.period.first_day(now_ms), boot)?;
+        let spent = known.spent.plus(self.settled.minus(known.applied));
+        Ok(Some(limit.credits.minus(spent).minus(self.held)))
     }
 }
 

@@ -41,6 +41,8 @@ pub enum Record {
     Open(Ending),
     /// The request ended.
     End(Ending),
+    /// Nothing was set aside for it: there is nothing to end. By its id.
+    Forgotten(String),
 }
 
 /// A running process's journal.
@@ -166,7 +168,7 @@ impl Journal {
             log::error!("write the journal: {error}; what runs may end in its reserve, and nothing is admitted");
         }
         match record {
-            Record::Open(_) => Err(error),
+            Record::Open(_) | Record::Forgotten(_) => Err(error),
             Record::End(_) => files.reserve.append(&line).map(|()| Arc::clone(&files.reserve)),
         }
     }
@@ -568,6 +570,9 @@ fn read_journal(dir: &Path) -> Result<Read, StoreError> {
                 Some(Record::End(ending)) => {
                     read.open.remove(&ending.request_id);
                     read.ended.push(ending);
+                }
+                Some(Record::Forgotten(request_id)) => {
+                    read.open.remove(&request_id);
                 }
                 None => read.unreadable += 1,
             }

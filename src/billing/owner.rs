@@ -72,6 +72,19 @@ fn take(data_dir: &Path, patience: Duration) -> Result<Owner, StoreError> {
     Ok(Owner(file))
 }
 
+/// The process that has the right, where one has.
+///
+/// # Errors
+/// It cannot be told.
+pub fn served_by(data_dir: &Path) -> Result<Option<i32>, StoreError> {
+    if !is_taken(data_dir)? {
+        return Ok(None);
+    }
+    let failed = |source| StoreError::io("look who serves", source);
+    let pid = std::fs::read_to_string(data_dir.join(FILE)).map_err(failed)?;
+    Ok(pid.trim().parse().ok())
+}
+
 /// Some process has the right. Several may look at once; [`take`] waits for those who do.
 ///
 /// # Errors

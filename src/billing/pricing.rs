@@ -82,6 +82,11 @@ pub fn cost(usage: &Usage, price: &Price) -> Micro {
     money::bounded(wide_cost(usage, price))
 }
 
+/// What `usage` costs before it is rounded, as a decimal of credits.
+pub fn exact_cost(usage: &Usage, price: &Price) -> String {
+    money::exact_sum(lines(usage, price).map(|line| line.term()))
+}
+
 fn wide_cost(usage: &Usage, price: &Price) -> i128 {
     money::wide_cost(lines(usage, price).map(|line| line.term()))
 }

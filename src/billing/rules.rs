@@ -160,6 +160,7 @@ mod tests {
             protocol,
             official: true,
             endpoints: Vec::new(),
+            sticky: true,
             api_key: Secret::new("k".into()),
             version_header: None,
         };

@@ -5,19 +5,22 @@
 //! the ledger is known to have it. Without the store nothing new is admitted, and what runs is finished. Must not know
 //! HTTP.
 
-use super::courier::{self, Courier, Parcel};
+use super::courier::{Courier, Parcel};
 use super::holds::{Refused, Standing};
-use super::journal::{self, Journal, Record, Segment};
+use super::journal::{Journal, Record, Segment};
 use super::owner::{self, Owner};
 use super::pricing::Quote;
+use super::rates::{Limited, Wait};
 use super::{Balance, Hold, Opening, Till, TrialState};
 use crate::catalog::{Model, Price};
 use crate::config::Limits;
+use crate::failpoint::{self, Point};
 use crate::money::Parts;
 use crate::store::StoreError;
 use crate::store::ledger::{Account, Ending, Outcome};
 use crate::store::redis::{Reserve, Reserved, Shared, SharedStore};
 use crate::store::sqlite;
+use crate::telemetry::METRICS;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -29,6 +32,8 @@ use tokio::time::Instant;
 const ADMIT_WITHIN: Duration = Duration::from_millis(250);
 /// How often it is looked whether an account that the store did not know was seeded.
 const SEED_LOOK: Duration = Duration::from_millis(10);
+/// How often it is looked again whether what has ended here was only on its way, where too much seems to run.
+const ENDED_LOOKS: u32 = 5;
 /// What a lease has beyond the longest time that a request may take.
 const LEASE_SPARE: Duration = Duration::from_secs(60);
 
@@ -49,9 +54,6 @@ struct Inner {
     /// Until it hands over.
     owner: Mutex<Option<Owner>>,
     handed_over: AtomicBool,
-    /// Dead processes whose journals were read at the start, and their requests that these say were debited.
-    taken_over: Vec<String>,
-    debited_before: Vec<String>,
 }
 
 impl SharedBilling {
@@ -93,14 +95,12 @@ impl SharedBilling {
         owner: Owner,
     ) -> Result<Self, StoreError> {
         let (store, courier_store) = stores;
-        let left = courier::left_behind(data_dir)?;
-        let taken_over = left.iter().map(|found| found.boot().to_owned()).collect();
-        let debited = left.iter().flat_map(|left| &left.endings).filter(|ending| ending.kind() == "debit");
-        let debited_before = debited.map(|ending| ending.request_id.clone()).collect();
         let journal = Arc::new(Journal::begin(data_dir, limits.journal_segment_bytes, limits.journal_reserve_bytes)?);
         let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
-        let capacity = count(limits.open_requests.saturating_add(limits.journal_pending));
-        let courier = Courier::start(courier_store, Arc::clone(&journal), left, models, capacity)?;
+        let most_pending = count(limits.journal_pending);
+        let capacity = count(limits.open_requests).saturating_add(most_pending);
+        let (here, bounds) = (Arc::clone(&journal), (capacity, most_pending));
+        let courier = Courier::start(courier_store, here, data_dir, models, bounds)?;
         Ok(Self(Arc::new(Inner {
             store,
             journal,
@@ -109,12 +109,10 @@ impl SharedBilling {
             open: AtomicI64::new(0),
             most_open: i64::try_from(limits.open_requests).unwrap_or(i64::MAX),
             most_open_per_account: limits.open_requests_per_account,
-            most_pending: count(limits.journal_pending),
+            most_pending,
             lease: Duration::from_secs(limits.total_seconds).saturating_add(LEASE_SPARE),
             owner: Mutex::new(Some(owner)),
             handed_over: AtomicBool::new(false),
-            taken_over,
-            debited_before,
         })))
     }
 
@@ -129,6 +127,10 @@ impl SharedBilling {
         let inner = &self.0;
         if inner.journal.is_short() {
             return Err(Refused::Unavailable("the journal has no room".into()));
+        }
+        // Before the journal: what is not asked for is not to be given back either.
+        if inner.store.is_away() {
+            return Err(Refused::Unavailable("the shared store does not answer".into()));
         }
         if inner.courier.pending() >= inner.most_pending {
             return Err(Refused::Unavailable("the shared store lags behind".into()));
@@ -145,17 +147,21 @@ impl SharedBilling {
             floor,
             lease: inner.lease,
             most_open: inner.most_open_per_account,
+            within: (!opening.bounds.is_unbounded()).then_some((&*opening.key_id, &opening.bounds)),
         };
         // Journalled before anything is held there: so whatever is, this edge knows of, even where it is killed meanwhile.
         let hold = Hold::open(Till::Shared(self.clone()), opening.clone(), quote.service_tier, Parts::ZERO, now_ms)
             .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")))?;
+        let fitted = |parts: Parts| quote.fit(parts.total()).unwrap_or(quote.output_floor);
         let refused = match self.held(&asked).await {
-            Ok(Reserved::Held(parts)) => {
-                let limit = quote.fit(parts.total()).unwrap_or(quote.output_floor);
-                return Ok((hold.of(parts), limit));
+            Ok(Reserved::Held(parts)) => return Ok((hold.of(parts), fitted(parts))),
+            Ok(Reserved::HeldWithin(parts, meters)) => {
+                return Ok((hold.of(parts).metered(meters), fitted(parts)));
             }
             Ok(Reserved::Insufficient { available }) => Refused::Insufficient { available, needed: floor },
             Ok(Reserved::TrialExpired) => Refused::TrialExpired,
+            Ok(Reserved::KeySpendLimit { free }) => Refused::KeySpendLimit { free },
+            Ok(Reserved::Limited(wait)) => Refused::Limited(wait),
             Ok(Reserved::TooManyOpen) => Refused::TooManyOpen { limit: inner.most_open_per_account },
             Ok(other) => Refused::Unavailable(format!("the shared store says {other:?}")),
             // It may be held all the same: ended as nothing, it is given back as soon as the store can be asked.
@@ -168,21 +174,30 @@ impl SharedBilling {
         Err(refused)
     }
 
-    /// Asks until the store knows the account, for as long as an admission may take.
+    /// Asks until the store knows the account, for as long as an admission may take. A client's next request must not be
+    /// counted beside its last one, whose end is still on its way to the store.
     async fn held(&self, asked: &Reserve<'_>) -> Result<Reserved, String> {
         let store = &self.0.store;
         let until = Instant::now() + ADMIT_WITHIN;
-        let mut wanted = false;
+        let (mut wanted, mut looks) = (false, 0);
         loop {
             let answer = tokio::time::timeout_at(until, store.reserve(asked)).await;
             let answer = answer.map_err(|_| "the shared store does not answer in time".to_owned())?;
-            match answer.map_err(|error| error.to_string())? {
+            failpoint::pass(Point::HeldThere);
+            match answer.map_err(counted)? {
                 Reserved::Unknown => {}
+                Reserved::Limited(Wait { limited: Limited::Concurrent, .. })
+                    if looks < ENDED_LOOKS && self.0.courier.is_telling() =>
+                {
+                    looks += 1;
+                    tokio::time::sleep(SEED_LOOK).await;
+                    continue;
+                }
                 known => return Ok(known),
             }
             if !std::mem::replace(&mut wanted, true) {
                 let asked = tokio::time::timeout_at(until, store.want(asked.account)).await;
-                asked.map_err(|_| "the shared store does not answer in time")?.map_err(|error| error.to_string())?;
+                asked.map_err(|_| "the shared store does not answer in time")?.map_err(counted)?;
             }
             if Instant::now() + SEED_LOOK >= until {
                 return Ok(Reserved::Unknown);
@@ -212,7 +227,7 @@ impl SharedBilling {
     pub(super) fn end(&self, ending: Ending, price: &Price, opened_in: Arc<Segment>) -> io::Result<Ending> {
         let record = Record::End(ending);
         let written = self.0.journal.write(&record);
-        let (Record::End(ending) | Record::Open(ending)) = record;
+        let Record::End(ending) = record else { return Err(io::Error::other("an end without an ending")) };
         match written {
             Ok(ended_in) => {
                 self.0.courier.send(Parcel::new(ending.clone(), Some(price), vec![opened_in, ended_in]));
@@ -247,8 +262,24 @@ impl SharedBilling {
         (&self.0.journal, &self.0.open)
     }
 
-    pub(super) fn was_debited(&self, request_id: &str) -> bool {
-        self.0.debited_before.iter().any(|known| known == request_id)
+    /// The connection of requests, which wait for it no longer than an admission does.
+    pub fn serving_store(&self) -> SharedStore {
+        self.0.store.clone()
+    }
+
+    /// Another connection to the same store, for another runtime or other patience.
+    pub fn store(&self, patience: Duration) -> SharedStore {
+        self.0.store.another(patience)
+    }
+
+    /// Dead processes whose journals this one has read so far.
+    pub fn taken_over(&self) -> Vec<String> {
+        self.0.courier.taken_over()
+    }
+
+    /// Whether a request of those was debited, where their journals still know of it.
+    pub fn was_debited(&self, request_id: &str) -> Option<bool> {
+        self.0.courier.was_debited_before(request_id)
     }
 
     /// Gives this folder up to a successor; among many edges each admits by itself, before and after.
@@ -270,13 +301,6 @@ impl SharedBilling {
         self.0.journal.boot()
     }
 
-    /// Who lives, or died without this process having read its journal.
-    pub(super) fn boots_not_known(&self) -> Result<Vec<String>, StoreError> {
-        let mut boots = journal::boots(&self.0.data_dir)?;
-        boots.retain(|boot| !self.0.taken_over.contains(boot));
-        Ok(boots)
-    }
-
     pub(super) fn observe(&self, now_ms: i64) {
         self.0.courier.observe(now_ms);
     }
@@ -289,6 +313,11 @@ impl SharedBilling {
         self.0.courier.finish();
         self.0.journal.close();
     }
+}
+
+fn counted(error: StoreError) -> String {
+    METRICS.ledger_error(error.reason());
+    error.to_string()
 }
 
 fn stands(shared: &Shared, now_ms: i64) -> Balance {

@@ -6,6 +6,7 @@
 mod audit;
 mod copies;
 mod corrections;
+mod limits;
 mod several;
 
 use super::journal::Record;
@@ -30,12 +31,15 @@ fn model() -> Arc<Model> {
         authority: "127.0.0.1:1".into(),
         prefix: String::new(),
         weight: 1,
+        max_concurrent: None,
+        health_check: None,
     };
     let vendor = Vendor {
         name: "beta".into(),
         protocol: Protocol::Chat,
         official: true,
         endpoints: vec![endpoint],
+        sticky: true,
         api_key: Secret::new("k".into()),
         version_header: None,
     };
@@ -78,6 +82,8 @@ fn opening(request: &str) -> Opening {
         key_shown: "gw-sk-…".into(),
         model: model(),
         surface: Protocol::Chat,
+        bounds: Default::default(),
+        conversation: None,
     }
 }
 
@@ -229,6 +235,8 @@ fn ending(request: &str, outcome: Outcome, credits: i64) -> Ending {
             usage: Usage { input: tokens, ..Usage::default() },
             price_version: model().price.version.clone(),
             estimated: false,
+            conversation: None,
+            took_ms: None,
         },
     }
 }

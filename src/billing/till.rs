@@ -66,17 +66,6 @@ impl Till {
         matches!(self, Self::Shared(_))
     }
 
-    /// The request ended, and not as nothing.
-    ///
-    /// # Errors
-    /// The ledger cannot be read.
-    pub fn was_debited(&self, account: &str, request_id: &str) -> Result<bool, StoreError> {
-        match self {
-            Self::Here(billing) => billing.was_debited(account, request_id),
-            Self::Shared(shared) => Ok(shared.was_debited(request_id)),
-        }
-    }
-
     /// Makes the prices of `models` durable, before the first request under them.
     ///
     /// # Errors
@@ -113,17 +102,6 @@ impl Till {
         match self {
             Self::Here(billing) => billing.boot(),
             Self::Shared(shared) => shared.boot(),
-        }
-    }
-
-    /// Processes of whose requests the end may not be known yet, this one among them.
-    ///
-    /// # Errors
-    /// It cannot be told.
-    pub fn boots_not_replayed(&self) -> Result<Vec<String>, StoreError> {
-        match self {
-            Self::Here(billing) => billing.boots_not_replayed(),
-            Self::Shared(shared) => shared.boots_not_known(),
         }
     }
 

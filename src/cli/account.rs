@@ -3,13 +3,16 @@
 //! Works while the gateway runs, and before it first ran. Must not know the config file: it is handed what it needs.
 //! A key in the clear is printed once, by `key create`.
 
-use crate::account::{Account, Accounts, Key, NewAccount, Status, sign_up_with};
+use super::settings::{self, KeyArgs, RateArgs, Span};
+use crate::account::{Account, Accounts, By, Key, KeySettings, NewAccount, NewKey, Status, open_by};
 use crate::admin::document;
+use crate::billing::bounds::Period;
 use crate::billing::{Balance, Billing};
+use crate::catalog::Catalog;
 use crate::clock::rfc3339;
 use crate::config::Signup;
 use crate::money::Micro;
-use crate::store::ledger::{Change, ChangeKind};
+use crate::store::ledger::{Change, ChangeKind, KeySpend};
 use anyhow::{Context as _, bail};
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -61,6 +64,22 @@ pub enum AccountCommand {
         #[arg(long = "ref")]
         reference: String,
     },
+    /// Show what an account's requests are limited to, or set it, for all its keys together.
+    Limit {
+        /// Its id or its e-mail.
+        account: String,
+        #[command(flatten)]
+        rates: RateArgs,
+    },
+    /// Make invite codes, and print them this once: each opens one account where `signup.mode` is `invite`.
+    Invite {
+        /// Codes to make, 1 to 100.
+        #[arg(long, default_value_t = 1)]
+        count: u32,
+        /// How long they are good, as in 24h or 7d.
+        #[arg(long, default_value = "7d")]
+        expires_in: Span,
+    },
     /// Refuse an account's keys until it is resumed.
     Suspend {
         /// Its id or its e-mail.
@@ -83,6 +102,21 @@ pub enum KeyCommand {
         /// 1 to 64 characters, to tell keys apart.
         #[arg(long)]
         name: String,
+        #[command(flatten)]
+        settings: KeyArgs,
+    },
+    /// Change what is set for a key, from the next request on. What is not named stays as it is.
+    Set {
+        key_id: String,
+        #[command(flatten)]
+        settings: KeyArgs,
+    },
+    /// Make a key like this one, and print it this once; the old one works on for a while.
+    Rotate {
+        key_id: String,
+        /// How long the old one works on, as in 90m, 24h or 7d.
+        #[arg(long, default_value = "24h")]
+        overlap: Span,
     },
     /// List an account's keys.
     List {
@@ -103,6 +137,7 @@ pub struct Context<'a> {
     pub accounts: &'a Accounts,
     pub billing: &'a Billing,
     pub signup: &'a Signup,
+    pub catalog: &'a Catalog,
     /// Print one JSON document instead of text.
     pub json: bool,
     pub now_ms: i64,
@@ -123,6 +158,15 @@ pub fn run_account(command: AccountCommand, context: &Context<'_>) -> anyhow::Re
         AccountCommand::TopUp { account, credits, reference } => {
             give(context, ChangeKind::TopUp, &find(context, &account)?, credits, &reference)
         }
+        AccountCommand::Limit { account, rates } => limit(context, &find(context, &account)?, &rates),
+        AccountCommand::Invite { count, expires_in } => {
+            let by = command_line();
+            let acting = context.accounts.acting(&by, context.now_ms);
+            let codes = acting.invite(count, expires_in.ms).context("make invite codes")?;
+            let text = codes.iter().map(|code| format!("{code}\n")).collect::<String>();
+            let expires_at = rfc3339(context.now_ms.saturating_add(expires_in.ms));
+            print(context.json, &json!({"codes": codes, "expires_at": expires_at}), &text)
+        }
         AccountCommand::Suspend { account } => set_status(context, &account, Status::Suspended),
         AccountCommand::Resume { account } => set_status(context, &account, Status::Active),
     }
@@ -132,27 +176,66 @@ pub fn run_account(command: AccountCommand, context: &Context<'_>) -> anyhow::Re
 /// What could not be done, and why.
 pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()> {
     match command {
-        KeyCommand::Create { account, name } => {
+        KeyCommand::Create { account, name, settings } => {
             let account = find(context, &account)?;
-            let new = context.accounts.create_key(&account.id, &name, context.now_ms).context("create a key")?;
-            let text = format!("{}\n", new.key);
-            print(context.json, &json!({"key_id": new.key_id, "key": new.key, "name": new.name}), &text)
+            settings.check(context.catalog)?;
+            let mut set = KeySettings::default();
+            settings.apply(&mut set, context.now_ms);
+            tell(context, "key.create", &account.id, &json!({"name": name, "settings": set}))?;
+            let new = context.accounts.create_key_with(&account.id, &name, &set, context.now_ms);
+            show_new(context, &new.context("create a key")?)
+        }
+        KeyCommand::Set { key_id, settings } => {
+            settings.check(context.catalog)?;
+            tell(context, "key.set", &key_id, &json!({"words": format!("{settings:?}")}))?;
+            let changed = context.accounts.change_key(None, &key_id, |set| settings.apply(set, context.now_ms));
+            let set = changed.with_context(|| format!("set the key {key_id:?} (`key list` shows ids)"))?;
+            let text = format!("{key_id}{}\n", settings::key_words(&set));
+            let mut value = settings::key_json(&set);
+            value["key_id"] = json!(key_id);
+            print(context.json, &value, &text)
+        }
+        KeyCommand::Rotate { key_id, overlap } => {
+            tell(context, "key.rotate", &key_id, &json!({"overlap_ms": overlap.ms}))?;
+            let new = context.accounts.rotate_key(None, &key_id, overlap.ms, context.now_ms);
+            show_new(context, &new.with_context(|| format!("rotate the key {key_id:?} (`key list` shows ids)"))?)
         }
         KeyCommand::List { account } => {
-            let keys = context.accounts.keys(&find(context, &account)?.id)?;
-            let text = keys.iter().map(key_line).collect::<String>();
-            print(context.json, &Value::Array(keys.iter().map(key_json).collect()), &text)
+            let (mut text, mut values) = (String::new(), Vec::new());
+            for key in context.accounts.keys(&find(context, &account)?.id)? {
+                // Of a key without a limit, all that it has spent.
+                let period = key.settings.spend_limit.map_or(Period::Total, |limit| limit.period);
+                let spend = context.billing.key_spend(&key.id, period, context.now_ms)?;
+                text += &key_line(&key, &spend);
+                values.push(key_json(&key, &spend));
+            }
+            print(context.json, &Value::Array(values), &text)
         }
         KeyCommand::Disable { key_id } => set_enabled(context, &key_id, false),
         KeyCommand::Enable { key_id } => set_enabled(context, &key_id, true),
         KeyCommand::Revoke { key_id } => {
-            if !context.accounts.revoke_key(None, &key_id, context.now_ms)? {
+            if !context.accounts.acting(&command_line(), context.now_ms).revoke_key(&key_id)? {
                 bail!("revoke a key: no live key has the id {key_id:?} (`key list` shows ids)");
             }
             let text = format!("{key_id} is revoked\n");
             print(context.json, &json!({"key_id": key_id, "status": "revoked"}), &text)
         }
     }
+}
+
+/// Tells of an act before it is done; the audit log may so have one that then failed, and never lacks one.
+fn tell(context: &Context<'_>, act: &'static str, object: &str, what: &Value) -> anyhow::Result<()> {
+    Ok(context.accounts.acting(&command_line(), context.now_ms).tell(act, object, what)?)
+}
+
+fn show_new(context: &Context<'_>, new: &NewKey) -> anyhow::Result<()> {
+    let text = format!("{}\n", new.key);
+    print(context.json, &json!({"key_id": new.key_id, "key": new.key, "name": new.name}), &text)
+}
+
+/// Whom the audit log names: the user of this machine who runs the command.
+pub fn command_line() -> By {
+    By { actor: format!("uid {}", rustix::process::getuid().as_raw()), address: "command line".to_owned() }
 }
 
 fn find(context: &Context<'_>, id_or_email: &str) -> anyhow::Result<Account> {
@@ -164,7 +247,7 @@ fn create(context: &Context<'_>, email: &str, password_stdin: bool, admin: bool,
     let password = if password_stdin { Some(read_password()?) } else { None };
     let new = NewAccount { email, password: password.as_deref(), admin, trial: None };
     let new = if no_trial { new } else { new.with_trial(context.signup, context.now_ms) };
-    let account = sign_up_with(context.accounts, context.billing, &new, context.now_ms)
+    let account = open_by(context.accounts, context.billing, &new, &command_line(), context.now_ms)
         .with_context(|| format!("create the account of {email:?}"))?;
     let balance = context.billing.balance(&account.id, context.now_ms)?.balance;
     let trial_ends_at = new.trial.map(|trial| rfc3339(trial.ends_at_ms));
@@ -220,7 +303,9 @@ fn give(
 ) -> anyhow::Result<()> {
     let at_ms = context.now_ms;
     let change = Change { kind, reference, account: &account.id, amount: credits, actor: None, at_ms };
-    let counted = context.billing.change(&change)?.is_new;
+    let by = command_line();
+    let acting = context.accounts.acting(&by, at_ms);
+    let counted = acting.change(&change, || context.billing.change(&change))?.is_new;
     let balance = context.billing.balance(&account.id, context.now_ms)?.balance;
     let text = if counted {
         format!("added {credits}; the balance of {} is {balance}\n", account.email)
@@ -233,38 +318,59 @@ fn give(
     print(context.json, &value, &text)
 }
 
+fn limit(context: &Context<'_>, account: &Account, asked: &RateArgs) -> anyhow::Result<()> {
+    let before = context.accounts.account_rates(&account.id)?;
+    let mut rates = before;
+    asked.apply(&mut rates);
+    if rates != before {
+        tell(context, "account.limit", &account.id, &json!({"rates": rates}))?;
+        context.accounts.set_account_rates(&account.id, &rates).context("limit an account")?;
+    }
+    let text = format!("{}{}\n", account.email, settings::rates_words(&rates));
+    let value = json!({"account_id": account.id, "email": account.email, "rates": settings::rates_json(&rates)});
+    print(context.json, &value, &text)
+}
+
 fn set_status(context: &Context<'_>, account: &str, status: Status) -> anyhow::Result<()> {
     let account = find(context, account)?;
-    context.accounts.set_status(&account.id, status)?;
+    if !context.accounts.acting(&command_line(), context.now_ms).set_status(&account.id, status)? {
+        bail!("set an account's status: {} is deleted", account.id);
+    }
     let text = format!("{} is {}\n", account.email, status.name());
     print(context.json, &document::status(&account, status), &text)
 }
 
 fn set_enabled(context: &Context<'_>, key_id: &str, enabled: bool) -> anyhow::Result<()> {
-    if !context.accounts.set_key_enabled(key_id, enabled)? {
+    if !context.accounts.acting(&command_line(), context.now_ms).set_key_enabled(key_id, enabled)? {
         bail!("set a key's status: no live key has the id {key_id:?} (`key list` shows ids)");
     }
     let text = format!("{key_id} is {}\n", if enabled { "active" } else { "disabled" });
     print(context.json, &document::key_status(key_id, enabled), &text)
 }
 
-fn key_line(key: &Key) -> String {
-    format!("{} {} {} {} {}\n", key.id, rfc3339(key.created_at_ms), key.status.name(), key.shown, key.name)
+fn key_line(key: &Key, spend: &KeySpend) -> String {
+    let (at, set) = (rfc3339(key.created_at_ms), settings::key_words(&key.settings));
+    let used = spend.used_at_ms.map(|at| format!(" last-used={}", rfc3339(at))).unwrap_or_default();
+    let spent = spend.spent;
+    format!("{} {at} {} {} {} spent={spent}{used}{set}\n", key.id, key.status.name(), key.shown, key.name)
 }
 
-fn key_json(key: &Key) -> Value {
-    json!({
-        "key_id": key.id,
-        "name": key.name,
-        "shown": key.shown,
-        "status": key.status.name(),
-        "created_at": rfc3339(key.created_at_ms),
-        "revoked_at": key.revoked_at_ms.map(rfc3339),
-    })
+fn key_json(key: &Key, spend: &KeySpend) -> Value {
+    let mut value = settings::key_json(&key.settings);
+    value["key_id"] = json!(key.id);
+    value["name"] = json!(key.name);
+    value["shown"] = json!(key.shown);
+    value["status"] = json!(key.status.name());
+    value["created_at"] = json!(rfc3339(key.created_at_ms));
+    value["revoked_at"] = json!(key.revoked_at_ms.map(rfc3339));
+    value["spent"] = json!(spend.spent);
+    value["spent_total"] = json!(spend.total);
+    value["last_used_at"] = json!(spend.used_at_ms.map(rfc3339));
+    value
 }
 
 /// One JSON document, or the text; nothing else goes to stdout.
-fn print(json: bool, value: &Value, text: &str) -> anyhow::Result<()> {
+pub fn print(json: bool, value: &Value, text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     if json { writeln!(out, "{value}") } else { out.write_all(text.as_bytes()) }.context("write to stdout")
 }

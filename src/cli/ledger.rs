@@ -2,20 +2,26 @@
 //!
 //! Works while the gateway runs, and before it first ran. Must not decide what the rules allow.
 
+use super::account::command_line;
 use crate::account::Accounts;
 use crate::admin::document::{self, hex};
-use crate::billing::Billing;
+use crate::billing::courier::Carried;
+use crate::billing::{Billing, courier};
+use crate::catalog::Model;
 use crate::clock::{self, rfc3339};
 use crate::config::Settings;
 use crate::money::Micro;
 use crate::store::ledger::{Entry, Posted, Selection};
+use crate::store::redis::Address;
 use anyhow::Context as _;
 use clap::{Subcommand, ValueEnum};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
 
 #[derive(Debug, Subcommand)]
 pub enum LedgerCommand {
@@ -75,9 +81,13 @@ pub enum LedgerCommand {
     /// Copy accounts, ledger and journal into a new folder, while the gateway runs or not. It is a data_dir: to restore
     /// it, start a gateway with a copy of it as `data_dir`.
     Backup { dir: PathBuf },
-    /// Bring a journal folder that was left behind into the ledger; doing it twice changes nothing.
+    /// Bring a journal folder that was left behind into the ledger; doing it twice changes nothing. With a shared store
+    /// from any machine that reaches it, the folder copied there: the store is told, and the sidecar enters it.
     Replay { dir: PathBuf },
 }
+
+/// How long a replay waits for the sidecar to enter it all.
+const REPLAY_WITHIN: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
@@ -88,6 +98,9 @@ pub enum Format {
 /// # Errors
 /// The ledger cannot be read, or its rules forbid what was asked for.
 pub fn run(command: LedgerCommand, settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
+    if let (LedgerCommand::Replay { dir }, Some(address)) = (&command, settings.store.address()) {
+        return replay(dir, address, settings.catalog.models(), json);
+    }
     let billing = Billing::open_beside(&settings.data_dir, settings.store.address())?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     let account_id = |account: &str| -> anyhow::Result<String> {
@@ -107,12 +120,19 @@ pub fn run(command: LedgerCommand, settings: &Settings, json: bool) -> anyhow::R
             export(&billing, &Selection { account, from_ms: from, to_ms: to }, format, &mut out)?;
         }
         LedgerCommand::Refund { request_id, credits, reference } => {
-            let posted = billing.refund(&request_id, credits, &reference, clock::now_ms())?;
+            let (accounts, by, now_ms) = (Accounts::open(&settings.data_dir)?, command_line(), clock::now_ms());
+            let what = json!({"credits": credits, "ref": reference});
+            let acting = accounts.acting(&by, now_ms);
+            let refund = || billing.refund(&request_id, credits, &reference, now_ms);
+            let posted = acting.order("request.refund", &request_id, &what, refund)?;
             tell(&posted, &reference, json, &mut out)?;
         }
         LedgerCommand::Adjust { account, credits, reference, reason } => {
             let account = account_id(&account)?;
-            let posted = billing.adjust(&account, credits, &reference, &reason, clock::now_ms())?;
+            let (accounts, by, now_ms) = (Accounts::open(&settings.data_dir)?, command_line(), clock::now_ms());
+            let what = json!({"credits": credits, "ref": reference, "reason": reason});
+            let adjust = || billing.adjust(&account, credits, &reference, &reason, now_ms);
+            let posted = accounts.acting(&by, now_ms).order("account.adjust", &account, &what, adjust)?;
             tell(&posted, &reference, json, &mut out)?;
         }
         LedgerCommand::Backup { dir } => {
@@ -134,6 +154,25 @@ pub fn run(command: LedgerCommand, settings: &Settings, json: bool) -> anyhow::R
     }
     out.flush().context("write to stdout")?;
     Ok(code)
+}
+
+/// Tells the shared store what a journal holds, until the sidecar's ledger has it.
+fn replay(dir: &Path, address: Address, models: &[Arc<Model>], json: bool) -> anyhow::Result<ExitCode> {
+    let carried = courier::replay(dir, address, models, REPLAY_WITHIN)?;
+    let Carried { new, missing, unreadable } = carried;
+    let mut out = io::stdout().lock();
+    if json {
+        writeln!(out, "{}", json!({"new": new, "unreadable": unreadable, "missing": missing}))?;
+    } else {
+        writeln!(out, "{}: {new} endings were new, {unreadable} lines unreadable", dir.display())?;
+    }
+    anyhow::ensure!(
+        missing == 0,
+        "replay {}: {missing} endings are not in the ledger after {} s: do Redis and the sidecar run? Run it again",
+        dir.display(),
+        REPLAY_WITHIN.as_secs()
+    );
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Milliseconds since 1970 of a day (its first moment, UTC) or of a time with its offset.

@@ -24,6 +24,8 @@ pub struct Config {
     pub vendors: BTreeMap<String, Vendor>,
     pub models: Vec<Model>,
     #[serde(default)]
+    pub rate_limits: RateLimits,
+    #[serde(default)]
     pub limits: Limits,
     /// Where a line of JSON goes for each request: `off` (default), `stdout`, or the path of a file, which is opened anew
     /// on SIGHUP. No bodies, no headers, no secrets.
@@ -42,6 +44,30 @@ pub struct Listen {
     pub admin: String,
     #[serde(default)]
     pub tls: Option<Tls>,
+}
+
+/// The most that a rate may be, per minute or at one time.
+pub const RATE_MAX: u64 = 1_000_000_000;
+
+/// How much may be asked for, by each key and by all keys of an account together. What is set for one key or account
+/// (`key set`, `account limit`) goes before this.
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RateLimits {
+    pub key: Rates,
+    pub account: Rates,
+}
+
+/// 0 = no limit; at most 1 000 000 000.
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rates {
+    /// Requests in a minute; past it, 429.
+    pub requests_per_minute: u64,
+    /// Tokens in a minute: input as estimated and the output limit at first, what was used in truth at the end; past it, 429.
+    pub tokens_per_minute: u64,
+    /// Requests that run at one time; past it, 429.
+    pub concurrent: u64,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -63,6 +89,9 @@ pub struct Store {
     /// Of `redis`, instead of `url`: some nodes of a Redis Cluster, each an address as above.
     #[serde(default)]
     pub cluster: Vec<String>,
+    /// Of `redis`, instead of `url`: Sentinels that know which server is the primary.
+    #[serde(default)]
+    pub sentinel: Option<Sentinel>,
     /// Of `redis`: start although the server's settings let it forget (`maxmemory-policy` other than noeviction, no
     /// `appendonly`). A restart of such a server loses all open holds, and requests that run then may be a write-off.
     #[serde(default)]
@@ -71,8 +100,25 @@ pub struct Store {
 
 impl Default for Store {
     fn default() -> Self {
-        Self { kind: StoreKind::Embedded, url: None, cluster: Vec::new(), allow_volatile: false }
+        Self { kind: StoreKind::Embedded, url: None, cluster: Vec::new(), sentinel: None, allow_volatile: false }
     }
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Sentinel {
+    /// What the Sentinels call the primary (`sentinel monitor NAME …`).
+    pub master: String,
+    /// Up to 16 of them: `redis://[user:password@]host:port`, where user and password are a Sentinel's own; all `rediss://`
+    /// where the servers are spoken to over TLS.
+    pub nodes: Vec<String>,
+    /// The servers' own user, password (`${ENV}` or `file:/path`) and database.
+    #[serde(default)]
+    pub user: Option<String>,
+    #[serde(default)]
+    pub password: Option<String>,
+    #[serde(default)]
+    pub database: u16,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -92,19 +138,34 @@ pub struct Signup {
     pub trial_credits: Decimal,
     /// Length of the trial in days; may be a fraction; 0 = no trial.
     pub trial_days: Decimal,
+    /// Credits that all trials of one day (UTC) may promise together; past it nobody signs up until the next. 0 = no
+    /// limit.
+    pub trial_budget_per_day: Decimal,
+    /// Refuse an e-mail that reaches a mailbox with an account under another spelling (dots and +tags of Gmail).
+    pub one_account_per_mailbox: bool,
 }
 
 impl Default for Signup {
     fn default() -> Self {
-        Self { mode: SignupMode::Open, trial_credits: Decimal("300".into()), trial_days: Decimal("7".into()) }
+        Self {
+            mode: SignupMode::Open,
+            trial_credits: Decimal("300".into()),
+            trial_days: Decimal("7".into()),
+            trial_budget_per_day: Decimal("0".into()),
+            one_account_per_mailbox: false,
+        }
     }
 }
 
-/// Who may sign up on the dashboard. (`invite` joins with the dashboard's invitations.)
+/// Who may sign up on the dashboard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SignupMode {
+    /// Everybody.
     Open,
+    /// Who has an invitation's code, which opens one account (`model-gateway account invite`, or the operator's view).
+    Invite,
+    /// Nobody: accounts are made with `model-gateway account create`.
     Closed,
 }
 
@@ -120,6 +181,14 @@ pub struct Vendor {
     pub api_key: String,
     #[serde(default)]
     pub version_header: Option<VersionHeader>,
+    /// The turns of a conversation go to one endpoint for as long as that is well, so that the vendor's prompt cache
+    /// serves (default). False: every request goes to the endpoint whose turn it is.
+    #[serde(default = "yes")]
+    pub sticky: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -137,6 +206,44 @@ pub struct Endpoint {
     /// Share of the requests, 1 to 1000.
     #[serde(default = "one")]
     pub weight: u32,
+    /// Requests that may run there at one time, 1 to 65536; past it the next endpoint is taken, at last 503. Default: any
+    /// number.
+    #[serde(default)]
+    pub max_concurrent: Option<u32>,
+    #[serde(default)]
+    pub health_check: Option<HealthCheck>,
+}
+
+/// Asks an endpoint from time to time whether it is well, without a key and besides the clients' requests.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HealthCheck {
+    /// Path of a GET that answers below 400; the base address's own path is not put before it.
+    pub path: String,
+    /// From one check to the next, 1 to 3600.
+    #[serde(default = "ten")]
+    pub interval_seconds: u64,
+    /// Of one check, 1 to 60.
+    #[serde(default = "two")]
+    pub timeout_seconds: u64,
+    /// Checks in a row that pass before requests are sent again, 1 to 100.
+    #[serde(default = "one")]
+    pub passes_after: u32,
+    /// Checks in a row that fail before no more requests are sent, 1 to 100.
+    #[serde(default = "three")]
+    pub fails_after: u32,
+}
+
+fn two() -> u64 {
+    2
+}
+
+fn three() -> u32 {
+    3
+}
+
+fn ten() -> u64 {
+    10
 }
 
 fn one() -> u32 {
@@ -417,6 +524,23 @@ limits! {
     bodies_in_flight_bytes = 1_073_741_824, 1_048_576..=68_719_476_736;
     /// From a request's header to the end of its body; past it, 408.
     body_read_seconds = 60, 1..=3_600;
+    /// A body that comes more slowly than this over `body_rate_seconds`: 408. 0: however slowly.
+    body_bytes_per_second = 1_024, 0..=1_073_741_824;
+    /// What a body's rate is measured over.
+    body_rate_seconds = 30, 1..=3_600;
+    /// A request's line and header fields together; past it, 431.
+    header_bytes = 32_768, 1_024..=262_144;
+    /// A request's header fields; past it, 431.
+    header_fields = 64, 8..=256;
+    /// From a header's first byte, or a new connection, to the header's end (HTTP/1); past it, the connection is closed.
+    header_read_seconds = 30, 1..=3_600;
+    /// Client connections of this process; past it, new ones are closed at once. 0: no limit.
+    connections = 20_000, 0..=1_000_000;
+    /// Client connections from one address (IPv6: one /64); past it, new ones are closed at once. 0: no limit, which is
+    /// right behind a proxy, whose address all clients share.
+    connections_per_address = 1_024, 0..=1_000_000;
+    /// Requests over one client connection (HTTP/1), before it is closed.
+    keepalive_requests = 1_000, 1..=1_000_000;
     /// Requests of one account that may be open at one time; past it, 429.
     open_requests_per_account = 256, 1..=65_536;
     /// Sign-ups from one address (IPv6: one /64) in an hour; past it, 429. Loopback is not counted.
@@ -439,6 +563,24 @@ limits! {
     keepalive_seconds = 60, 1..=3_600;
     /// Endpoints tried for one request.
     attempts = 2, 1..=8;
+    /// Failures in a row that open an endpoint's breaker; 0: none does.
+    breaker_failures = 5, 0..=1_000;
+    /// Failed requests of a window, in percent, that open it.
+    breaker_failure_percent = 50, 1..=100;
+    /// How long that window is.
+    breaker_window_seconds = 30, 1..=3_600;
+    /// How many requests it must hold to count.
+    breaker_window_requests = 20, 1..=1_000_000;
+    /// How long an open breaker keeps requests away; each further time twice as long, and up to a quarter more by chance.
+    breaker_open_seconds = 5, 1..=3_600;
+    /// The longest of these times.
+    breaker_open_max_seconds = 120, 1..=86_400;
+    /// The longest `retry-after` of a vendor that is heeded; 0: none is.
+    cool_down_max_seconds = 60, 0..=60;
+    /// How long a resolved name of an endpoint is used before it is looked up again.
+    name_refresh_seconds = 30, 1..=86_400;
+    /// How long its last addresses serve where no resolver answers.
+    name_stale_seconds = 3_600, 1..=604_800;
     /// One event of a vendor's stream.
     event_bytes = 1_048_576, 1_024..=16_777_216;
     /// A vendor's answer that is not a stream.
@@ -461,6 +603,10 @@ limits! {
     idempotency_store_bytes = 4_294_967_296, 1_048_576..=1_099_511_627_776;
     /// Lines of the access log that wait to be written; past it, lines are dropped and counted.
     access_log_lines = 16_384, 16..=1_048_576;
+    /// Where edges share a store: all kept answers of one account, and of all; past it the oldest are forgotten. A
+    /// key counts as 1 KiB of the latter.
+    idempotency_shared_account_bytes = 8_388_608, 1_024..=1_099_511_627_776;
+    idempotency_shared_bytes = 268_435_456, 1_048_576..=1_099_511_627_776;
     /// One file of the journal, before the next is begun.
     journal_segment_bytes = 67_108_864, 65_536..=1_073_741_824;
     /// Set aside on the journal's disk: where that is full, running requests still end in it.

@@ -11,8 +11,9 @@ mod keyed;
 pub use call::without_thinking;
 
 use super::context::{Call, Context, InFlight, Stage};
-use super::{Gateway, own, reject};
+use super::{Gateway, framing, own, reject};
 use crate::account::{Principal, Refusal};
+use crate::clock;
 use crate::config::Settings;
 use crate::failpoint::{self, Point};
 use crate::protocol::Protocol;
@@ -67,6 +68,13 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
         _ if version_header(session, &settings).is_some() => Protocol::Messages,
         _ => Protocol::Chat,
     };
+    if let Err(failure) = framing::judge(session, &settings.limits) {
+        // What was taken for the body may be another request.
+        session.set_keepalive(None);
+        ctx.stage = Stage::Answered { what: "rejected" };
+        reject::answer(session, ctx, &failure).await?;
+        return Ok(true);
+    }
     if route == Route::Sidecar {
         ctx.stage = Stage::Sidecar { account: None };
         return Ok(false);
@@ -85,8 +93,10 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
             Ok(false)
         }
         Err(failure) => {
-            if matches!(failure.kind, Kind::BodyTooLarge | Kind::BodyTimeout | Kind::Draining) {
-                // What is left of the body, or of the process, is not waited for.
+            // Whoever reads of the failure finds its key free.
+            gateway.idempotency.decided(&ctx.request_id).await;
+            if failure.kind == Kind::Draining {
+                // Whoever asks again finds another process.
                 session.set_keepalive(None);
             }
             ctx.stage = Stage::Answered { what: "rejected" };
@@ -131,6 +141,10 @@ async fn judge(
     let in_flight = InFlight::enter(&gateway.in_flight);
     if gateway.draining.load(Ordering::Acquire) {
         return Err(Failure::of(Kind::Draining));
+    }
+    if gateway.in_flight.load(Ordering::Acquire) as u64 > settings.limits.open_requests {
+        // Before a body is read: what there is no room for costs no memory either.
+        return Err(Failure::of(Kind::Overloaded));
     }
     let principal = principal(gateway, session).await?;
     ctx.principal = Some((principal.clone(), Instant::now()));
@@ -184,8 +198,9 @@ async fn principal(gateway: &Gateway, session: &Session) -> Result<Principal, Fa
         (Some(key), _) | (None, Some(key)) => key,
         (None, None) => return Err(Failure::of(Kind::BadKey)),
     };
-    gateway.keys.authenticate(key).await.map_err(|refusal| match refusal {
+    gateway.keys.authenticate(key, clock::now_ms()).await.map_err(|refusal| match refusal {
         Refusal::BadKey => Failure::of(Kind::BadKey),
+        Refusal::KeyExpired => Failure::of(Kind::KeyExpired),
         Refusal::KeyDisabled => Failure::of(Kind::KeyDisabled),
         Refusal::AccountSuspended => Failure::new(Kind::KeyDisabled, "This account is suspended."),
         Refusal::Unavailable(error) => {

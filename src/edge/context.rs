@@ -9,9 +9,12 @@ use crate::config::Settings;
 use crate::money::Micro;
 use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
+use crate::protocol::request::ConversationKey;
 use crate::store::ledger::Outcome;
+use crate::upstreams::{Endpoints, Lease};
 use bytes::Bytes;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -49,6 +52,8 @@ pub struct Call {
     pub settings: Arc<Settings>,
     pub model: Arc<Model>,
     pub upstream: Upstream,
+    /// Of which conversation it is a turn.
+    pub conversation: ConversationKey,
     /// `None` for what is free, and once it has been ended.
     pub hold: Option<Hold>,
     /// Bytes of the client's body, for estimates.
@@ -95,10 +100,20 @@ pub struct Upstream {
     pub previews: Option<String>,
     /// The vendor is asked for a stream, whether or not the client asked for one.
     pub streams: bool,
-    /// Indexes into the vendor's endpoints, in the order of trying.
-    pub plan: Vec<usize>,
-    /// Attempts begun.
-    pub tries: usize,
+    /// The vendor's endpoints, of which one is chosen for each attempt.
+    pub endpoints: Arc<Endpoints>,
+    /// Of the conversation, where it is to keep its endpoint.
+    pub key: Option<u64>,
+    /// It is about something that no other endpoint has.
+    pub stays: bool,
+    /// Endpoints that attempts were begun at, by index.
+    pub tried: Vec<usize>,
+    /// The running attempt's place at its endpoint.
+    pub lease: Option<Lease>,
+    /// Addresses of that endpoint that were tried.
+    pub addresses: Vec<SocketAddr>,
+    /// The next attempt is made at the same endpoint.
+    pub here: bool,
     /// An attempt was repeated because its pooled connection was dead.
     pub repeated: bool,
     /// The attempt that just broke off is to be made again with another body.
@@ -109,14 +124,19 @@ pub struct Upstream {
 
 impl Upstream {
     /// Nothing was tried yet.
-    pub fn to(plan: Vec<usize>) -> Self {
+    pub fn to(endpoints: Arc<Endpoints>) -> Self {
         Self {
             path: "",
             version: None,
             previews: None,
             streams: false,
-            plan,
-            tries: 0,
+            endpoints,
+            key: None,
+            stays: false,
+            tried: Vec::new(),
+            lease: None,
+            addresses: Vec::new(),
+            here: false,
             repeated: false,
             again: false,
             sent: false,

@@ -10,13 +10,14 @@
 //! Next: `intake/body.rs` (reading), `intake/replay.rs` (the wrapper).
 
 mod body;
+mod coding;
 mod replay;
 #[cfg(test)]
 mod tests;
 
 pub use body::{BodiesInFlight, read_body};
 
-use crate::idempotency::Running;
+use crate::idempotency::{Decision, Running};
 use body::BodyShare;
 use bytes::Bytes;
 use http::HeaderValue;
@@ -39,6 +40,8 @@ struct State {
     handed_back: Option<Box<HttpSession>>,
     /// Of a request under an idempotency key, until it is decided what becomes of that.
     keyed: Option<Box<Running>>,
+    /// Of the same request: once that is decided, it may not have been written yet.
+    decision: Option<Decision>,
     /// Sent at further attempts instead of the first body.
     body: Option<Bytes>,
 }
@@ -111,6 +114,11 @@ impl Progress {
         self.client_left.is_some()
     }
 
+    /// The vendor failed, and not because of the client.
+    pub fn vendor_is_the_cause(&self) -> bool {
+        self.blame == Some(Blame::Vendor)
+    }
+
     /// The client left before the vendor failed, or stopped reading and may thereby have brought the failure about.
     pub fn client_is_the_cause(&self) -> bool {
         self.blame == Some(Blame::Client)
@@ -150,8 +158,26 @@ impl Shared {
         progress.blame.get_or_insert(if held_up { Blame::Client } else { Blame::Vendor });
     }
 
+    /// What is known of the answer before it begins.
+    pub fn expect(&self, keyed: Option<Box<Running>>, unseen: bool) {
+        self.set_keyed(keyed);
+        self.set_unseen(unseen);
+    }
+
     pub fn set_keyed(&self, keyed: Option<Box<Running>>) {
-        self.lock().keyed = keyed;
+        let mut state = self.lock();
+        if state.decision.is_none() {
+            state.decision = keyed.as_ref().map(|keyed| keyed.decision());
+        }
+        state.keyed = keyed;
+    }
+
+    /// Returns once what became of the request's key is written, where that was decided and there is one.
+    pub async fn decided(&self) {
+        let decision = self.lock().decision.clone();
+        if let Some(decision) = decision {
+            decision.made().await;
+        }
     }
 
     /// Whoever drops it frees its key.

@@ -6,6 +6,7 @@
 use super::Gateway;
 use super::context::{Call, Context, Phases, Stage};
 use super::intake::{self, Ended};
+use super::upstream;
 use crate::clock;
 use crate::money::Micro;
 use crate::protocol::failure::Kind;
@@ -22,6 +23,9 @@ pub async fn end(gateway: &Gateway, session: &mut Session, ctx: &mut Context) {
     if let Some(call) = ctx.call() {
         intake::restore(session, &call.shared).await;
         resolve(call);
+        // A process that drains waits for this request, and with it for what becomes of its key.
+        call.shared.decided().await;
+        upstream::end(call);
     }
     let took = ctx.arrived.elapsed();
     count(ctx, took);
@@ -125,8 +129,8 @@ fn call_record(call: &Call, phases: Phases, arrived: Instant) -> CallRecord {
         model: call.model.id.clone(),
         stream: call.stream,
         vendor: call.model.vendor.name.clone(),
-        endpoint: call.endpoint_label().to_owned(),
-        attempts: call.upstream.tries,
+        endpoint: call.last_endpoint().map(|endpoint| endpoint.authority.clone()).unwrap_or_default(),
+        attempts: call.upstream.tried.len(),
         body_bytes: call.body_bytes,
         outcome: call.billed.map(|(outcome, _)| outcome.as_str()),
         credits: call.billed.map(|(_, credits)| credits),

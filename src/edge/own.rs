@@ -16,6 +16,7 @@ use bytes::Bytes;
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// What is asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -86,9 +87,14 @@ pub async fn answer(
     question: Question,
 ) -> Result<(), Failure> {
     let value = match question {
-        Question::Models => models(settings, ctx.surface, session.req_header().uri.query().unwrap_or_default())?,
+        Question::Models => {
+            let allowed = |model: &&Arc<Model>| principal.settings.allows(&model.id);
+            let models: Vec<_> = settings.catalog.models().iter().filter(allowed).cloned().collect();
+            self::models(&models, ctx.surface, session.req_header().uri.query().unwrap_or_default())?
+        }
         Question::Model(id) => match settings.catalog.find(&id) {
-            Some(model) => describe(model, ctx.surface),
+            Some(model) if principal.settings.allows(&id) => describe(model, ctx.surface),
+            Some(_) => return Err(Failure::model_not_allowed(&id)),
             None => return Err(Failure::model_not_found(&id)),
         },
         Question::Credits => {
@@ -116,8 +122,7 @@ fn unavailable(error: crate::store::StoreError) -> Failure {
     Failure::of(Kind::LedgerUnavailable)
 }
 
-fn models(settings: &Settings, surface: Protocol, query: &str) -> Result<Value, Failure> {
-    let models = settings.catalog.models();
+fn models(models: &[Arc<Model>], surface: Protocol, query: &str) -> Result<Value, Failure> {
     if surface == Protocol::Chat {
         let data: Vec<_> = models.iter().map(|model| describe(model, surface)).collect();
         return Ok(json!({"object": "list", "data": data}));

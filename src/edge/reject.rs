@@ -50,6 +50,7 @@ pub async fn tell(session: &mut Session, error: &Error, ctx: &mut Context) -> Re
     {
         // Whoever reads of the failure finds the key decided.
         meter::resolve(call);
+        call.shared.decided().await;
     }
     let (failure, unsent, began_stream) = match &mut ctx.stage {
         Stage::Call(call) => {

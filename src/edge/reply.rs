@@ -6,13 +6,13 @@
 
 use super::context::{Call, Context};
 use super::intake::Late;
-use super::{meter, own, upstream};
+use super::{meter, own, rates, upstream};
 use crate::billing::Hold;
 use crate::catalog::Model;
 use crate::clock;
 use crate::failpoint::{self, Point};
 use crate::protocol::Protocol;
-use crate::protocol::answer::{self, AnswerStream, Whole};
+use crate::protocol::answer::{self, AnswerStream, Fault, Whole};
 use crate::protocol::failure::{self, Failure, Kind};
 use crate::protocol::form::answer::Recall;
 use crate::protocol::rules::Accepts;
@@ -133,12 +133,11 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     failpoint::pass(Point::VendorAnswered);
     let status = header.status.as_u16();
     call.vendor_answered = Some(Instant::now());
-    upstream::count_attempt(call, status);
-    if matches!(status, 429 | 500..=599) && call.may_retry() {
+    let text = |name: &str| header.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    if upstream::answered(call, status, text("retry-after").as_deref()) {
         return Error::e_explain(ErrorType::HTTPStatus(status), "the vendor's status")
             .map_err(|error: Box<Error>| error.into_up());
     }
-    let text = |name: &str| header.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let is_events = text("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"));
     call.reply.mode = if header.status.is_success() {
         understanding(call, surface, is_events)
@@ -157,6 +156,7 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     let stream = made_stream || matches!(reply.mode, Mode::Stream(..));
     reply.streams = stream;
     let theirs = text("request-id").or_else(|| text("x-request-id"));
+    let theirs = theirs.filter(|id| is_id(id) && !id.contains(call.model.vendor.api_key.reveal()));
     let mut ours = ResponseHeader::build(if header.status.is_success() { 200 } else { status }, Some(10))?;
     ours.insert_header(
         header::CONTENT_TYPE,
@@ -175,6 +175,13 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     if !call.warnings.is_empty() {
         ours.insert_header("x-gateway-warnings", warnings(&mut call.warnings))?;
     }
+    if header.status.is_success()
+        && let Some(hold) = &call.hold
+    {
+        for (name, value) in rates::headers(surface, &hold.meters(), clock::now_ms()) {
+            ours.insert_header(name, value)?;
+        }
+    }
     if let Some(mut keyed) = call.shared.take_keyed() {
         keyed.set_headers(again(&ours));
         call.shared.set_keyed(Some(keyed));
@@ -187,9 +194,21 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     Ok(())
 }
 
-/// What of an answer's header is given again with it: all but the ids, which are the request's.
+/// The longest id of a vendor's that is told, in bytes.
+const ID_MAX: usize = 128;
+
+/// Whether a vendor's request id is no more than that.
+fn is_id(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':');
+    text.len() <= ID_MAX && text.bytes().all(is_part)
+}
+
+/// What of an answer's header is given again with it: all but the ids, which are the request's, and what was left under
+/// its limits then.
 fn again(header: &ResponseHeader) -> Vec<(String, String)> {
-    let is_id = |name: &HeaderName| matches!(name.as_str(), "request-id" | "x-request-id");
+    let is_id = |name: &HeaderName| {
+        matches!(name.as_str(), "request-id" | "x-request-id") || name.as_str().contains("ratelimit")
+    };
     let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let headers = header.headers.iter().filter(|(name, _)| !is_id(name));
     headers.map(|(name, value)| (name.as_str().to_owned(), text(value))).collect()
@@ -340,7 +359,7 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
     }
     if let Err(fault) = outcome {
         call.reply.unsent = out;
-        return Err(fault.failure(call.model.vendor.protocol, &call.model.upstream_model, &call.model.id));
+        return Err(told(&call.model, &fault));
     }
     let mut counted = Counted {
         usage: pass.usage(),
@@ -398,6 +417,11 @@ fn end_by_failure(call: &mut Call, failure: &Failure, surface: Protocol, request
     last.into()
 }
 
+/// What the client is told of an answer's fault. A vendor may quote the key that it was called with.
+fn told(model: &Model, fault: &Fault) -> Failure {
+    fault.failure(model.vendor.protocol, &model.upstream_model, &model.id).without(model.vendor.api_key.reveal())
+}
+
 /// Reads a piece of a stream whose whole the client waits for.
 fn fold(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failure> {
     let limit = size(call.settings.limits.response_buffer_bytes);
@@ -412,7 +436,7 @@ fn fold(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failu
     if outcome.is_ok() && end && !stream.completed() {
         outcome = stream.finish(&mut out);
     }
-    outcome.map_err(|fault| fault.failure(call.model.vendor.protocol, &call.model.upstream_model, &call.model.id))?;
+    outcome.map_err(|fault| told(&call.model, &fault))?;
     let mut counted = Counted {
         usage: stream.usage(),
         learned: stream.input_learned(),
@@ -442,7 +466,7 @@ fn whole(call: &mut Call, surface: Protocol) -> Result<Option<Bytes>, Failure> {
     let (kept, vendor) = (std::mem::take(kept), call.model.vendor.protocol);
     let recall = call.reply.recall.clone();
     let whole = answer::whole(vendor, surface, &call.model.id, recall, call.reply.streams, kept.into())
-        .map_err(|fault| fault.failure(vendor, &call.model.upstream_model, &call.model.id))?;
+        .map_err(|fault| told(&call.model, &fault))?;
     let Whole { body, usage, learned, generated_bytes, refused_free } = whole;
     tell_whole(call, body, Counted { usage, learned, generated_bytes, refused_free, cut: None })
 }
@@ -527,7 +551,8 @@ fn error(call: &mut Call, surface: Protocol, request_id: &str) -> Option<Bytes> 
     }
     let model = &call.model;
     let vendor = model.vendor.protocol;
-    let failure = failure::from_vendor(vendor, status, retry_after.as_deref(), &body, &model.upstream_model, &model.id);
+    let failure = failure::from_vendor(vendor, status, retry_after.as_deref(), &body, &model.upstream_model, &model.id)
+        .without(model.vendor.api_key.reveal());
     let rendered = failure.render(surface, request_id);
     let headers = rendered.headers.into_iter();
     let headers = headers.filter_map(|(name, value)| Some((name, HeaderValue::from_str(&value).ok()?))).collect();

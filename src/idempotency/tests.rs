@@ -27,8 +27,24 @@ fn billing(dir: &Path) -> Billing {
     billing
 }
 
+fn ask(of: &Idempotency, scope: (&str, &str, &str), request_id: &str, limits: &Limits) -> Asked {
+    // The file is asked without waiting for anything.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(of.begin(scope, BODY, request_id, limits, NOW)).unwrap()
+}
+
 fn begin(of: &Idempotency, request_id: &str) -> Asked {
-    of.begin(SCOPE, BODY, request_id, &Limits::default(), NOW).unwrap()
+    ask(of, SCOPE, request_id, &Limits::default())
+}
+
+fn here(of: &Idempotency) -> &book::Here {
+    let Book::Here(here) = &of.0.book else { panic!("a file") };
+    here
+}
+
+fn resolve(of: &Idempotency, now_ms: i64) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(of.0.book.resolve_left(Keeping::of(&Limits::default()), now_ms)).unwrap();
 }
 
 #[track_caller]
@@ -51,6 +67,8 @@ fn hold(billing: &Billing, request_id: &str) -> crate::billing::Hold {
         key_shown: "gw-sk-…".into(),
         model,
         surface: Protocol::Messages,
+        bounds: Default::default(),
+        conversation: None,
     };
     billing.reserve(opening, &quote, false, NOW).unwrap().0
 }
@@ -77,13 +95,13 @@ fn an_answer_is_given_again_up_to_the_cap_and_a_dropped_request_frees_its_key() 
         [("fits", &["01234", "56789"][..], true), ("over", &["01234", "567890", "1"], false), ("none", &[], true)]
     {
         let scope = ("acct_1", "/v1/messages", name);
-        let Asked::New(mut running) = of.begin(scope, BODY, name, &limits, NOW).unwrap() else { panic!("{name}") };
+        let Asked::New(mut running) = ask(&of, scope, name, &limits) else { panic!("{name}") };
         running.set_headers(vec![("a".into(), "first attempt".into())]);
         running.set_headers(vec![("a".into(), "b".into())]);
         running.add_header("c", "d".into());
         pieces.iter().for_each(|piece| running.push(piece.as_bytes()));
         running.complete();
-        match of.begin(scope, BODY, "req_2", &limits, NOW).unwrap() {
+        match ask(&of, scope, "req_2", &limits) {
             Asked::Done(answer) => {
                 assert!(kept, "{name}");
                 assert_eq!((answer.request_id.as_str(), answer.body), (name, pieces.concat().into_bytes()));
@@ -100,13 +118,13 @@ fn an_answer_is_given_again_up_to_the_cap_and_a_dropped_request_frees_its_key() 
 #[test]
 fn the_ledger_decides_what_became_of_a_dead_process() {
     let dir = tempfile::tempdir().unwrap();
-    let (before, after) = (billing(dir.path()), NOW + 1_000);
+    let before = billing(dir.path());
     let of = Idempotency::open(dir.path(), &Till::Here(before.clone())).unwrap();
     let mut left = Vec::new();
     // Before the hold; under a hold; debited; ended for nothing.
     for name in ["asked", "held", "debited", "voided"] {
         let scope = ("acct_1", "/v1/messages", name);
-        let Asked::New(running) = of.begin(scope, BODY, name, &Limits::default(), NOW).unwrap() else { panic!() };
+        let Asked::New(running) = ask(&of, scope, name, &Limits::default()) else { panic!() };
         left.push(running);
     }
     let held = hold(&before, "held");
@@ -114,8 +132,8 @@ fn the_ledger_decides_what_became_of_a_dead_process() {
     hold(&before, "debited").settle(usage, Outcome::Completed, false, NOW).unwrap();
     hold(&before, "voided").release(Outcome::VendorError, NOW);
     // While its journal is there, another process decides nothing.
-    of.resolve_left(&Till::Here(before.clone()), after).unwrap();
-    assert_eq!(of.0.db.left_running(&[]).unwrap().len(), 4);
+    resolve(&of, NOW);
+    assert_eq!(here(&of).db.left_running(&[]).unwrap().len(), 4);
     // It dies: nothing of it is dropped, and its lock goes with its files.
     std::mem::forget((left, held));
     std::fs::remove_file(dir.path().join("serving.lock")).unwrap();
@@ -132,10 +150,10 @@ fn the_ledger_decides_what_became_of_a_dead_process() {
     }
     let next = billing(dir.path());
     let of = Idempotency::open(dir.path(), &Till::Here(next.clone())).unwrap();
-    of.resolve_left(&Till::Here(next.clone()), after).unwrap();
+    resolve(&of, NOW);
     assert!(!journal.exists(), "replayed");
     for (name, spent) in [("asked", false), ("held", false), ("debited", true), ("voided", false)] {
-        let asked = of.begin(("acct_1", "/v1/messages", name), BODY, "again", &Limits::default(), NOW).unwrap();
+        let asked = ask(&of, ("acct_1", "/v1/messages", name), "again", &Limits::default());
         assert_eq!(matches!(asked, Asked::Unavailable), spent, "{name}");
         assert_eq!(matches!(asked, Asked::New(_)), !spent, "{name}");
     }

@@ -14,7 +14,7 @@ mod scrub;
 mod table;
 mod vendor;
 
-pub use vendor::{VendorError, from_vendor, from_vendor_error};
+pub use vendor::{VendorError, from_vendor, from_vendor_error, seconds as retry_after_seconds};
 
 /// The longest `retry-after` that no official client takes for "do not retry at all".
 const RETRY_AFTER_SECONDS_MAX: u32 = 60;
@@ -25,6 +25,7 @@ pub enum Kind {
     InvalidRequest,
     MissingKey,
     BadKey,
+    KeyExpired,
     KeyDisabled,
     ModelNotAllowed,
     ModelNotFound,
@@ -34,9 +35,16 @@ pub enum Kind {
     TrialExpired,
     KeySpendLimit,
     RateLimited,
+    /// The key, or its account, has asked for as many requests, or tokens, as it may within a minute.
+    RequestsPerMinute,
+    TokensPerMinute,
+    /// The key, or its account, has as many requests running as it may.
+    Concurrent,
     /// More requests in flight than the account may hold open.
     TooManyOpen,
     BodyTooLarge,
+    /// Too many bytes or fields before the body.
+    HeaderTooLarge,
     /// The client did not send its body in time.
     BodyTimeout,
     ContextTooLong,
@@ -108,7 +116,13 @@ pub struct Failure {
     pub retry_after_seconds: Option<u32>,
     /// The model id that a failure is about.
     pub model: Option<String>,
+    /// What else is said in the header; boxed, because few failures have any.
+    pub also: Option<Box<Also>>,
 }
+
+/// Further headers of a failure.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Also(pub Vec<(&'static str, String)>);
 
 /// A failure as an HTTP answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -126,7 +140,15 @@ impl Failure {
     }
 
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Failure { kind, message: message.into(), param: None, code: None, retry_after_seconds: None, model: None }
+        Failure {
+            kind,
+            message: message.into(),
+            param: None,
+            code: None,
+            retry_after_seconds: None,
+            model: None,
+            also: None,
+        }
     }
 
     pub fn with_param(mut self, param: impl Into<String>) -> Self {
@@ -141,6 +163,15 @@ impl Failure {
 
     pub fn with_retry_after(mut self, seconds: u32) -> Self {
         self.retry_after_seconds = Some(seconds);
+        self
+    }
+
+    /// The same without a secret that the vendor has quoted, in whichever member.
+    pub fn without(mut self, secret: &str) -> Self {
+        let texts = [Some(&mut self.message), self.param.as_mut(), self.code.as_mut()];
+        for text in texts.into_iter().flatten().filter(|text| !secret.is_empty() && text.contains(secret)) {
+            *text = text.replace(secret, "[key]");
+        }
         self
     }
 
@@ -221,6 +252,7 @@ impl Failure {
         if matches!(status, 401..=404) || row.never_retry {
             headers.push(("x-should-retry", "false".to_owned()));
         }
+        headers.extend(self.also.iter().flat_map(|also| also.0.iter().cloned()));
         headers
     }
 }

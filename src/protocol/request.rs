@@ -5,17 +5,20 @@
 //! member in another case) is refused, because the vendor's reading would be billed by ours.
 //!
 //! Read next: `request/features.rs` (what makes a request cost more than its bytes), `request/rewrite.rs`,
-//! `request/strip.rs` (what another vendor's answer left behind).
+//! `request/strip.rs` (what another vendor's answer left behind), `request/conversation.rs` (whose turn it is).
 
 use super::Protocol;
 use super::failure::{Failure, Kind as FailureKind};
 use super::scan::{Broken, COUNT_MAX, Kind, Scan, Span};
 use crate::usage::ServiceTier;
+use conversation::Signs;
 
+mod conversation;
 mod features;
 mod rewrite;
 mod strip;
 
+pub use conversation::{ConversationKey, SESSION_HEADERS};
 pub use features::{Features, Leftovers, WebSearch};
 pub use rewrite::{Edits, rewrite, rewrite_stripped};
 pub use strip::{Stripped, strip};
@@ -40,6 +43,7 @@ pub struct Outline {
     pub choices: u64,
     pub features: Features,
     spans: Spans,
+    signs: Signs,
 }
 
 /// The output limit a body gives. Null is no limit.
@@ -166,8 +170,18 @@ impl Reader {
             }
             ("stream_options", Protocol::Chat) => self.stream_options(scan),
             ("thinking", Protocol::Messages) => self.thinking(scan),
-            ("messages" | "tools", _) => self.list(scan, name),
+            ("messages", _) => self.messages(scan),
+            ("tools", _) => self.list(scan, name),
             ("service_tier", _) => self.service_tier(scan),
+            ("system" | "metadata" | "session_id" | "prompt_cache_key" | "thread" | "container", _) => {
+                let is_given = scan.kind()? != Kind::Null;
+                let start = scan.at();
+                self.outline.features.member(name, scan)?;
+                if is_given {
+                    self.outline.signs.member(name, Span { start, end: scan.at() });
+                }
+                Ok(())
+            }
             _ => Ok(self.outline.features.member(name, scan)?),
         }
     }
@@ -314,6 +328,20 @@ impl Reader {
         }
     }
 
+    fn messages(&mut self, scan: &mut Scan<'_>) -> Result<(), Stop> {
+        if scan.kind()? != Kind::Array {
+            return self.list(scan, "messages");
+        }
+        let Outline { features, signs, .. } = &mut self.outline;
+        scan.array(|scan| {
+            let start = scan.at();
+            features.member("messages", scan)?;
+            signs.message(Span { start, end: scan.at() });
+            Ok::<(), Stop>(())
+        })
+        .map(drop)
+    }
+
     fn service_tier(&mut self, scan: &mut Scan<'_>) -> Result<(), Stop> {
         match scan.kind()? {
             Kind::String => {}
@@ -371,6 +399,7 @@ fn unread(broken: Broken) -> Failure {
     match broken {
         Broken::Syntax { at } => not_json(at),
         Broken::TooDeep => plain("The request body is nested too deeply."),
+        Broken::TooMany => plain("An object in the request body has too many members."),
     }
 }
 

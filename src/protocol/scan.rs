@@ -23,6 +23,8 @@ pub(crate) enum Broken {
     Syntax { at: usize },
     /// More than the allowed number of arrays and objects are open at once.
     TooDeep,
+    /// An object has more than [`MEMBERS_MAX`] members.
+    TooMany,
 }
 
 /// What the next value is.
@@ -114,7 +116,12 @@ impl<'a> Scan<'a> {
         if self.peek() == Some(b'}') {
             return Ok(self.close(start));
         }
+        let mut members = 0_u32;
         loop {
+            members += 1;
+            if members > MEMBERS_MAX {
+                return Err(Broken::TooMany.into());
+            }
             let key = self.string()?;
             self.expect(b':')?;
             member(self, key)?;
@@ -336,6 +343,9 @@ impl<'a> Scan<'a> {
         Broken::Syntax { at: self.at }
     }
 }
+
+/// The most members of one object: whoever looks a name up among them does so one by one.
+pub(crate) const MEMBERS_MAX: u32 = 10_000;
 
 /// The largest count taken for real: beyond it a JSON number is no longer exact in most programs.
 pub(crate) const COUNT_MAX: u64 = 1 << 53;

@@ -1,14 +1,18 @@
-//! Sign-up, sign-in and sign-out.
+//! Sign-up, sign-in and sign-out, and every other place where a password is typed ([`try_password`]).
 //!
 //! An unknown e-mail and a wrong password get the same answer in the same time. Hashes run two at a time, on blocking
-//! threads. Must not know how a password is kept.
+//! threads. Nobody is sent anywhere but to the dashboard afterwards, whatever the address says. Must not know how a
+//! password is kept.
 
 use super::App;
+use super::browser;
 use super::page::{Frame, html};
 use super::problem::Problem;
 use super::session::{CallerAddress, SignedForm, Visitor, blocking, insecure, session_cookie, session_token};
 use super::throttle::{Rate, Who, one_address};
-use crate::account::{self, AccountError, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, complete_sign_ups};
+use crate::account::{
+    self, Account, AccountError, Origin, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, Stranger, complete_sign_ups,
+};
 use crate::clock::now_ms;
 use crate::config::SignupMode;
 use askama::Template;
@@ -27,7 +31,10 @@ const HASHES_MAX: usize = 2;
 /// Requests that may wait for their hash or have it made; past it, 503.
 const HASH_PLACES: usize = 34;
 
+/// From one address; `patience.rs` slows it further.
 const SIGN_IN_EMAIL: Rate = Rate { count: 5, window_ms: 60_000 };
+/// From everywhere: so many that a stranger alone does not keep the holder out.
+const SIGN_IN_EMAIL_ANYWHERE: Rate = Rate { count: 100, window_ms: 60_000 };
 const SIGN_IN_ADDRESS: Rate = Rate { count: 20, window_ms: 60_000 };
 
 /// What bounds the hashing of passwords.
@@ -44,7 +51,7 @@ impl Default for Hashing {
 
 impl Hashing {
     /// The permits go with the work: a client that leaves does not make room for a third hash.
-    async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+    pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| Problem::Busy)?;
         let turn = Arc::clone(&self.running).acquire_owned().await.map_err(|_| Problem::Busy)?;
         blocking(move || {
@@ -60,6 +67,9 @@ impl Hashing {
 pub struct Credentials {
     email: String,
     password: String,
+    /// Of sign-up, where that is for the invited.
+    #[serde(default)]
+    invite: String,
 }
 
 #[derive(Template)]
@@ -67,7 +77,9 @@ pub struct Credentials {
 struct SignUpPage {
     frame: Frame,
     open: bool,
+    invited: bool,
     email: String,
+    invite: String,
     fault: Option<String>,
     trial: Option<String>,
     least: usize,
@@ -89,8 +101,10 @@ fn sign_up_form(app: &App, email: &str, fault: Option<String>) -> SignUpPage {
     let some = signup.trial_ms > 0 && signup.trial_credits.is_positive();
     SignUpPage {
         frame: Frame { insecure: insecure(&settings.base_url), ..Frame::public("Sign up") },
-        open: signup.mode == SignupMode::Open,
+        open: signup.mode != SignupMode::Closed,
+        invited: signup.mode == SignupMode::Invite,
         email: email.to_owned(),
+        invite: String::new(),
         fault,
         trial: some.then(|| format!("{} free credits for {}", signup.trial_credits, span(signup.trial_ms))),
         least: PASSWORD_LEAST_CHARS,
@@ -118,7 +132,7 @@ pub async fn sign_up(
     headers: HeaderMap,
     form: Result<Form<Credentials>, FormRejection>,
 ) -> Result<Response, Problem> {
-    let Form(Credentials { email, password }) = form?;
+    let Form(Credentials { email, password, invite }) = form?;
     let settings = app.settings.load_full();
     if settings.signup.mode == SignupMode::Closed {
         return Ok(html(StatusCode::FORBIDDEN, &sign_up_form(&app, &email, None)));
@@ -136,30 +150,54 @@ pub async fn sign_up(
         return Ok(with_retry_after(html(StatusCode::TOO_MANY_REQUESTS, &sign_up_form(&app, &email, fault)), seconds));
     }
     let (accounts, billing, signup) = (app.accounts.clone(), app.billing.clone(), settings.signup);
-    let sent = email.clone();
-    let made =
-        app.hashing.run(move || account::sign_up(&accounts, &billing, &signup, &sent, &password, now_ms)).await?;
-    match made {
-        Ok(account) => signed_in(&app, &account.id, &headers).await,
+    let (sent, code) = (email.clone(), invite.clone());
+    let made = app.hashing.run(move || {
+        let stranger = Stranger { email: &sent, password: &password, invite: &code };
+        account::sign_up(&accounts, &billing, &signup, &stranger, now_ms)
+    });
+    match made.await? {
+        Ok(account) => signed_in(&app, &account.id, address, &headers).await,
         Err(error) => {
-            // Only an account that was made counts.
-            if counted {
+            // Only an account that was made counts, and a guess at an invitation.
+            if counted && !matches!(error, AccountError::NoInvite) {
                 app.throttle.give_back(&who, rate);
             }
-            let (status, fault) = match error {
-                AccountError::BadEmail => (StatusCode::UNPROCESSABLE_ENTITY, "That is not an e-mail address.".into()),
-                AccountError::BadPassword => (
-                    StatusCode::UNPROCESSABLE_ENTITY,
-                    format!("A password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters."),
-                ),
-                AccountError::EmailTaken => {
-                    (StatusCode::CONFLICT, "This e-mail has an account already. Sign in instead.".into())
-                }
-                other => return Err(other.into()),
-            };
-            Ok(html(status, &sign_up_form(&app, &email, Some(fault))))
+            let (status, fault) = not_signed_up(error)?;
+            let response = html(status, &SignUpPage { invite, ..sign_up_form(&app, &email, Some(fault)) });
+            Ok(if status == StatusCode::TOO_MANY_REQUESTS {
+                with_retry_after(response, to_midnight(now_ms))
+            } else {
+                response
+            })
         }
     }
+}
+
+/// What a stranger is told; what is no fault of theirs becomes a problem.
+fn not_signed_up(error: AccountError) -> Result<(StatusCode, String), Problem> {
+    Ok(match error {
+        AccountError::BadEmail => (StatusCode::UNPROCESSABLE_ENTITY, "That is not an e-mail address.".into()),
+        AccountError::BadPassword => (
+            StatusCode::UNPROCESSABLE_ENTITY,
+            format!("A password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters."),
+        ),
+        AccountError::EmailTaken => {
+            (StatusCode::CONFLICT, "This e-mail has an account already. Sign in instead.".into())
+        }
+        AccountError::NoInvite => {
+            (StatusCode::FORBIDDEN, "This invite code is not known, or it is used or expired.".into())
+        }
+        AccountError::TrialsSpent => {
+            let text = "The trials of today are all given. Come back after midnight UTC.";
+            (StatusCode::TOO_MANY_REQUESTS, text.into())
+        }
+        other => return Err(other.into()),
+    })
+}
+
+/// Seconds until the next day's budget.
+fn to_midnight(now_ms: i64) -> i64 {
+    (86_400_000 - now_ms.rem_euclid(86_400_000)) / 1_000 + 1
 }
 
 fn sign_in_form(app: &App, email: &str, fault: Option<&str>) -> SignInPage {
@@ -168,7 +206,7 @@ fn sign_in_form(app: &App, email: &str, fault: Option<&str>) -> SignInPage {
         frame: Frame { insecure: insecure(&settings.base_url), ..Frame::public("Sign in") },
         email: email.to_owned(),
         fault: fault.map(ToOwned::to_owned),
-        open: settings.signup.mode == SignupMode::Open,
+        open: settings.signup.mode != SignupMode::Closed,
     }
 }
 
@@ -182,28 +220,104 @@ pub async fn sign_in(
     headers: HeaderMap,
     form: Result<Form<Credentials>, FormRejection>,
 ) -> Result<Response, Problem> {
-    let Form(Credentials { email, password }) = form?;
-    let now_ms = now_ms();
-    if let Err(seconds) = count_sign_in(&app, &email, address, now_ms) {
-        let page = sign_in_form(&app, &email, Some("Too many tries. Wait a little, then try again."));
-        return Ok(with_retry_after(html(StatusCode::TOO_MANY_REQUESTS, &page), seconds));
+    let Form(Credentials { email, password, .. }) = form?;
+    match try_password(&app, &email, password, address).await? {
+        Tried::Right(account) => signed_in(&app, &account.id, address, &headers).await,
+        Tried::Wrong => {
+            let page = sign_in_form(&app, &email, Some("E-mail or password is wrong."));
+            Ok(html(StatusCode::UNAUTHORIZED, &page))
+        }
+        Tried::TooOften { seconds } => {
+            let page = sign_in_form(&app, &email, Some(TOO_OFTEN));
+            Ok(with_retry_after(html(StatusCode::TOO_MANY_REQUESTS, &page), seconds))
+        }
     }
-    let (accounts, sent) = (app.accounts.clone(), email.clone());
-    let Some(account) = app.hashing.run(move || accounts.check_password(&sent, &password)).await?? else {
-        let page = sign_in_form(&app, &email, Some("E-mail or password is wrong."));
-        return Ok(html(StatusCode::UNAUTHORIZED, &page));
+}
+
+pub const TOO_OFTEN: &str = "Too many tries. Wait a little, then try again.";
+
+/// What became of a typed password.
+pub enum Tried {
+    Right(Account),
+    Wrong,
+    /// It was not looked at.
+    TooOften {
+        seconds: i64,
+    },
+}
+
+/// Looks at a password that somebody typed, as often as that may be done.
+pub async fn try_password(app: &App, email: &str, password: String, address: IpAddr) -> Result<Tried, Problem> {
+    let now_ms = now_ms();
+    let email = throttled_email(email);
+    let (place, account) = (one_address(address), email.clone());
+    if let Err(seconds) = app.patience.may(&email, place, now_ms) {
+        return Ok(Tried::TooOften { seconds });
+    }
+    if let Err(seconds) = count_sign_in(app, &email, address, now_ms) {
+        return Ok(Tried::TooOften { seconds });
+    }
+    let accounts = app.accounts.clone();
+    let Some(account) = app.hashing.run(move || accounts.check_password(&account, &password)).await?? else {
+        app.patience.failed(&email, place, now_ms);
+        return Ok(Tried::Wrong);
     };
+    app.patience.succeeded(&email, place);
     for (who, rate) in sign_in_counts(&email, address) {
         app.throttle.give_back(&who, rate);
     }
-    signed_in(&app, &account.id, &headers).await
+    Ok(Tried::Right(account))
+}
+
+/// What is wrong with a password that was asked for again.
+pub struct Unconfirmed {
+    pub status: StatusCode,
+    pub fault: &'static str,
+}
+
+/// Makes sure that the visitor is who signed in, by the password typed in this very form.
+pub async fn confirm(
+    app: &App,
+    visitor: &Visitor,
+    password: &str,
+    address: IpAddr,
+) -> Result<Result<(), Unconfirmed>, Problem> {
+    let unconfirmed = |status, fault| Ok(Err(Unconfirmed { status, fault }));
+    if password.is_empty() {
+        return unconfirmed(StatusCode::FORBIDDEN, "Your password is needed for this.");
+    }
+    match try_password(app, &visitor.account.email, password.to_owned(), address).await? {
+        Tried::Right(account) if account.id == visitor.account.id => {
+            let (accounts, token) = (app.accounts.clone(), visitor.token.clone());
+            blocking(move || accounts.confirm_session(&token, now_ms())).await??;
+            Ok(Ok(()))
+        }
+        Tried::Right(_) | Tried::Wrong => unconfirmed(StatusCode::FORBIDDEN, "The password is wrong."),
+        Tried::TooOften { .. } => unconfirmed(StatusCode::TOO_MANY_REQUESTS, TOO_OFTEN),
+    }
+}
+
+/// As [`confirm`], where the password need not have been typed but within the last minutes.
+pub async fn confirm_again(app: &App, form: &SignedForm, address: IpAddr) -> Result<Result<(), Unconfirmed>, Problem> {
+    if form.visitor.confirmed {
+        return Ok(Ok(()));
+    }
+    confirm(app, &form.visitor, form.field("password"), address).await
+}
+
+/// As it is counted. Nobody's e-mail is longer: cut, so that the tables' entries have a ceiling too.
+fn throttled_email(email: &str) -> String {
+    email.trim().chars().take(254).collect::<String>().to_ascii_lowercase()
 }
 
 /// What a try at signing in counts against. It is counted before the hash, so that many at once gain nothing.
-fn sign_in_counts(email: &str, address: IpAddr) -> [(Who, Rate); 2] {
-    // Nobody's e-mail is longer: cut, so that the table's entries have a ceiling too.
-    let email = email.trim().chars().take(254).collect::<String>().to_ascii_lowercase();
-    [(Who::AddressSigningIn(one_address(address)), SIGN_IN_ADDRESS), (Who::EmailSigningIn(email), SIGN_IN_EMAIL)]
+fn sign_in_counts(email: &str, address: IpAddr) -> [(Who, Rate); 3] {
+    let place = one_address(address);
+    [
+        (Who::AddressSigningIn(place), SIGN_IN_ADDRESS),
+        (Who::EmailSigningInFrom(email.to_owned(), place), SIGN_IN_EMAIL),
+        (Who::EmailSigningIn(email.to_owned()), SIGN_IN_EMAIL_ANYWHERE),
+    ]
 }
 
 fn count_sign_in(app: &App, email: &str, address: IpAddr, now_ms: i64) -> Result<(), i64> {
@@ -213,23 +327,24 @@ fn count_sign_in(app: &App, email: &str, address: IpAddr, now_ms: i64) -> Result
     Ok(())
 }
 
-fn with_retry_after(mut response: Response, seconds: i64) -> Response {
+pub fn with_retry_after(mut response: Response, seconds: i64) -> Response {
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     response
 }
 
 /// A new session, whoever was signed in before: a token that was known before the sign-in opens nothing after it.
-async fn signed_in(app: &App, account: &str, headers: &HeaderMap) -> Result<Response, Problem> {
+async fn signed_in(app: &App, account: &str, address: IpAddr, headers: &HeaderMap) -> Result<Response, Problem> {
     let base_url = app.settings.load().base_url.clone();
     let old = session_token(headers, &base_url);
     let (accounts, billing, account) = (app.accounts.clone(), app.billing.clone(), account.to_owned());
+    let (address, browser) = (address.to_canonical().to_string(), browser::name(headers));
     let new = blocking(move || {
         // This may be the account of a sign-up that failed half way.
         complete_sign_ups(&accounts, &billing, now_ms())?;
         if let Some(old) = old {
             accounts.end_session(&old)?;
         }
-        accounts.create_session(&account, now_ms())
+        accounts.create_session_from(&account, Origin { address: &address, browser: &browser }, now_ms())
     })
     .await??;
     let cookie = session_cookie(&new.token, &base_url)?;

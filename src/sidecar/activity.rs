@@ -1,21 +1,34 @@
-//! What was billed: a row per response, and each one's receipt. One account never sees another's.
+//! What was billed: a row per response by filter, the same as a file, and each one's receipt. One account never sees
+//! another's.
+
+mod download;
+mod receipt;
 
 use super::App;
-use super::page::{Frame, html, when};
+use super::page::{Frame, grouped, html, when};
 use super::problem::Problem;
 use super::session::Visitor;
-use crate::billing::Receipt;
-use crate::billing::pricing::{self, Unit};
+use crate::billing::activity::{Filter, Outcome, Place};
+use crate::billing::{Billing, Receipt};
+use crate::clock::day_start_ms;
+use crate::store::StoreError;
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+pub use download::download;
+pub use receipt::receipt;
 use serde::Deserialize;
 use std::sync::Arc;
 
 /// Rows of one page.
 const ROWS: u32 = 50;
+
+/// Responses that the overview shows.
+const LATEST: u32 = 5;
+
+const DAY_MS: i64 = 86_400_000;
 
 /// One response in a table.
 pub struct Row {
@@ -24,57 +37,94 @@ pub struct Row {
     pub model: String,
     pub surface: &'static str,
     pub key: String,
-    pub outcome: String,
-    pub tokens_in: u64,
-    pub tokens_out: u64,
+    pub outcome: &'static str,
+    /// Nothing was delivered, or not all.
+    pub is_odd: bool,
+    pub tokens_in: String,
+    pub cached: String,
+    pub tokens_out: String,
     pub credits: String,
     pub estimated: bool,
+}
+
+/// What a visitor filters by, as it stands in the address. What is empty is not given.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub struct Asked {
+    key: String,
+    model: String,
+    outcome: String,
+    from: String,
+    to: String,
+    /// The place of the last row of the page before.
+    before: String,
+}
+
+/// Something to choose in a filter.
+struct Choice {
+    value: String,
+    name: String,
+    chosen: bool,
 }
 
 #[derive(Template)]
 #[template(path = "activity.html")]
 struct ActivityPage {
     frame: Frame,
+    keys: Vec<Choice>,
+    models: Vec<Choice>,
+    outcomes: Vec<Choice>,
+    asked: Asked,
+    is_filtered: bool,
+    fault: Option<&'static str>,
     rows: Vec<Row>,
-    older: Option<i64>,
-    first: bool,
+    older: Option<String>,
+    rows_most: String,
 }
 
-/// One class on a receipt; its credits are exact.
-struct Line {
-    class: &'static str,
-    count: u64,
-    price: String,
-    /// Of what the price is.
-    per: &'static str,
-    credits: String,
-}
+impl Asked {
+    /// # Errors
+    /// What is wrong with it, for the visitor.
+    fn filter(&self) -> Result<Filter, &'static str> {
+        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let day = |text: &str| match text {
+            "" => Ok(None),
+            text => day_start_ms(text).map(Some).ok_or("A day is written as 2026-11-21."),
+        };
+        let outcome = match self.outcome.as_str() {
+            "" => None,
+            name => Some(*Outcome::ALL.iter().find(|outcome| outcome.as_str() == name).ok_or("No such outcome.")?),
+        };
+        let (from_ms, to_ms) = (day(&self.from)?, day(&self.to)?.map(|start_ms| start_ms.saturating_add(DAY_MS)));
+        if from_ms.zip(to_ms).is_some_and(|(from, to)| from >= to) {
+            return Err("The first day is after the last one.");
+        }
+        Ok(Filter { model: given(&self.model), key_id: given(&self.key), outcome, conversation: None, from_ms, to_ms })
+    }
 
-#[derive(Template)]
-#[template(path = "receipt.html")]
-struct ReceiptPage {
-    frame: Frame,
-    row: Row,
-    lines: Vec<Line>,
-    reasoning: u64,
-    price_version: String,
-    /// The long-context tier in force.
-    above_input_tokens: Option<u64>,
-    /// The service tier that was billed, and its multiple.
-    service_tier: Option<(String, String)>,
-    balance_after: String,
-    /// The part that the account could not pay.
-    writeoff: Option<String>,
-}
+    fn place(&self) -> Result<Option<Place>, Problem> {
+        if self.before.is_empty() {
+            return Ok(None);
+        }
+        let place = || {
+            let (at_ms, seq) = self.before.split_once('.')?;
+            Some(Place { at_ms: at_ms.parse().ok()?, seq: seq.parse().ok()? })
+        };
+        place().map(Some).ok_or(Problem::NotFound)
+    }
 
-#[derive(Deserialize)]
-pub struct Page {
-    /// The `seq` of the last row of the page before.
-    before: Option<i64>,
+    fn is_filtered(&self) -> bool {
+        [&self.key, &self.model, &self.outcome, &self.from, &self.to].iter().any(|text| !text.is_empty())
+    }
 }
 
 pub fn rows(receipts: &[Receipt]) -> Vec<Row> {
     receipts.iter().map(row).collect()
+}
+
+/// The last few responses.
+pub fn latest(billing: &Billing, account: &str) -> Result<Vec<Row>, StoreError> {
+    Ok(rows(&billing.activity(account, &Filter::default(), None, LATEST)?))
 }
 
 fn row(receipt: &Receipt) -> Row {
@@ -86,108 +136,136 @@ fn row(receipt: &Receipt) -> Row {
         model: detail.model.clone(),
         surface: detail.surface.as_str(),
         key: detail.key_shown.clone(),
-        outcome: detail.outcome.as_str().replace('_', " "),
-        tokens_in: usage.input_total(),
-        tokens_out: usage.output_total(),
+        outcome: outcome_name(detail.outcome),
+        is_odd: detail.outcome != Outcome::Completed,
+        tokens_in: grouped(usage.input_total()),
+        cached: grouped(usage.cache_read),
+        tokens_out: grouped(usage.output_total()),
         credits: receipt.credits.to_string(),
         estimated: detail.estimated,
+    }
+}
+
+fn outcome_name(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Completed => "completed",
+        Outcome::ClientLeft => "client left",
+        Outcome::GatewayEnded => "gateway ended",
+        Outcome::RefusedFree => "refused, free",
+        Outcome::VendorError => "vendor error",
+        Outcome::VendorCut => "vendor cut",
+        Outcome::Interrupted => "interrupted",
     }
 }
 
 pub async fn list(
     State(app): State<Arc<App>>,
     visitor: Visitor,
-    page: Result<Query<Page>, QueryRejection>,
+    asked: Result<Query<Asked>, QueryRejection>,
 ) -> Result<Response, Problem> {
-    let Query(Page { before }) = page.map_err(|_| Problem::NotFound)?;
+    let Query(asked) = asked.map_err(|_| Problem::NotFound)?;
+    let before = asked.place()?;
     let account = &visitor.account.id;
-    let receipts = app.billing.receipts(account, before, ROWS)?;
-    let full = receipts.len() >= usize::try_from(ROWS).unwrap_or(usize::MAX);
-    let older = receipts.last().filter(|_| full).map(|last| last.seq);
-    let page =
-        ActivityPage { frame: Frame::of("Activity", &visitor), rows: rows(&receipts), older, first: before.is_none() };
-    Ok(html(StatusCode::OK, &page))
+    let (status, receipts, fault) = match asked.filter() {
+        // One more than is shown tells whether there is another page.
+        Ok(filter) => (StatusCode::OK, app.billing.activity(account, &filter, before, ROWS + 1)?, None),
+        Err(fault) => (StatusCode::UNPROCESSABLE_ENTITY, Vec::new(), Some(fault)),
+    };
+    let page_rows = usize::try_from(ROWS).unwrap_or(usize::MAX);
+    let shown = receipts.get(..page_rows.min(receipts.len())).unwrap_or_default();
+    let older = shown.last().filter(|_| receipts.len() > page_rows).map(|last| {
+        let Place { at_ms, seq } = last.place();
+        format!("{at_ms}.{seq}")
+    });
+    let page = ActivityPage {
+        frame: Frame::of("Activity", &visitor),
+        keys: key_choices(&app, account, &asked.key)?,
+        models: model_choices(&app, &asked.model),
+        outcomes: outcome_choices(&asked.outcome),
+        is_filtered: asked.is_filtered(),
+        fault,
+        rows: rows(shown),
+        older,
+        rows_most: grouped(download::ROWS_MAX.into()),
+        asked,
+    };
+    Ok(html(status, &page))
 }
 
-pub async fn receipt(
-    State(app): State<Arc<App>>,
-    visitor: Visitor,
-    Path(request_id): Path<String>,
-) -> Result<Response, Problem> {
-    let account = &visitor.account.id;
-    let receipt = app.billing.receipt(account, &request_id)?.ok_or(Problem::NotFound)?;
-    Ok(html(StatusCode::OK, &receipt_page(Frame::of("Activity", &visitor), &receipt)))
+fn key_choices(app: &App, account: &str, chosen: &str) -> Result<Vec<Choice>, Problem> {
+    let keys = app.accounts.keys(account)?;
+    let choice = |key: crate::account::Key| Choice {
+        chosen: key.id == chosen,
+        name: format!("{} ({})", key.name, key.shown),
+        value: key.id,
+    };
+    Ok(keys.into_iter().map(choice).collect())
 }
 
-fn receipt_page(frame: Frame, receipt: &Receipt) -> ReceiptPage {
-    let (usage, price) = (&receipt.detail.usage, &receipt.price);
-    let lines = pricing::lines(usage, price)
-        .into_iter()
-        .filter(|line| line.count > 0 || matches!(line.class, "input" | "output"))
-        .map(|line| Line {
-            class: line.class,
-            count: line.count,
-            price: line.price.to_string(),
-            per: match line.unit {
-                Unit::Tokens => "1 000 000 tokens",
-                Unit::Uses => "1 000 uses",
-            },
-            credits: line.credits(),
-        })
-        .collect();
-    ReceiptPage {
-        row: row(receipt),
-        lines,
-        reasoning: usage.reasoning,
-        price_version: price.version.clone(),
-        above_input_tokens: price.span_of(usage.input_total()).above_input_tokens,
-        service_tier: usage.service_tier.map(|tier| (tier.to_string(), price.factor(Some(tier)).to_string())),
-        balance_after: receipt.balance_after.to_string(),
-        writeoff: receipt.writeoff.is_positive().then(|| receipt.writeoff.to_string()),
-        frame,
+/// The catalog's, and whatever else was asked for: a model that was taken out of it has been billed all the same.
+fn model_choices(app: &App, chosen: &str) -> Vec<Choice> {
+    let settings = app.settings.load();
+    let mut ids: Vec<_> = settings.catalog.models().iter().map(|model| model.id.clone()).collect();
+    if !chosen.is_empty() && !ids.iter().any(|id| id == chosen) {
+        ids.push(chosen.to_owned());
     }
+    ids.into_iter().map(|id| Choice { chosen: id == chosen, name: id.clone(), value: id }).collect()
+}
+
+fn outcome_choices(chosen: &str) -> Vec<Choice> {
+    let choice = |outcome: Outcome| Choice {
+        value: outcome.as_str().to_owned(),
+        name: outcome_name(outcome).to_owned(),
+        chosen: outcome.as_str() == chosen,
+    };
+    Outcome::ALL.into_iter().map(choice).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::Price;
-    use crate::money::Micro;
-    use crate::protocol::Protocol;
-    use crate::store::ledger::{Detail, Outcome};
-    use crate::usage::Usage;
+
+    fn asked(change: impl FnOnce(&mut Asked)) -> Asked {
+        let mut asked = Asked::default();
+        change(&mut asked);
+        asked
+    }
 
     #[test]
-    fn a_receipt_shows_every_class_and_escapes_what_it_is_given() {
-        let price = Price::new([500, 50, 625, 1000, 2500].map(|credits| Micro::new(credits * 1_000_000)));
-        let usage = Usage { input: 3, cache_read: 1_234, output: 17, reasoning: 5, ..Usage::default() };
-        let detail = Detail {
-            key_id: "key_1".into(),
-            key_shown: "gw-sk-Ab12…wxyz".into(),
-            model: "<script>alert(1)</script>".into(),
-            surface: Protocol::Messages,
-            vendor: "alpha".into(),
-            outcome: Outcome::ClientLeft,
-            usage,
-            price_version: price.version.clone(),
-            estimated: true,
+    fn the_last_day_of_a_filter_is_in_it() {
+        let filter = asked(|asked| {
+            asked.from = "1970-01-02".into();
+            asked.to = "1970-01-02".into();
+            asked.outcome = "vendor_cut".into();
+        });
+        let expected = Filter {
+            outcome: Some(Outcome::VendorCut),
+            from_ms: Some(DAY_MS),
+            to_ms: Some(2 * DAY_MS),
+            ..Filter::default()
         };
-        let receipt = Receipt {
-            seq: 1,
-            request_id: "req_1".into(),
-            at_ms: 0,
-            detail,
-            credits: pricing::cost(&usage, &price),
-            price,
-            writeoff: Micro::ZERO,
-            balance_after: Micro::new(299_894_300),
-        };
-        let text = receipt_page(Frame::public("Activity"), &receipt).render().unwrap();
-        // 3·500 + 1234·50 + 17·2500 = 105 700 credits per million tokens' worth: 0.1057 credits.
-        for part in ["0.0015", "0.0617", "0.0425", "0.1057", "cache_read", "1234", "client left", "299.8943"] {
-            assert!(text.contains(part), "{part} is not on the receipt");
+        assert_eq!(filter.filter(), Ok(expected));
+        assert_eq!(asked(|_| ()).filter(), Ok(Filter::default()));
+        for wrong in [
+            asked(|asked| asked.from = "yesterday".into()),
+            asked(|asked| asked.to = "2026-02-30".into()),
+            asked(|asked| asked.outcome = "lost".into()),
+            asked(|asked| {
+                asked.from = "1970-01-03".into();
+                asked.to = "1970-01-02".into();
+            }),
+        ] {
+            assert!(wrong.filter().is_err());
         }
-        assert!(!text.contains("<script>alert"), "a model's name was not escaped");
-        assert!(!text.contains("cache_write_1h"), "a class without tokens is left out");
+    }
+
+    #[test]
+    fn a_page_begins_at_a_place_or_nowhere() {
+        let place = |text: &str| asked(|asked| asked.before = text.into()).place();
+        assert!(matches!(place("17.-3"), Ok(Some(Place { at_ms: 17, seq: -3 }))));
+        assert!(matches!(place(""), Ok(None)));
+        for bad in ["17", "17.", "x.1", "17.1.1", "99999999999999999999.1"] {
+            assert!(matches!(place(bad), Err(Problem::NotFound)), "{bad}");
+        }
     }
 }

@@ -1,15 +1,20 @@
 //! The catalog: what can be asked for, at what price, and how to ask; as a page and as JSON. Public.
 
+mod errors;
+mod losses;
+
 use super::App;
-use super::page::{Frame, html};
+use super::page::{Frame, grouped, html};
 use crate::account::LIVE_KEYS_MAX;
-use crate::catalog::{Features, Model, Price, Rates, Tier};
+use crate::catalog::{Features, Model, Price, Rates};
 use crate::config::Settings;
+use crate::money::Micro;
 use crate::protocol::Protocol;
 use askama::Template;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use losses::Loss;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -58,18 +63,24 @@ struct Row {
     max_output_tokens: String,
     input: String,
     cache_read: String,
-    cache_write_5m: String,
-    cache_write_1h: String,
     output: String,
-    /// What the same costs where the input is larger.
+    /// Input sizes from which on all costs something else: a column each.
     tiers: Vec<TierRow>,
+    classes: Vec<Class>,
     /// What else has a price, in words.
     extras: Vec<String>,
+    other_surface: &'static str,
+    lost: Vec<Loss>,
 }
 
 struct TierRow {
     above_input_tokens: String,
-    prices: [String; 5],
+}
+
+/// A class of tokens and what it costs, by tier.
+struct Class {
+    name: &'static str,
+    prices: Vec<String>,
 }
 
 #[derive(Template)]
@@ -80,6 +91,7 @@ struct DocsPage {
     models: Vec<Row>,
     snippets: Snippets,
     live_keys_max: i64,
+    errors: Vec<errors::Row>,
 }
 
 fn row(model: &Model) -> Row {
@@ -92,18 +104,39 @@ fn row(model: &Model) -> Row {
         max_output_tokens: grouped(model.max_output_tokens),
         input: price.input.to_string(),
         cache_read: price.cache_read.to_string(),
-        cache_write_5m: price.cache_write_5m.to_string(),
-        cache_write_1h: price.cache_write_1h.to_string(),
         output: price.output.to_string(),
-        tiers: price.tiers.iter().map(tier_row).collect(),
+        tiers: price
+            .tiers
+            .iter()
+            .map(|tier| TierRow { above_input_tokens: grouped(tier.above_input_tokens) })
+            .collect(),
+        classes: classes(price),
         extras: extras(price),
+        other_surface: losses::other_surface(&model.accepts).as_str(),
+        lost: losses::losses(&model.accepts),
     }
 }
 
-fn tier_row(tier: &Tier) -> TierRow {
-    let Rates { input, cache_read, cache_write_5m, cache_write_1h, output } = tier.rates;
-    let prices = [input, cache_read, cache_write_5m, cache_write_1h, output].map(|price| price.to_string());
-    TierRow { above_input_tokens: grouped(tier.above_input_tokens), prices }
+fn classes(price: &Price) -> Vec<Class> {
+    let usual = Rates {
+        input: price.input,
+        cache_read: price.cache_read,
+        cache_write_5m: price.cache_write_5m,
+        cache_write_1h: price.cache_write_1h,
+        output: price.output,
+    };
+    let rates: Vec<_> = std::iter::once(usual).chain(price.tiers.iter().map(|tier| tier.rates)).collect();
+    let class = |name, of: fn(&Rates) -> Micro| Class {
+        name,
+        prices: rates.iter().map(|rates| of(rates).to_string()).collect(),
+    };
+    vec![
+        class("Input", |rates| rates.input),
+        class("Cache read", |rates| rates.cache_read),
+        class("Cache write, 5 minutes", |rates| rates.cache_write_5m),
+        class("Cache write, 1 hour", |rates| rates.cache_write_1h),
+        class("Output, reasoning included", |rates| rates.output),
+    ]
 }
 
 fn extras(price: &Price) -> Vec<String> {
@@ -118,19 +151,6 @@ fn extras(price: &Price) -> Vec<String> {
     told.chain(tiers).collect()
 }
 
-/// `200000` as `200 000`, with narrow no-break spaces.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push('\u{202f}');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 pub async fn docs(State(app): State<Arc<App>>) -> Response {
     let settings = app.settings.load();
     let page = DocsPage {
@@ -139,6 +159,7 @@ pub async fn docs(State(app): State<Arc<App>>) -> Response {
         models: settings.catalog.models().iter().map(|model| row(model)).collect(),
         snippets: Snippets::new(&settings, None),
         live_keys_max: LIVE_KEYS_MAX,
+        errors: errors::rows(),
     };
     revalidated(html(StatusCode::OK, &page))
 }
@@ -163,6 +184,10 @@ fn model_json(model: &Model) -> Value {
         "context_tokens": model.context_tokens,
         "max_output_tokens": model.max_output_tokens,
         "price": *model.price,
+        "lost_in_translation": {
+            "surface": losses::other_surface(&model.accepts),
+            "members": losses::losses(&model.accepts),
+        },
     })
 }
 
@@ -170,16 +195,4 @@ fn model_json(model: &Model) -> Value {
 fn revalidated(mut response: Response) -> Response {
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     response
-}
-
-#[cfg(test)]
-mod tests {
-    use super::grouped;
-
-    #[test]
-    fn thousands_are_set_apart() {
-        assert_eq!(grouped(0), "0");
-        assert_eq!(grouped(999), "999");
-        assert_eq!(grouped(1_234_567), "1\u{202f}234\u{202f}567");
-    }
 }

@@ -1,18 +1,26 @@
-//! API keys: making one (shown once, with ready-to-paste set-up), listing, revoking after a confirmation.
+//! API keys: making one (shown once, with ready-to-paste set-up), listing what each has spent and may, and the page of one:
+//! its settings, a pause, its successor, its end.
 //!
-//! A key in the clear is in the answer to `create` alone, which is never stored by a cache.
+//! A key in the clear is in the answers to `create` and `rotate` alone, which are never stored by a cache. An
+//! administrator's key moves money: it is made with the password at hand. Must not decide what a setting means.
+
+mod settings;
 
 use super::App;
+use super::account::{Unconfirmed, confirm_again};
 use super::catalog::Snippets;
 use super::page::{Frame, html, when};
 use super::problem::Problem;
-use super::session::{SignedForm, Visitor, blocking};
-use crate::account::{AccountError, KEY_NAME_CHARS_MAX, Key, KeyStatus};
+use super::role::is_operator;
+use super::session::{CallerAddress, SignedForm, Visitor, blocking};
+use crate::account::{AccountError, KEY_NAME_CHARS_MAX, Key, KeySettings, KeyStatus, NewKey};
+use crate::billing::bounds::Period;
 use crate::clock::now_ms;
 use askama::Template;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
+use settings::{Choices, Typed};
 use std::sync::Arc;
 
 #[derive(Template)]
@@ -25,6 +33,9 @@ struct KeysPage {
     fault: Option<String>,
     name: String,
     name_chars_max: usize,
+    choices: Choices,
+    /// The password must be typed again to make a key.
+    asks_password: bool,
 }
 
 struct Row {
@@ -33,8 +44,14 @@ struct Row {
     shown: String,
     status: &'static str,
     live: bool,
+    /// Refused for now, by its holder's wish.
+    disabled: bool,
     created: String,
     revoked: Option<String>,
+    used: String,
+    spent: String,
+    /// What is set for it, in words.
+    limits: Vec<String>,
 }
 
 /// A key that has just been made.
@@ -42,6 +59,21 @@ struct Made {
     name: String,
     key: String,
     snippets: Snippets,
+    /// Until when the key works that this one takes the place of.
+    old_until: Option<String>,
+}
+
+#[derive(Template)]
+#[template(path = "key.html")]
+struct KeyPage {
+    frame: Frame,
+    csrf: String,
+    key: Row,
+    choices: Choices,
+    overlaps: [(&'static str, &'static str); 4],
+    asks_password: bool,
+    done: Option<&'static str>,
+    fault: Option<String>,
 }
 
 #[derive(Template)]
@@ -52,22 +84,38 @@ struct RevokePage {
     key: Row,
 }
 
-impl From<Key> for Row {
-    fn from(key: Key) -> Self {
-        Self {
-            id: key.id,
-            name: key.name,
-            shown: key.shown,
-            status: key.status.name(),
-            live: key.status != KeyStatus::Revoked,
-            created: when(key.created_at_ms),
-            revoked: key.revoked_at_ms.map(when),
-        }
-    }
+/// How long a key may work on beside its successor.
+const OVERLAPS: [(&str, &str); 4] = [("0", "not at all"), ("1", "1 hour"), ("24", "24 hours"), ("168", "7 days")];
+
+const HOUR_MS: i64 = 3_600_000;
+
+fn row(app: &App, key: Key) -> Result<Row, Problem> {
+    let now_ms = now_ms();
+    let limit = key.settings.spend_limit;
+    let spend = app.billing.key_spend(&key.id, limit.map_or(Period::Total, |limit| limit.period), now_ms)?;
+    let live = key.status != KeyStatus::Revoked;
+    let expired = live && key.settings.has_expired(now_ms);
+    Ok(Row {
+        limits: settings::in_words(&key.settings, limit.map(|_| spend.spent)),
+        status: if expired { "expired" } else { key.status.name() },
+        live,
+        disabled: key.status == KeyStatus::Disabled,
+        created: when(key.created_at_ms),
+        revoked: key.revoked_at_ms.map(when),
+        used: spend.used_at_ms.map_or_else(|| "never".to_owned(), when),
+        spent: spend.total.to_string(),
+        id: key.id,
+        name: key.name,
+        shown: key.shown,
+    })
 }
 
 fn rows(app: &App, visitor: &Visitor) -> Result<Vec<Row>, Problem> {
-    Ok(app.accounts.keys(&visitor.account.id)?.into_iter().map(Row::from).collect())
+    app.accounts.keys(&visitor.account.id)?.into_iter().map(|key| row(app, key)).collect()
+}
+
+fn asks_password(visitor: &Visitor) -> bool {
+    is_operator(&visitor.account) && !visitor.confirmed
 }
 
 fn page(app: &App, visitor: &Visitor) -> Result<KeysPage, Problem> {
@@ -79,6 +127,8 @@ fn page(app: &App, visitor: &Visitor) -> Result<KeysPage, Problem> {
         fault: None,
         name: String::new(),
         name_chars_max: KEY_NAME_CHARS_MAX,
+        choices: Choices::new(app, &Typed::default()),
+        asks_password: asks_password(visitor),
     })
 }
 
@@ -87,31 +137,174 @@ pub async fn list(State(app): State<Arc<App>>, visitor: Visitor) -> Result<Respo
 }
 
 /// Answers with the page itself, not with a redirect to it: the key is nowhere to be read from again.
-pub async fn create(State(app): State<Arc<App>>, form: SignedForm) -> Result<Response, Problem> {
+pub async fn create(
+    State(app): State<Arc<App>>,
+    CallerAddress(address): CallerAddress,
+    form: SignedForm,
+) -> Result<Response, Problem> {
     let name = form.field("name").to_owned();
-    let visitor = form.visitor;
-    let (accounts, account, wanted) = (app.accounts.clone(), visitor.account.id.clone(), name.clone());
-    let made = blocking(move || accounts.create_key(&account, &wanted, now_ms())).await?;
-    let mut page = page(&app, &visitor)?;
-    let status = match made {
-        Ok(new) => {
-            let snippets = Snippets::new(&app.settings.load(), Some(&new.key));
-            page.made = Some(Made { name: new.name, key: new.key, snippets });
-            StatusCode::CREATED
-        }
-        Err(AccountError::BadKeyName) => {
-            page.fault = Some(format!("A name has 1 to {KEY_NAME_CHARS_MAX} characters."));
-            page.name = name;
-            StatusCode::UNPROCESSABLE_ENTITY
-        }
-        Err(AccountError::TooManyKeys) => {
-            page.fault = Some(format!("{}.", AccountError::TooManyKeys));
-            page.name = name;
-            StatusCode::CONFLICT
-        }
-        Err(other) => return Err(other.into()),
+    let typed = Typed::of(&form);
+    let refused = |status, fault: String, name: String, visitor: &Visitor| {
+        let choices = Choices::new(&app, &typed);
+        Ok(html(status, &KeysPage { fault: Some(fault), name, choices, ..page(&app, visitor)? }))
     };
-    Ok(html(status, &page))
+    let set = match typed.settings(&app, &[], now_ms()) {
+        Ok(set) => set,
+        Err(fault) => return refused(StatusCode::UNPROCESSABLE_ENTITY, fault, name, &form.visitor),
+    };
+    if is_operator(&form.visitor.account)
+        && let Err(Unconfirmed { status, fault }) = confirm_again(&app, &form, address).await?
+    {
+        return refused(status, fault.to_owned(), name, &form.visitor);
+    }
+    let visitor = Visitor { confirmed: true, ..form.visitor };
+    let (accounts, account, wanted) = (app.accounts.clone(), visitor.account.id.clone(), name.clone());
+    match blocking(move || accounts.create_key_with(&account, &wanted, &set, now_ms())).await? {
+        Ok(new) => shown_once(&app, &visitor, new, None),
+        Err(error) => {
+            let (status, fault) = not_made(error)?;
+            refused(status, fault, name, &visitor)
+        }
+    }
+}
+
+fn shown_once(app: &App, visitor: &Visitor, new: NewKey, old_until: Option<String>) -> Result<Response, Problem> {
+    let snippets = Snippets::new(&app.settings.load(), Some(&new.key));
+    let made = Some(Made { name: new.name, key: new.key, snippets, old_until });
+    Ok(html(StatusCode::CREATED, &KeysPage { made, ..page(app, visitor)? }))
+}
+
+/// What a holder is told; what is no fault of theirs becomes a problem.
+fn not_made(error: AccountError) -> Result<(StatusCode, String), Problem> {
+    Ok(match error {
+        AccountError::BadKeyName => {
+            (StatusCode::UNPROCESSABLE_ENTITY, format!("A name has 1 to {KEY_NAME_CHARS_MAX} characters."))
+        }
+        error @ (AccountError::BadModels | AccountError::BadRate) => {
+            (StatusCode::UNPROCESSABLE_ENTITY, format!("Not possible: {error}."))
+        }
+        AccountError::TooManyKeys => (StatusCode::CONFLICT, format!("{}.", AccountError::TooManyKeys)),
+        AccountError::NoKey => return Err(Problem::NotFound),
+        other => return Err(other.into()),
+    })
+}
+
+/// A live key of the visitor's own.
+fn own(app: &App, visitor: &Visitor, id: &str) -> Result<Key, Problem> {
+    let found = app.accounts.key(Some(&visitor.account.id), id)?.map(|(_, key)| key);
+    found.filter(|key| key.status != KeyStatus::Revoked).ok_or(Problem::NotFound)
+}
+
+fn key_page(app: &App, visitor: &Visitor, id: &str) -> Result<KeyPage, Problem> {
+    let key = own(app, visitor, id)?;
+    Ok(KeyPage {
+        frame: Frame::of("Keys", visitor),
+        csrf: visitor.csrf.clone(),
+        choices: Choices::new(app, &Typed::from(&key.settings)),
+        key: row(app, key)?,
+        overlaps: OVERLAPS,
+        asks_password: asks_password(visitor),
+        done: None,
+        fault: None,
+    })
+}
+
+pub async fn show(State(app): State<Arc<App>>, visitor: Visitor, Path(id): Path<String>) -> Result<Response, Problem> {
+    Ok(html(StatusCode::OK, &key_page(&app, &visitor, &id)?))
+}
+
+/// Sets what the form says, and leaves what it has no field for.
+pub async fn change(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    form: SignedForm,
+) -> Result<Response, Problem> {
+    let before = own(&app, &form.visitor, &id)?;
+    let typed = Typed::of(&form);
+    let refused = |status, fault: String| {
+        let choices = Choices::new(&app, &typed);
+        Ok(html(status, &KeyPage { fault: Some(fault), choices, ..key_page(&app, &form.visitor, &id)? }))
+    };
+    let set = match typed.settings(&app, &before.settings.allowed_models, now_ms()) {
+        Ok(set) => set,
+        Err(fault) => return refused(StatusCode::UNPROCESSABLE_ENTITY, fault),
+    };
+    let (accounts, account, key) = (app.accounts.clone(), form.visitor.account.id.clone(), id.clone());
+    let keeps_expiry = typed.keeps_expiry();
+    let work = move || {
+        accounts.change_key(Some(&account), &key, |settings| {
+            let KeySettings { expires_at_ms, spend_limit, allowed_models, .. } = set;
+            if !keeps_expiry {
+                settings.expires_at_ms = expires_at_ms;
+            }
+            settings.spend_limit = spend_limit;
+            settings.allowed_models = allowed_models;
+        })
+    };
+    if let Err(error) = blocking(work).await? {
+        let (status, fault) = not_made(error)?;
+        return refused(status, fault);
+    }
+    Ok(html(StatusCode::OK, &KeyPage { done: Some("Saved."), ..key_page(&app, &form.visitor, &id)? }))
+}
+
+pub async fn enable(app: State<Arc<App>>, id: Path<String>, form: SignedForm) -> Result<Response, Problem> {
+    set_enabled(app, id, form, true).await
+}
+
+pub async fn disable(app: State<Arc<App>>, id: Path<String>, form: SignedForm) -> Result<Response, Problem> {
+    set_enabled(app, id, form, false).await
+}
+
+async fn set_enabled(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    form: SignedForm,
+    enabled: bool,
+) -> Result<Response, Problem> {
+    let (accounts, account, key) = (app.accounts.clone(), form.visitor.account.id, id.clone());
+    let is_set = blocking(move || accounts.set_own_key_enabled(&account, &key, enabled)).await??;
+    if is_set { Ok(Redirect::to(&format!("/dashboard/keys/{id}")).into_response()) } else { Err(Problem::NotFound) }
+}
+
+/// A new key with the same name and settings; the old one works on for the overlap, so that nobody is cut off.
+pub async fn rotate(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    CallerAddress(address): CallerAddress,
+    form: SignedForm,
+) -> Result<Response, Problem> {
+    own(&app, &form.visitor, &id)?;
+    let refused = |status, fault: String, visitor: &Visitor| {
+        Ok(html(status, &KeyPage { fault: Some(fault), ..key_page(&app, visitor, &id)? }))
+    };
+    let chosen = OVERLAPS.iter().find(|(hours, _)| *hours == form.field("overlap_hours"));
+    let Some(hours) = chosen.and_then(|(hours, _)| hours.parse::<i64>().ok()) else {
+        return refused(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "Choose how long the old key works on.".into(),
+            &form.visitor,
+        );
+    };
+    if is_operator(&form.visitor.account)
+        && let Err(Unconfirmed { status, fault }) = confirm_again(&app, &form, address).await?
+    {
+        return refused(status, fault.to_owned(), &form.visitor);
+    }
+    let visitor = Visitor { confirmed: true, ..form.visitor };
+    let (accounts, account, key) = (app.accounts.clone(), visitor.account.id.clone(), id.clone());
+    let now_ms = now_ms();
+    match blocking(move || accounts.rotate_key(Some(&account), &key, hours * HOUR_MS, now_ms)).await? {
+        Ok(new) => {
+            let old = app.accounts.key(Some(&visitor.account.id), &id)?;
+            let until = old.and_then(|(_, old)| old.settings.expires_at_ms).map(when);
+            shown_once(&app, &visitor, new, until)
+        }
+        Err(error) => {
+            let (status, fault) = not_made(error)?;
+            refused(status, fault, &visitor)
+        }
+    }
 }
 
 pub async fn confirm_revoke(
@@ -119,7 +312,7 @@ pub async fn confirm_revoke(
     visitor: Visitor,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
-    let key = rows(&app, &visitor)?.into_iter().find(|key| key.id == id && key.live).ok_or(Problem::NotFound)?;
+    let key = row(&app, own(&app, &visitor, &id)?)?;
     let page = RevokePage { frame: Frame::of("Keys", &visitor), csrf: visitor.csrf.clone(), key };
     Ok(html(StatusCode::OK, &page))
 }

@@ -1,14 +1,19 @@
-//! The live balance: a stream of events that says what the overview shows whenever it changes.
+//! The live overview: a stream of events that says the balance and the latest responses whenever they change.
 //!
 //! Each stream reads the balance four times a second (microseconds each), so a debit by any process is seen within a
 //! second. Streams are counted, end with their session, and end when the sidecar closes.
 
 use super::App;
+use super::activity::{Row, latest};
 use super::page::when;
 use super::problem::Problem;
 use super::session::Visitor;
-use crate::billing::Balance;
+use super::spending::{Pace, span};
+use crate::billing::{Balance, Billing};
 use crate::clock::now_ms;
+use crate::money::Micro;
+use crate::store::StoreError;
+use askama::Template;
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -29,37 +34,71 @@ const READ_EVERY_MS: u64 = 250;
 /// The session is looked at again every so many reads: each 2 s.
 const READS_PER_SESSION_CHECK: u64 = 8;
 
+/// What was spent is added up anew every so many reads: each second.
+const READS_PER_SUM: u64 = 4;
+
+/// After so many reads without an event a beat is sent: 5 s. The page calls its numbers old after 12 s of silence.
+const READS_PER_BEAT: u64 = 20;
+
 /// Streams of one account at one time; past it, 503.
 const STREAMS_PER_ACCOUNT: usize = 8;
 
 /// Streams of everybody at one time; past it, 503.
 const STREAMS_MAX: usize = 4_096;
 
-/// What the overview shows of a balance, ready to be read.
+/// What the overview shows of an account, ready to be read.
 #[derive(Serialize, PartialEq, Eq)]
 pub struct Shown {
     pub balance: String,
     pub held: String,
     pub available: String,
     pub trial: String,
+    pub today: String,
+    pub pace: String,
 }
 
-impl Shown {
-    pub fn of(balance: &Balance) -> Self {
+/// What changes more slowly than a balance.
+pub struct Reading {
+    granted: Option<Micro>,
+    pace: Pace,
+}
+
+impl Reading {
+    pub fn of(billing: &Billing, account: &str, now_ms: i64) -> Result<Self, StoreError> {
+        let spent = billing.spent(account, Pace::from_hour(now_ms))?;
+        Ok(Self { granted: billing.trial_granted(account)?, pace: Pace::of(&spent, now_ms) })
+    }
+
+    pub fn shown(&self, balance: &Balance, now_ms: i64) -> Shown {
         let trial = match &balance.trial {
             None => "No trial".to_owned(),
             Some(trial) if trial.active => {
-                format!("Trial: {} credits left, until {}", trial.credits_left, when(trial.ends_at_ms))
+                let granted = self.granted.unwrap_or(trial.credits_left);
+                let left = span(trial.ends_at_ms.saturating_sub(now_ms));
+                format!(
+                    "Trial: {left} left, {} of {granted} credits, until {}",
+                    trial.credits_left,
+                    when(trial.ends_at_ms)
+                )
             }
             Some(trial) => format!("Trial ended {}", when(trial.ends_at_ms)),
         };
-        Self {
+        Shown {
             balance: balance.balance.to_string(),
             held: balance.held.to_string(),
             available: balance.available.to_string(),
             trial,
+            today: self.pace.today.to_string(),
+            pace: self.pace.words(balance.available, now_ms),
         }
     }
+}
+
+/// The latest responses, as the page has them.
+#[derive(Template)]
+#[template(path = "rows.html")]
+struct Rows {
+    rows: Vec<Row>,
 }
 
 /// How many streams each account has open.
@@ -68,14 +107,14 @@ pub struct Streams {
     open: Mutex<HashMap<String, usize>>,
 }
 
-/// One open stream's place in the count.
-struct Place {
+/// One open stream's (or download's) place in the count.
+pub struct Place {
     streams: Arc<Streams>,
     account: String,
 }
 
 impl Place {
-    fn take(streams: &Arc<Streams>, account: &str) -> Option<Self> {
+    pub fn take(streams: &Arc<Streams>, account: &str) -> Option<Self> {
         let mut open = streams.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.values().sum::<usize>() >= STREAMS_MAX {
             return None;
@@ -108,7 +147,12 @@ struct Live {
     closing: watch::Receiver<bool>,
     ticks: Interval,
     reads: u64,
+    reading: Option<Reading>,
     last: Option<Shown>,
+    /// The position of the last response that was told.
+    last_ending: Option<i64>,
+    /// Reads since something was sent.
+    silent: u64,
 }
 
 impl Live {
@@ -124,14 +168,41 @@ impl Live {
             let session = self.app.accounts.find_session(&self.token, now_ms).map_err(failed)?;
             session.ok_or(())?;
         }
+        if self.reading.is_none() || self.reads.is_multiple_of(READS_PER_SUM) {
+            self.reading = Some(Reading::of(&self.app.billing, &self.place.account, now_ms).map_err(failed)?);
+        }
         self.reads += 1;
-        let shown = Shown::of(&self.app.billing.balance(&self.place.account, now_ms).map_err(failed)?);
+        self.silent += 1;
+        let event = match self.balance(now_ms).map_err(failed)? {
+            Some(shown) => Some(Event::default().event("balance").json_data(shown)),
+            None => self.responses().map_err(failed)?.map(|rows| Event::default().event("responses").json_data(rows)),
+        };
+        let event = event.or_else(|| {
+            // Whoever hears nothing for longer knows that what is shown is old.
+            (self.silent >= READS_PER_BEAT).then(|| Ok(Event::default().event("beat").data("")))
+        });
+        self.silent = if event.is_some() { 0 } else { self.silent };
+        event.transpose().map_err(|_| ())
+    }
+
+    fn balance(&mut self, now_ms: i64) -> Result<Option<&Shown>, StoreError> {
+        let balance = self.app.billing.balance(&self.place.account, now_ms)?;
+        let Some(reading) = &self.reading else { return Ok(None) };
+        let shown = reading.shown(&balance, now_ms);
         if self.last.as_ref() == Some(&shown) {
             return Ok(None);
         }
-        let event = Event::default().event("balance").json_data(&shown).map_err(|_| ())?;
-        self.last = Some(shown);
-        Ok(Some(event))
+        Ok(Some(self.last.insert(shown)))
+    }
+
+    /// The latest responses, once there is another one. Markup of ours, in which all that is not is escaped.
+    fn responses(&mut self) -> Result<Option<String>, StoreError> {
+        let last = self.app.billing.last_ending(&self.place.account)?;
+        if self.last_ending.replace(last) == Some(last) || last == 0 {
+            return Ok(None);
+        }
+        let rows = Rows { rows: latest(&self.app.billing, &self.place.account)? };
+        Ok(rows.render().ok())
     }
 }
 
@@ -155,7 +226,18 @@ pub async fn live(State(app): State<Arc<App>>, visitor: Visitor) -> Result<Respo
     let mut ticks = interval(Duration::from_millis(READ_EVERY_MS));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let closing = app.closing.clone();
-    let live = Live { app, place, token: visitor.token, closing, ticks, reads: 0, last: None };
+    let live = Live {
+        app,
+        place,
+        token: visitor.token,
+        closing,
+        ticks,
+        reads: 0,
+        reading: None,
+        last: None,
+        last_ending: None,
+        silent: 0,
+    };
     let mut response = Sse::new(live).keep_alive(KeepAlive::default()).into_response();
     // For a proxy in front that would otherwise collect the events.
     let name = HeaderName::from_static("x-accel-buffering");

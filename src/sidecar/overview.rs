@@ -1,11 +1,12 @@
-//! The first page of the dashboard: the balance as it falls, the trial, and the latest responses.
+//! The first page of the dashboard: the balance as it falls, the trial, what was spent, and the latest responses.
 
 use super::App;
-use super::activity::{Row, rows};
-use super::live::Shown;
+use super::activity::{Row, latest};
+use super::live::{Reading, Shown};
 use super::page::{Frame, html};
 use super::problem::Problem;
 use super::session::Visitor;
+use super::spending::{self, Month};
 use crate::account::KeyStatus;
 use crate::clock::now_ms;
 use askama::Template;
@@ -14,27 +15,37 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use std::sync::Arc;
 
-/// Responses that the overview shows.
-const LATEST: u32 = 5;
-
 #[derive(Template)]
 #[template(path = "overview.html")]
 struct OverviewPage {
     frame: Frame,
     shown: Shown,
+    /// Nothing can be asked for any more, and why.
+    over: Option<&'static str>,
     has_key: bool,
-    latest: Vec<Row>,
+    rows: Vec<Row>,
+    month: Month,
     base_url: String,
 }
 
 pub async fn overview(State(app): State<Arc<App>>, visitor: Visitor) -> Result<Response, Problem> {
     let account = &visitor.account.id;
+    let now_ms = now_ms();
     let keys = app.accounts.keys(account)?;
+    let reading = Reading::of(&app.billing, account, now_ms)?;
+    let balance = app.billing.balance(account, now_ms)?;
+    let over = match &balance.trial {
+        _ if balance.balance.is_positive() => None,
+        Some(trial) if !trial.active => Some("The trial is over and there is no credit left."),
+        _ => Some("There is no credit left."),
+    };
     let page = OverviewPage {
-        frame: Frame::of("Overview", &visitor),
-        shown: Shown::of(&app.billing.balance(account, now_ms())?),
+        frame: Frame::of("Overview", &visitor).with_charts(),
+        shown: reading.shown(&balance, now_ms),
+        over,
         has_key: keys.iter().any(|key| key.status == KeyStatus::Active),
-        latest: rows(&app.billing.receipts(account, None, LATEST)?),
+        rows: latest(&app.billing, account)?,
+        month: spending::month(&app.billing.spent(account, spending::month_from_hour(now_ms))?, now_ms),
         base_url: app.settings.load().base_url.clone(),
     };
     Ok(html(StatusCode::OK, &page))

@@ -1,6 +1,7 @@
 //! What every page has: its frame, the files it refers to, and how times are written.
 
 use super::problem::Problem;
+use super::role::is_operator;
 use super::session::Visitor;
 use crate::account::Status;
 use crate::clock::rfc3339;
@@ -34,12 +35,23 @@ static STYLE: LazyLock<Asset> = LazyLock::new(|| {
 static SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
     Asset::new("app", "js", "text/javascript; charset=utf-8", include_bytes!("../../dashboard/static/app.js"))
 });
+/// Vendored: `uplot-LICENSE` lies beside them.
+static CHART_STYLE: LazyLock<Asset> = LazyLock::new(|| {
+    let bytes = include_bytes!("../../dashboard/static/vendor/uplot-1.6.32.css");
+    Asset::new("uplot", "css", "text/css; charset=utf-8", bytes)
+});
+static CHART_SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
+    let bytes = include_bytes!("../../dashboard/static/vendor/uplot-1.6.32.js");
+    Asset::new("uplot", "js", "text/javascript; charset=utf-8", bytes)
+});
 
 /// What the templates' frame shows.
 pub struct Frame {
     pub title: &'static str,
     pub style: &'static str,
     pub script: &'static str,
+    /// What draws charts (style, script), on the pages that have some.
+    pub charts: Option<(&'static str, &'static str)>,
     pub viewer: Option<Viewer>,
     /// Passwords and keys cross a network in the clear.
     pub insecure: bool,
@@ -50,11 +62,13 @@ pub struct Viewer {
     pub email: String,
     pub csrf: String,
     pub suspended: bool,
+    /// May look at the operator's view.
+    pub operator: bool,
 }
 
 impl Frame {
     pub fn public(title: &'static str) -> Self {
-        Self { title, style: &STYLE.name, script: &SCRIPT.name, viewer: None, insecure: false }
+        Self { title, style: &STYLE.name, script: &SCRIPT.name, charts: None, viewer: None, insecure: false }
     }
 
     pub fn of(title: &'static str, visitor: &Visitor) -> Self {
@@ -62,8 +76,14 @@ impl Frame {
             email: visitor.account.email.clone(),
             csrf: visitor.csrf.clone(),
             suspended: visitor.account.status == Status::Suspended,
+            operator: is_operator(&visitor.account),
         };
         Self { viewer: Some(viewer), insecure: visitor.insecure, ..Self::public(title) }
+    }
+
+    #[must_use]
+    pub fn with_charts(self) -> Self {
+        Self { charts: Some((&CHART_STYLE.name, &CHART_SCRIPT.name)), ..self }
     }
 
     /// True for the part of the dashboard that is being shown.
@@ -84,6 +104,19 @@ pub fn html(status: StatusCode, page: &impl Template) -> Response {
     }
 }
 
+/// `200000` as `200 000`, with narrow no-break spaces.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// `2026-11-21 12:00:00 UTC`.
 pub fn when(ms: i64) -> String {
     let text = rfc3339(ms);
@@ -95,7 +128,8 @@ pub async fn front_door() -> Redirect {
 }
 
 pub async fn asset(Path(file): Path<String>, headers: HeaderMap) -> Result<Response, Problem> {
-    let asset = [&STYLE, &SCRIPT].into_iter().find(|asset| asset.name == file).ok_or(Problem::NotFound)?;
+    let assets = [&STYLE, &SCRIPT, &CHART_STYLE, &CHART_SCRIPT];
+    let asset = assets.into_iter().find(|asset| asset.name == file).ok_or(Problem::NotFound)?;
     let known = headers.get(header::IF_NONE_MATCH).is_some_and(|etag| etag.as_bytes() == asset.etag.as_bytes());
     let mut response = if known {
         StatusCode::NOT_MODIFIED.into_response()
@@ -107,4 +141,27 @@ pub async fn asset(Path(file): Path<String>, headers: HeaderMap) -> Result<Respo
     let forever = HeaderValue::from_static("public, max-age=31536000, immutable");
     response.headers_mut().insert(header::CACHE_CONTROL, forever);
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_set_apart() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(999), "999");
+        assert_eq!(grouped(1_234_567), "1\u{202f}234\u{202f}567");
+    }
+
+    #[test]
+    fn what_draws_the_charts_is_the_release_that_it_says_it_is() {
+        let sha256 =
+            |bytes: &[u8]| Sha256::digest(bytes).iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+        let script = include_bytes!("../../dashboard/static/vendor/uplot-1.6.32.js");
+        let style = include_bytes!("../../dashboard/static/vendor/uplot-1.6.32.css");
+        // `dist/uPlot.iife.min.js` and `dist/uPlot.min.css` of uplot 1.6.32 in the npm registry.
+        assert_eq!(sha256(script), "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f");
+        assert_eq!(sha256(style), "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04");
+    }
 }

@@ -23,6 +23,8 @@ pub enum Problem {
     TooLarge,
     /// Too many at one time.
     Busy,
+    /// An administrator who would lock themselves out.
+    OwnDoor,
     /// Something inside failed; `0` is for the log alone.
     Inside(String),
 }
@@ -54,6 +56,11 @@ impl IntoResponse for Problem {
             Self::BadForm => {
                 (StatusCode::BAD_REQUEST, "Not understood", "The form was not sent as this page sends it.")
             }
+            Self::OwnDoor => (
+                StatusCode::CONFLICT,
+                "Refused",
+                "You would lock yourself out. Another administrator can suspend this account.",
+            ),
             Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "Too large", "A form has at most 64 KiB."),
             Self::Busy => (StatusCode::SERVICE_UNAVAILABLE, "Busy", "Too many at one time. Try again in a moment."),
             Self::Inside(what) => {

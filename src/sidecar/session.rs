@@ -25,6 +25,8 @@ pub struct Visitor {
     pub csrf: String,
     /// Plain HTTP to an address that is not this machine's.
     pub insecure: bool,
+    /// The password was typed a short while ago.
+    pub confirmed: bool,
 }
 
 /// A form that a signed-in visitor sent from one of our pages.
@@ -36,6 +38,14 @@ pub struct SignedForm {
 impl SignedForm {
     pub fn field(&self, name: &str) -> &str {
         self.fields.get(name).map_or("", String::as_str)
+    }
+
+    /// What stands behind `prefix` in the names of the fields that were sent, in order: ticked boxes.
+    pub fn ticked(&self, prefix: &str) -> Vec<String> {
+        let mut names: Vec<_> =
+            self.fields.keys().filter_map(|name| name.strip_prefix(prefix)).map(ToOwned::to_owned).collect();
+        names.sort();
+        names
     }
 }
 
@@ -54,8 +64,8 @@ impl FromRequestParts<Arc<App>> for Visitor {
             let (accounts, token) = (app.accounts.clone(), token.clone());
             blocking(move || accounts.touch_session(&token, now_ms)).await??;
         }
-        let csrf = csrf_token(&token);
-        Ok(Self { account: session.account, token, csrf, insecure: insecure(&base_url) })
+        let (csrf, confirmed) = (csrf_token(&token), session.is_confirmed(now_ms));
+        Ok(Self { account: session.account, token, csrf, insecure: insecure(&base_url), confirmed })
     }
 }
 
@@ -65,7 +75,14 @@ impl FromRequest<Arc<App>> for SignedForm {
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
         let (mut parts, body) = request.into_parts();
         let visitor = Visitor::from_request_parts(&mut parts, app).await?;
-        let Form(fields) = Form::<HashMap<String, String>>::from_request(Request::from_parts(parts, body), app).await?;
+        Self::of(visitor, Request::from_parts(parts, body), app).await
+    }
+}
+
+impl SignedForm {
+    /// The form that `visitor` sent.
+    pub async fn of(visitor: Visitor, request: Request, app: &Arc<App>) -> Result<Self, Problem> {
+        let Form(fields) = Form::<HashMap<String, String>>::from_request(request, app).await?;
         let sent = fields.get("csrf").map_or("", String::as_str);
         if !bool::from(sent.as_bytes().ct_eq(visitor.csrf.as_bytes())) {
             return Err(Problem::StaleForm);

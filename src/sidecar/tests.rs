@@ -1,7 +1,12 @@
 //! The sidecar over real connections: what a browser sees, and what another site's page must not get.
 
+mod operator;
+mod people;
+mod security;
+
 use super::*;
 use crate::account::{NewAccount, sign_up_with};
+use crate::clock::now_ms;
 use crate::config;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,7 +18,7 @@ use tokio::sync::oneshot;
 const PASSWORD: &str = "a long password";
 
 struct World {
-    _folder: TempDir,
+    folder: TempDir,
     address: SocketAddr,
     accounts: Accounts,
     billing: Billing,
@@ -62,10 +67,15 @@ async fn world(change: &[(&str, &str)]) -> World {
     let served = tokio::spawn(serve(listener, state, async {
         let _ = closed.await;
     }));
-    World { _folder: folder, address, accounts, billing, close: Some(close), served }
+    World { folder, address, accounts, billing, close: Some(close), served }
 }
 
 impl World {
+    fn price(&self) -> crate::catalog::Price {
+        let settings = config::parse(include_str!("../../conf/local.yaml"), &|_| None).unwrap();
+        crate::catalog::Price::clone(&settings.catalog.models()[0].price)
+    }
+
     async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let mut request = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", self.address);
         for (name, value) in headers {
@@ -112,7 +122,8 @@ async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
     let overview = world.get("/dashboard", &cookie).await;
     assert_eq!(overview.status, 200);
     assert_eq!(overview.inside("balance"), "300");
-    assert!(overview.inside("trial").starts_with("Trial: 300 credits left"));
+    let trial = overview.inside("trial");
+    assert!(trial.starts_with("Trial: 6 days 23 h left, 300 of 300 credits, until "), "{trial}");
 
     let csrf = world.get("/dashboard/keys", &cookie).await.csrf();
     let name = "%3Cscript%3Ealert(1)%3C%2Fscript%3E";
@@ -120,27 +131,27 @@ async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
     assert_eq!(made.status, 201);
     assert!(!made.body.contains("<script>alert"), "a key's name was not escaped");
     let key = made.inside("new-key").to_owned();
-    assert_eq!(made.body.matches(&key).count(), 7, "the key and its set-up");
+    assert_eq!(made.body.matches(&key).count(), 12, "the key and its set-up");
     let paste = format!("curl http://127.0.0.1:8080/v1/messages \\\n  -H &#34;x-api-key: {key}&#34; \\\n");
     assert!(made.body.replace('"', "&#34;").contains(&paste), "{}", made.body);
-    assert!(world.accounts.authenticate(&key).is_ok());
+    assert!(world.accounts.authenticate(&key, now_ms()).is_ok());
     let listed = world.get("/dashboard/keys", &cookie).await;
     assert!(!listed.body.contains(&key) && !listed.body.contains("new-key"), "shown a second time");
 
-    let id = listed.body.split_once("/dashboard/keys/key_").unwrap().1.split_once('/').unwrap().0;
+    let id = listed.body.split_once("/dashboard/keys/key_").unwrap().1.split(['/', '"']).next().unwrap();
     let path = format!("/dashboard/keys/key_{id}/revoke");
     let question = world.get(&path, &cookie).await;
     assert_eq!(question.status, 200);
-    assert!(world.accounts.authenticate(&key).is_ok(), "asking does not revoke");
+    assert!(world.accounts.authenticate(&key, now_ms()).is_ok(), "asking does not revoke");
 
     let stranger = world.visitor("b@example.com").await;
     let own = world.get("/dashboard/keys", &stranger).await.csrf();
     assert_eq!(world.get(&path, &stranger).await.status, 404);
     assert_eq!(world.post(&path, &stranger, &format!("csrf={own}")).await.status, 404);
-    assert!(world.accounts.authenticate(&key).is_ok(), "a stranger revoked a key");
+    assert!(world.accounts.authenticate(&key, now_ms()).is_ok(), "a stranger revoked a key");
 
     assert_eq!(world.post(&path, &cookie, &format!("csrf={csrf}")).await.status, 303);
-    assert!(world.accounts.authenticate(&key).is_err());
+    assert!(world.accounts.authenticate(&key, now_ms()).is_err());
 }
 
 #[tokio::test]
@@ -158,7 +169,16 @@ async fn a_change_needs_our_own_page_a_session_and_its_token() {
     }
     let unsigned = world.post("/dashboard/keys", "", &body).await;
     assert_eq!((unsigned.status, unsigned.headers["location"].as_str()), (303, "/dashboard/sign-in"));
-    for page in ["/dashboard", "/dashboard/keys", "/dashboard/activity", "/dashboard/activity/x", "/dashboard/live"] {
+    for page in [
+        "/dashboard",
+        "/dashboard/keys",
+        "/dashboard/activity",
+        "/dashboard/activity/x",
+        "/dashboard/activity.csv",
+        "/dashboard/conversations",
+        "/dashboard/conversations/x",
+        "/dashboard/live",
+    ] {
         assert_eq!(world.get(page, "gw-session=0").await.status, 303, "{page}");
     }
     assert_eq!(world.post("/dashboard/sign-out", &cookie, &format!("csrf={csrf}")).await.status, 303);
@@ -277,6 +297,91 @@ async fn the_catalog_is_public_and_its_files_are_kept() {
     assert_eq!(world.get("/dashboard/static/style-0.css", "").await.status, 404);
 }
 
+/// A gateway's ledger with `count` debits of one account, which is returned.
+fn spend(world: &World, email: &str, count: u32) -> String {
+    use crate::store::ledger::{Detail, Ending, Ledger, Outcome};
+    let account = world.accounts.list().unwrap().into_iter().find(|account| account.email == email).unwrap().id;
+    let price = world.price();
+    let ledger = Ledger::open(world.folder.path()).unwrap();
+    ledger.keep_price(&price, 0).unwrap();
+    let usage = crate::usage::Usage { input: 1_000, cache_read: 1_000, output: 10, ..Default::default() };
+    let now_ms = crate::clock::now_ms();
+    let ending = |n: u32| Ending {
+        request_id: format!("req_{n:032x}"),
+        account: account.clone(),
+        at_ms: now_ms - i64::from(n),
+        paid: Default::default(),
+        trial: crate::money::Micro::new(1_000),
+        writeoff: Default::default(),
+        detail: Detail {
+            key_id: "key_1".into(),
+            key_shown: "gw-sk-Ab12…wxyz".into(),
+            model: if n.is_multiple_of(2) { "even<b>".into() } else { "=odd".into() },
+            surface: crate::protocol::Protocol::Chat,
+            vendor: "beta".into(),
+            outcome: if n == 3 { Outcome::ClientLeft } else { Outcome::Completed },
+            usage,
+            price_version: price.version.clone(),
+            estimated: n == 3,
+            conversation: Some(format!("c{}", n / 60)),
+            took_ms: Some(1_500),
+        },
+    };
+    let endings: Vec<_> = (1..=count).map(ending).collect();
+    let pairs: Vec<_> = endings.iter().map(|ending| (ending, Default::default())).collect();
+    assert_eq!(ledger.end_requests(&pairs, "").unwrap(), pairs.len());
+    account
+}
+
+#[tokio::test]
+async fn activity_comes_in_pages_of_fifty_and_whole_as_a_file_and_never_to_a_stranger() {
+    let world = world(&[]).await;
+    let cookie = world.visitor("a@example.com").await;
+    let stranger = world.visitor("b@example.com").await;
+    spend(&world, "a@example.com", 1_120);
+    let rows = |answer: &Answer| answer.body.matches("Receipt of ").count();
+    let (mut path, mut seen) = ("/dashboard/activity?model=even%3Cb%3E".to_owned(), 0);
+    let mut pages = 0;
+    loop {
+        let page = world.get(&path, &cookie).await;
+        assert_eq!(page.status, 200);
+        assert!(!page.body.contains("even<b>") && !page.body.contains("=odd"), "escaped, and nothing but the filter's");
+        seen += rows(&page);
+        pages += 1;
+        let Some((before, _)) = page.body.split_once("\" rel=\"next\"") else { break };
+        path = before.rsplit_once("href=\"").unwrap().1.replace("&amp;", "&");
+    }
+    assert_eq!((seen, pages), (560, 12));
+
+    let file = world.get("/dashboard/activity.csv", &cookie).await;
+    assert_eq!(file.headers["content-type"], "text/csv; charset=utf-8");
+    let lines: Vec<_> =
+        file.body.lines().filter(|line| line.contains(",\"req_") || line.starts_with("time,")).collect();
+    assert_eq!(lines.len(), 1_121, "a head and every row, over several reads");
+    assert!(lines[1].contains("\"'=odd\"") && lines[3].contains("\"client left\",yes,1000,1000,"), "{}", lines[1]);
+    let some = world.get("/dashboard/activity.csv?outcome=client_left", &cookie).await;
+    assert_eq!(some.body.matches("\"req_").count(), 1);
+
+    for path in ["/dashboard/activity?outcome=lost", "/dashboard/activity?from=2026-02-30"] {
+        assert_eq!(world.get(path, &cookie).await.status, 422, "{path}");
+    }
+    for path in ["/dashboard/activity?before=x", "/dashboard/activity.csv?from=x", "/dashboard/conversations?before=x"]
+    {
+        assert_eq!(world.get(path, &cookie).await.status, 404, "{path}");
+    }
+    assert_eq!(rows(&world.get("/dashboard/activity", &stranger).await), 0);
+    assert_eq!(world.get("/dashboard/activity.csv", &stranger).await.body.matches("\"req_").count(), 0);
+    assert_eq!(world.get("/dashboard/conversations/c1", &stranger).await.status, 404);
+    let mine = world.get("/dashboard/conversations/c1", &cookie).await;
+    assert_eq!(mine.body.matches("Receipt of turn ").count(), 60);
+    assert!(mine.body.contains("aria-label=\"Receipt of turn 60, ") && !mine.body.contains("even<b>"));
+    let list = world.get("/dashboard/conversations", &cookie).await;
+    assert_eq!(list.body.matches("Conversation of ").count(), 19);
+    let overview = world.get("/dashboard", &cookie).await;
+    assert_eq!((overview.inside("month"), overview.inside("balance")), ("1.12", "298.88"));
+    assert_eq!(rows(&overview), 5);
+}
+
 #[tokio::test]
 async fn https_binds_the_cookie_to_the_host() {
     let world = world(&[("base_url: \"http://127.0.0.1:8080\"", "base_url: \"https://gw.example\"")]).await;
@@ -322,11 +427,10 @@ async fn next_balance(lines: &mut Lines) -> String {
     let event = async {
         loop {
             let line = lines.next_line().await.unwrap().expect("an event before the end");
-            if let Some(data) = line.strip_prefix("data: ") {
-                return serde_json::from_str::<serde_json::Value>(data).unwrap()["balance"]
-                    .as_str()
-                    .unwrap()
-                    .to_owned();
+            let data =
+                line.strip_prefix("data: ").and_then(|data| serde_json::from_str::<serde_json::Value>(data).ok());
+            if let Some(balance) = data.as_ref().and_then(|data| data["balance"].as_str()) {
+                return balance.to_owned();
             }
         }
     };

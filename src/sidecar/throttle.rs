@@ -14,6 +14,7 @@ const ENTRIES_MAX: usize = 10_000;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Who {
     EmailSigningIn(String),
+    EmailSigningInFrom(String, IpAddr),
     AddressSigningIn(IpAddr),
     AddressSigningUp(IpAddr),
 }

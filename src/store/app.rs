@@ -1,20 +1,29 @@
-//! `app.db`: accounts and API keys, as rows. Sessions are in `store/app/session.rs`.
+//! `app.db`: accounts and API keys, as rows. Sessions are in `store/app/session.rs`, the opening and ending of accounts in
+//! `store/app/people.rs`, what administrators did in `store/app/audit.rs`.
 //!
 //! Inserts what it is given: ids, times, hashes and rules come from `account.rs`. Must not see a key, a password or a
 //! session token in the clear.
 
+pub mod audit;
 pub mod change;
+pub mod people;
 pub mod session;
 
 use super::StoreError;
 use super::sqlite::{self, Readers};
 use crate::billing::Trial;
 use crate::money::Micro;
+use audit::Act;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-const MIGRATIONS: &[&str] = &[include_str!("app/001_accounts.sql"), include_str!("app/002_changes.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("app/001_accounts.sql"),
+    include_str!("app/002_changes.sql"),
+    include_str!("app/003_settings.sql"),
+    include_str!("app/004_people.sql"),
+];
 
 /// Connections for reading. A point read takes microseconds: more would not make two cores faster.
 const READERS: usize = 4;
@@ -35,6 +44,8 @@ pub struct AccountRow {
     pub email: String,
     pub admin: bool,
     pub active: bool,
+    /// Ended by its holder: there is nothing left to sign in to.
+    pub deleted: bool,
     pub created_at_ms: i64,
     pub trial: Option<(Micro, i64)>,
     pub granted: bool,
@@ -53,6 +64,9 @@ pub struct KeyOwner {
     pub shown: String,
     pub status: String,
     pub account_active: bool,
+    /// JSON, or empty.
+    pub settings: String,
+    pub account_rates: String,
 }
 
 /// One key as it is stored, without its hash.
@@ -64,6 +78,8 @@ pub struct KeyRow {
     pub status: String,
     pub created_at_ms: i64,
     pub revoked_at_ms: Option<i64>,
+    /// JSON, or empty.
+    pub settings: String,
 }
 
 /// What became of an insert that has a limit.
@@ -106,19 +122,6 @@ impl AppDb {
             Ok(value)
         };
         work().map_err(|source| StoreError::Sqlite { operation, source })
-    }
-
-    /// False where the e-mail has an account already.
-    pub fn insert_account(&self, row: &AccountRow, password: Option<&str>) -> Result<bool, StoreError> {
-        self.write("insert an account", |transaction| {
-            let (micro, ends) = row.trial.map(|(credits, ends)| (credits.get(), ends)).unzip();
-            let rows = transaction.execute(
-                "INSERT INTO account(id, email, password, admin, status, created_at_ms, trial_micro, trial_ends_at_ms)
-                 VALUES(?1, ?2, ?3, ?4, 'active', ?5, ?6, ?7) ON CONFLICT(email) DO NOTHING",
-                params![row.id, row.email, password, row.admin, row.created_at_ms, micro, ends],
-            )?;
-            Ok(rows == 1)
-        })
     }
 
     pub fn account(&self, id: &str) -> Result<Option<AccountRow>, StoreError> {
@@ -176,17 +179,23 @@ impl AppDb {
         })
     }
 
-    /// False where there is no such account.
-    pub fn set_active(&self, id: &str, active: bool) -> Result<bool, StoreError> {
+    /// False where there is no such live account. `told` is a line of the audit log.
+    pub fn set_active(&self, id: &str, active: bool, told: Option<&Act<'_>>) -> Result<bool, StoreError> {
         self.write("set an account's status", |transaction| {
             let status = if active { "active" } else { "suspended" };
-            Ok(transaction.execute("UPDATE account SET status = ?2 WHERE id = ?1", params![id, status])? == 1)
+            let sql = "UPDATE account SET status = ?2 WHERE id = ?1 AND deleted_at_ms IS NULL";
+            let is_set = transaction.execute(sql, params![id, status])? == 1;
+            if is_set {
+                told.into_iter().try_for_each(|act| audit::append(transaction, act))?;
+            }
+            Ok(is_set)
         })
     }
 
     pub fn set_password(&self, id: &str, password: &str) -> Result<(), StoreError> {
         self.write("set an account's password", |transaction| {
-            transaction.execute("UPDATE account SET password = ?2 WHERE id = ?1", params![id, password]).map(drop)
+            let sql = "UPDATE account SET password = ?2 WHERE id = ?1 AND deleted_at_ms IS NULL";
+            transaction.execute(sql, params![id, password]).map(drop)
         })
     }
 
@@ -198,18 +207,20 @@ impl AppDb {
             if !known {
                 return Ok(Inserted::NoAccount);
             }
+            // One that has expired opens no door any more: what was rotated away does not count.
             let live: i64 = transaction.query_row(
-                "SELECT count(*) FROM api_key WHERE account = ?1 AND status <> 'revoked'",
-                [&row.account],
+                "SELECT count(*) FROM api_key WHERE account = ?1 AND status <> 'revoked'
+                 AND (settings = '' OR ifnull(settings ->> '$.expires_at_ms', ?2 + 1) > ?2)",
+                params![row.account, row.created_at_ms],
                 first,
             )?;
             if live >= live_max {
                 return Ok(Inserted::LimitReached);
             }
             transaction.execute(
-                "INSERT INTO api_key(id, account, name, hash, shown, status, created_at_ms)
-                 VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-                params![row.id, row.account, row.name, hash, row.shown, row.status, row.created_at_ms],
+                "INSERT INTO api_key(id, account, name, hash, shown, status, created_at_ms, settings)
+                 VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+                params![row.id, row.account, row.name, hash, row.shown, row.status, row.created_at_ms, row.settings],
             )?;
             Ok(Inserted::Done)
         })
@@ -219,7 +230,7 @@ impl AppDb {
         self.read("look up a key", |connection| {
             connection
                 .prepare_cached(
-                    "SELECT k.id, k.account, k.shown, k.status, a.status = 'active'
+                    "SELECT k.id, k.account, k.shown, k.status, a.status = 'active', k.settings, a.rates
                      FROM api_key k JOIN account a ON a.id = k.account WHERE k.hash = ?1",
                 )?
                 .query_row([hash], |row| {
@@ -229,6 +240,8 @@ impl AppDb {
                         shown: row.get(2)?,
                         status: row.get(3)?,
                         account_active: row.get(4)?,
+                        settings: row.get(5)?,
+                        account_rates: row.get(6)?,
                     })
                 })
                 .optional()
@@ -239,38 +252,122 @@ impl AppDb {
     pub fn keys(&self, account: &str) -> Result<Vec<KeyRow>, StoreError> {
         self.read("list an account's keys", |connection| {
             connection
-                .prepare_cached(
-                    "SELECT id, account, name, shown, status, created_at_ms, revoked_at_ms FROM api_key
+                .prepare_cached(&format!(
+                    "SELECT {KEY} FROM api_key
                      WHERE account = ?1 ORDER BY status = 'revoked', created_at_ms DESC, id DESC LIMIT ?2",
-                )?
+                ))?
                 .query_map(params![account, KEYS_LISTED], key_row)?
                 .collect()
         })
     }
 
-    /// Disables a key, or makes it active again. False where there is no such live key.
-    pub fn set_key_active(&self, key: &str, active: bool) -> Result<bool, StoreError> {
+    /// Those of an account's keys that are not revoked and have anything set.
+    pub fn keys_with_settings(&self, account: &str) -> Result<Vec<KeyRow>, StoreError> {
+        self.read("list an account's keys with settings", |connection| {
+            connection
+                .prepare_cached(&format!(
+                    "SELECT {KEY} FROM api_key WHERE account = ?1 AND status <> 'revoked' AND settings <> ''",
+                ))?
+                .query_map([account], key_row)?
+                .collect()
+        })
+    }
+
+    pub fn key(&self, key: &str) -> Result<Option<KeyRow>, StoreError> {
+        self.read("find a key by its id", |connection| {
+            connection
+                .prepare_cached(&format!("SELECT {KEY} FROM api_key WHERE id = ?1"))?
+                .query_row([key], key_row)
+                .optional()
+        })
+    }
+
+    /// Gives a live key (of `account`, where one is given) the settings that `change` makes of those it has, as one step.
+    /// `None` where there is no such live key; nothing is changed where `change` fails.
+    pub fn change_key<T, E>(
+        &self,
+        account: Option<&str>,
+        key: &str,
+        change: impl FnOnce(&str) -> Result<(String, T), E>,
+    ) -> Result<Option<Result<T, E>>, StoreError> {
+        self.write("change a key's settings", |transaction| {
+            let before: Option<String> = transaction
+                .prepare_cached(
+                    "SELECT settings FROM api_key WHERE id = ?1 AND account = coalesce(?2, account) AND status <> 'revoked'",
+                )?
+                .query_row(params![key, account], first)
+                .optional()?;
+            let Some(before) = before else { return Ok(None) };
+            Ok(Some(match change(&before) {
+                Ok((after, value)) => {
+                    transaction.execute("UPDATE api_key SET settings = ?2 WHERE id = ?1", params![key, after])?;
+                    Ok(value)
+                }
+                Err(error) => Err(error),
+            }))
+        })
+    }
+
+    /// What is set for an account; `None` where there is no such account.
+    pub fn account_rates(&self, id: &str) -> Result<Option<String>, StoreError> {
+        self.read("read an account's rates", |connection| {
+            connection.prepare_cached("SELECT rates FROM account WHERE id = ?1")?.query_row([id], first).optional()
+        })
+    }
+
+    /// False where there is no such account.
+    pub fn set_account_rates(&self, id: &str, rates: &str) -> Result<bool, StoreError> {
+        self.write("set an account's rates", |transaction| {
+            Ok(transaction.execute("UPDATE account SET rates = ?2 WHERE id = ?1", params![id, rates])? == 1)
+        })
+    }
+
+    /// Disables a key (of `account`, where one is given), or makes it active again. False where there is no such live key.
+    pub fn set_key_active(
+        &self,
+        account: Option<&str>,
+        key: &str,
+        active: bool,
+        told: Option<&Act<'_>>,
+    ) -> Result<bool, StoreError> {
         self.write("set a key's status", |transaction| {
             let status = if active { "active" } else { "disabled" };
-            let sql = "UPDATE api_key SET status = ?2 WHERE id = ?1 AND status <> 'revoked'";
-            Ok(transaction.execute(sql, params![key, status])? == 1)
+            let sql = "UPDATE api_key SET status = ?2
+                       WHERE id = ?1 AND account = coalesce(?3, account) AND status <> 'revoked'";
+            let is_set = transaction.execute(sql, params![key, status, account])? == 1;
+            if is_set {
+                told.into_iter().try_for_each(|act| audit::append(transaction, act))?;
+            }
+            Ok(is_set)
         })
     }
 
     /// Revokes a key (of `account`, where one is given). False where there is no such live key.
-    pub fn revoke_key(&self, account: Option<&str>, key: &str, now_ms: i64) -> Result<bool, StoreError> {
+    pub fn revoke_key(
+        &self,
+        account: Option<&str>,
+        key: &str,
+        now_ms: i64,
+        told: Option<&Act<'_>>,
+    ) -> Result<bool, StoreError> {
         self.write("revoke a key", |transaction| {
             let rows = transaction.execute(
                 "UPDATE api_key SET status = 'revoked', revoked_at_ms = ?3
                  WHERE id = ?1 AND account = coalesce(?2, account) AND status <> 'revoked'",
                 params![key, account, now_ms],
             )?;
+            if rows == 1 {
+                told.into_iter().try_for_each(|act| audit::append(transaction, act))?;
+            }
             Ok(rows == 1)
         })
     }
 }
 
-const ACCOUNT: &str = "id, email, admin, status, created_at_ms, trial_micro, trial_ends_at_ms, granted_at_ms";
+const ACCOUNT: &str =
+    "id, email, admin, status, deleted_at_ms, created_at_ms, trial_micro, trial_ends_at_ms, granted_at_ms";
+
+const KEY: &str = "id, account, name, shown, status, created_at_ms, revoked_at_ms, settings";
 
 fn account_row(row: &Row<'_>) -> rusqlite::Result<AccountRow> {
     let trial = row.get::<_, Option<i64>>("trial_micro")?.zip(row.get("trial_ends_at_ms")?);
@@ -279,6 +376,7 @@ fn account_row(row: &Row<'_>) -> rusqlite::Result<AccountRow> {
         email: row.get("email")?,
         admin: row.get("admin")?,
         active: row.get::<_, String>("status")? == "active",
+        deleted: row.get::<_, Option<i64>>("deleted_at_ms")?.is_some(),
         created_at_ms: row.get("created_at_ms")?,
         trial: trial.map(|(micro, ends)| (Micro::new(micro), ends)),
         granted: row.get::<_, Option<i64>>("granted_at_ms")?.is_some(),
@@ -294,6 +392,7 @@ fn key_row(row: &Row<'_>) -> rusqlite::Result<KeyRow> {
         status: row.get(4)?,
         created_at_ms: row.get(5)?,
         revoked_at_ms: row.get(6)?,
+        settings: row.get(7)?,
     })
 }
 

@@ -167,15 +167,18 @@ impl IdempotencyDb {
     /// The file cannot be read.
     pub fn left_running(&self, boots: &[String]) -> Result<Vec<(String, String)>, StoreError> {
         let boots = serde_json::to_string(boots).unwrap_or_default();
-        self.write("look for requests of ended processes", |transaction| {
-            transaction
-                .prepare(
+        // Not on the writer, which requests wait for: this is asked every second, and finds nothing.
+        let reader = lock(&self.checkpointer);
+        let look = || -> rusqlite::Result<Vec<(String, String)>> {
+            reader
+                .prepare_cached(
                     "SELECT account, request_id FROM asked
                      WHERE done = 0 AND boot NOT IN (SELECT value FROM json_each(?1))",
                 )?
                 .query_map([boots], |row| Ok((row.get(0)?, row.get(1)?)))?
                 .collect()
-        })
+        };
+        look().map_err(|source| StoreError::sqlite("look for requests of ended processes", source))
     }
 
     /// Removes what has expired, then the oldest of what exceeds `room`: answers past its bytes (their keys stay), keys

@@ -3,8 +3,10 @@
 //! Every change of a balance is an entry in the same transaction. Written by the gateway's settler and, for grants,
 //! by whichever process is asked to (`ledger/correct.rs`). Must not decide what a response costs.
 
+mod activity;
 mod claim;
 mod correct;
+mod key;
 mod shared;
 
 use super::StoreError;
@@ -14,8 +16,10 @@ use crate::failpoint::{self, Point};
 use crate::money::{Micro, Parts};
 use crate::protocol::Protocol;
 use crate::usage::Usage;
+pub use activity::{Conversation, Filter, HOUR_MS, Place, Spent, Sum};
 pub use claim::Claim;
 pub use correct::{Change, ChangeKind, Posted, PostedDetail, Refund, bear};
+pub use key::KeySpend;
 use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use serde::{Deserialize, Serialize};
@@ -30,6 +34,8 @@ const MIGRATIONS: &[&str] = &[
     include_str!("ledger/002.sql"),
     include_str!("ledger/003.sql"),
     include_str!("ledger/004.sql"),
+    include_str!("ledger/005.sql"),
+    include_str!("ledger/006.sql"),
 ];
 const READERS: usize = 8;
 
@@ -93,6 +99,13 @@ pub struct Detail {
     pub usage: Usage,
     pub price_version: String,
     pub estimated: bool,
+    /// Which conversation it was a turn of, where that can be told. What follows is written where it says something, so
+    /// that what was kept before it was known reads, and hashes, as what is kept now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<String>,
+    /// From admission to the end, in ms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took_ms: Option<u64>,
 }
 
 /// How a request ended, once it had a hold.
@@ -112,6 +125,17 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Every one, the usual one first.
+    pub const ALL: [Self; 7] = [
+        Self::Completed,
+        Self::ClientLeft,
+        Self::GatewayEnded,
+        Self::RefusedFree,
+        Self::VendorError,
+        Self::VendorCut,
+        Self::Interrupted,
+    ];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Completed => "completed",
@@ -138,6 +162,9 @@ impl Ending {
         }
     }
 }
+
+/// How the detail of an ending ends that was entered late.
+const LATE: &str = ",\"late\":true}";
 
 /// A line of the ledger as it is stored.
 #[derive(Debug, Clone)]
@@ -193,6 +220,11 @@ impl Entry {
     /// The end of a request.
     pub fn is_ending(&self) -> bool {
         matches!(self.kind.as_str(), "debit" | "void")
+    }
+
+    /// The end of a request of which the ledger decided by itself what is taken, not the store that edges share.
+    pub fn is_late(&self) -> bool {
+        self.is_ending() && self.detail.ends_with(LATE)
     }
 }
 
@@ -334,6 +366,7 @@ impl Ledger {
                     )
                     .and_then(|mut statement| statement.execute(params![boot, ending.account, ending.paid, ending.trial]))
                     .map_err(sql)?;
+                key::apply(&transaction, ending, boot).map_err(sql)?;
             }
             failpoint::pass(Point::MidCommit);
         }
@@ -364,7 +397,7 @@ impl Ledger {
         let mut writer = self.writer();
         let sql = |source| StoreError::sqlite("forget ended processes", source);
         let transaction = sqlite::write(&mut writer).map_err(sql)?;
-        for table in ["applied", "claim"] {
+        for table in ["applied", "applied_key", "claim"] {
             let sql_text = format!("DELETE FROM {table} WHERE boot IN (SELECT value FROM json_each(?1))");
             transaction.execute(&sql_text, [&dead]).map_err(sql)?;
         }
@@ -554,6 +587,12 @@ fn post_in(transaction: &Transaction<'_>, post: &Post<'_>) -> rusqlite::Result<b
 /// Enters one ending; false where the request had ended before. The balance is the last word: what it cannot bear
 /// becomes a write-off, whatever the process that settled believed.
 fn end_request(transaction: &Transaction<'_>, ending: &Ending) -> rusqlite::Result<bool> {
+    let detail = serde_json::to_string(&ending.detail)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+    end_request_as(transaction, ending, detail)
+}
+
+fn end_request_as(transaction: &Transaction<'_>, ending: &Ending, detail: String) -> rusqlite::Result<bool> {
     let known = transaction
         .prepare_cached("SELECT 1 FROM entry WHERE ref = ?1 AND kind IN ('debit', 'void')")?
         .exists([&ending.request_id])?;
@@ -562,13 +601,13 @@ fn end_request(transaction: &Transaction<'_>, ending: &Ending) -> rusqlite::Resu
     }
     let (paid, trial) = balances(transaction, &ending.account)?;
     let (take_paid, take_trial) = (ending.paid.min(paid), ending.trial.min(trial));
-    let detail = serde_json::to_string(&ending.detail)
-        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
     let parts = (Micro::ZERO.minus(take_paid), Micro::ZERO.minus(take_trial));
     let entry = Entry::new(ending.kind(), &ending.request_id, &ending.account, ending.at_ms, parts, detail);
     let (bal_paid, bal_trial) = (paid.minus(take_paid), trial.minus(take_trial));
     let writeoff = ending.cost().minus(take_paid).minus(take_trial);
     append(transaction, Entry { bal_paid, bal_trial, writeoff, ..entry })?;
+    key::count(transaction, ending, Parts { paid: take_paid, trial: take_trial })?;
+    activity::count(transaction, ending, take_paid.plus(take_trial))?;
     Ok(true)
 }
 

@@ -5,21 +5,29 @@
 //! events. Scripts read the server's clock, so the edges' clocks do not matter. Must not know HTTP or prices.
 //! Read next: `redis/common.lua` (what every script begins with), `redis/reserve.lua`, `redis/end.lua`.
 
+mod asked;
+pub mod breaker;
+mod fault;
 mod feed;
+mod judge;
+mod late;
+mod link;
+mod revoked;
 
 use super::StoreError;
+use crate::billing::bounds::Bounds;
+use crate::billing::rates::{Limited, Meter, Meters, Wait, Whose};
 use crate::money::{Micro, Parts};
-use ::redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
-use ::redis::cluster::ClusterClient;
-use ::redis::cluster_async::ClusterConnection;
-use ::redis::{Cmd, FromRedisValue, Pipeline, RedisError, RedisFuture, Script, ScriptInvocation, Value};
-pub use feed::{Lineage, RESTORED_AT_ONCE, Restore, SharedKey};
-use futures_core::Stream;
+use ::redis::{Cmd, FromRedisValue, RedisError, Script, ScriptInvocation};
+pub use asked::{Entry, SharedRoom};
+use breaker::Breaker;
+pub use fault::reason;
+pub use feed::{KeySeed, Lineage, RESTORED_AT_ONCE, Restore, SharedKey};
+pub use late::TOLD_MOST;
+use link::Link;
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::OnceCell;
+use std::time::{Duration, Instant};
 
 /// Partitions; never to be changed while there is data.
 pub const PARTITIONS: u32 = 16;
@@ -33,7 +41,8 @@ const OPERATION_MS: u64 = 30 * 24 * 3_600 * 1_000;
 /// A request's marker once the ledger has its end.
 const APPLIED: &str = "applied";
 
-const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+/// There while the store knows every key.
+const KEYS_KNOWN: &str = "gw:keys";
 
 /// A connection to the shared store; cheap to clone, and one for as many requests as there are. It is made at its first
 /// use and belongs to the runtime that uses it first: a thread with a runtime of its own makes its own.
@@ -41,16 +50,10 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 pub struct SharedStore(Arc<Inner>);
 
 struct Inner {
-    address: Address,
-    patience: Duration,
-    connection: OnceCell<Connection>,
+    link: Link,
+    /// Where requests are kept from a store that does not answer.
+    breaker: Option<Arc<Breaker>>,
     scripts: &'static Scripts,
-}
-
-#[derive(Clone)]
-enum Connection {
-    One(ConnectionManager),
-    Cluster(ClusterConnection),
 }
 
 /// Where it is.
@@ -59,6 +62,27 @@ pub enum Address {
     One(String),
     /// Some nodes of a cluster.
     Cluster(Vec<String>),
+    /// The primary that Sentinels name.
+    Sentinel(Sentinel),
+}
+
+/// Who knows where the primary is, and how it is spoken to.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Sentinel {
+    pub master: String,
+    pub nodes: Vec<String>,
+    pub user: Option<String>,
+    pub password: Option<String>,
+    pub database: i64,
+    /// To the primary, too.
+    pub tls: bool,
+}
+
+impl std::fmt::Debug for Sentinel {
+    /// Without what opens doors.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Sentinel {{ master: {:?}, nodes: {} }}", self.master, self.nodes.len())
+    }
 }
 
 /// Credit to be set aside.
@@ -73,21 +97,31 @@ pub struct Reserve<'a> {
     /// After this, a hold that nobody ended is given up.
     pub lease: Duration,
     pub most_open: u64,
+    /// The API key and what bounds the request; `None` where nothing does.
+    pub within: Option<(&'a str, &'a Bounds)>,
 }
 
 /// What became of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reserved {
     Held(Parts),
+    /// The same under limits, and what is left of them.
+    HeldWithin(Parts, Meters),
     Insufficient {
         available: Micro,
     },
     TrialExpired,
     TooManyOpen,
+    /// A limit on requests, tokens or what runs at one time.
+    Limited(Wait),
+    /// The API key's own limit leaves less than the request needs.
+    KeySpendLimit {
+        free: Micro,
+    },
     Suspended,
     /// The request has ended already.
     Ended,
-    /// The store does not know the account: it is to be seeded from the ledger.
+    /// The store does not know the account, or what its API key has spent: it is to be seeded from the ledger.
     Unknown,
 }
 
@@ -99,6 +133,9 @@ pub struct End<'a> {
     pub cost: Micro,
     /// For the ledger, as JSON.
     pub ending: &'a str,
+    /// The API key, and the tokens that were used.
+    pub key_id: &'a str,
+    pub tokens: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -174,6 +211,12 @@ pub enum Event {
         writeoff: Micro,
         ending: String,
     },
+    /// Told too late for the store to decide: the ledger does.
+    EndedLate {
+        request_id: String,
+        account: String,
+        ending: String,
+    },
     Lapsed {
         account: String,
         trial: Micro,
@@ -185,6 +228,7 @@ pub enum Event {
 struct Scripts {
     reserve: Script,
     end: Script,
+    late: Script,
     post: Script,
     seed: Script,
     lapse: Script,
@@ -192,24 +236,40 @@ struct Scripts {
     lineage: Script,
     epoch: Script,
     restore: Script,
+    spend: Script,
     status: Script,
     key: Script,
+    ask: Script,
+    keep: Script,
+    free: Script,
+    tidy: Script,
+    probe: Script,
 }
 
 static SCRIPTS: std::sync::LazyLock<Scripts> = std::sync::LazyLock::new(|| {
-    let script = |text: &str| Script::new(&format!("{}{text}", include_str!("redis/common.lua")));
+    let (common, limits) = (include_str!("redis/common.lua"), include_str!("redis/limits.lua"));
+    let script = |text: &str| Script::new(&format!("{common}{text}"));
+    let limited = |text: &str| Script::new(&format!("{common}{limits}{text}"));
+    let of_answers = |text: &str| script(&format!("{}{text}", include_str!("redis/answers.lua")));
     Scripts {
-        reserve: script(include_str!("redis/reserve.lua")),
-        end: script(include_str!("redis/end.lua")),
+        reserve: limited(include_str!("redis/reserve.lua")),
+        end: limited(include_str!("redis/end.lua")),
+        late: limited(include_str!("redis/late.lua")),
         post: script(include_str!("redis/post.lua")),
         seed: script(include_str!("redis/seed.lua")),
-        lapse: script(include_str!("redis/lapse.lua")),
+        lapse: limited(include_str!("redis/lapse.lua")),
         expire: script(include_str!("redis/expire.lua")),
         lineage: script(include_str!("redis/lineage.lua")),
         epoch: script(include_str!("redis/epoch.lua")),
-        restore: script(include_str!("redis/restore.lua")),
+        restore: limited(include_str!("redis/restore.lua")),
+        spend: limited(include_str!("redis/spend.lua")),
         status: script(include_str!("redis/status.lua")),
         key: script(include_str!("redis/key.lua")),
+        ask: script(include_str!("redis/ask.lua")),
+        keep: of_answers(include_str!("redis/keep.lua")),
+        free: script(include_str!("redis/free.lua")),
+        tidy: of_answers(include_str!("redis/tidy.lua")),
+        probe: script(include_str!("redis/probe.lua")),
     }
 });
 
@@ -223,9 +283,28 @@ fn key(partition: u32, kind: &str, of: &str) -> String {
 }
 
 impl SharedStore {
-    /// Connects at the first use. An answer that takes longer than `patience` is a failure.
+    /// Connects at the first use. What has no answer within `patience`, connecting included, has failed.
     pub fn new(address: Address, patience: Duration) -> Self {
-        Self(Arc::new(Inner { address, patience, connection: OnceCell::new(), scripts: &SCRIPTS }))
+        Self::with(address, patience, None)
+    }
+
+    /// The same for those who ask on behalf of requests: not asked where `breaker` is open, which is told of each answer.
+    pub fn guarded(address: Address, patience: Duration, breaker: Arc<Breaker>) -> Self {
+        Self::with(address, patience, Some(breaker))
+    }
+
+    fn with(address: Address, patience: Duration, breaker: Option<Arc<Breaker>>) -> Self {
+        Self(Arc::new(Inner { link: Link::new(address, patience), breaker, scripts: &SCRIPTS }))
+    }
+
+    /// Another connection to the same store, for those who ask on behalf of nobody.
+    pub fn another(&self, patience: Duration) -> Self {
+        Self::new(self.0.link.address().clone(), patience)
+    }
+
+    /// Requests are kept from asking: it does not answer.
+    pub fn is_away(&self) -> bool {
+        self.0.breaker.as_ref().is_some_and(|breaker| breaker.is_open())
     }
 
     /// Connects at once.
@@ -234,13 +313,8 @@ impl SharedStore {
     /// The address is none, or nobody answers there.
     pub async fn connect(address: &Address, patience: Duration) -> Result<Self, StoreError> {
         let store = Self::new(address.clone(), patience);
-        store.connection().await?;
+        store.0.link.connect().await.map_err(|source| StoreError::redis("connect to the shared store", source))?;
         Ok(store)
-    }
-
-    async fn connection(&self) -> Result<Connection, StoreError> {
-        let made = self.0.connection.get_or_try_init(|| connect(&self.0.address, self.0.patience)).await;
-        made.cloned().map_err(|source| StoreError::redis("connect to the shared store", source))
     }
 
     /// # Errors
@@ -249,9 +323,20 @@ impl SharedStore {
         let lease_ms = u64::try_from(asked.lease.as_millis()).unwrap_or(u64::MAX);
         let mut call = self.of_request(&self.0.scripts.reserve, asked.account, asked.request_id);
         call.arg(asked.full.get()).arg(asked.floor.get()).arg(lease_ms).arg(asked.most_open);
+        if let Some((key_id, Bounds { key: of_key, account: of_account, spend, tokens })) = asked.within {
+            call.key(key(partition(asked.account), "k:", key_id)).arg(key_id).arg(tokens);
+            for rates in [of_key, of_account] {
+                call.arg(rates.requests_per_minute).arg(rates.tokens_per_minute).arg(rates.concurrent);
+            }
+            call.arg(spend.map(|limit| limit.credits.get().to_string()).unwrap_or_default());
+            call.arg(spend.map_or("total", |limit| limit.period.name()));
+        }
         let answer = self.call("set credit aside", &call).await?;
         Ok(match answer.word() {
+            "held" if asked.within.is_some() => Reserved::HeldWithin(answer.parts(1)?, answer.meters(3)?),
             "held" => Reserved::Held(answer.parts(1)?),
+            "limited" => Reserved::Limited(answer.wait()?),
+            "key_spend" => Reserved::KeySpendLimit { free: answer.amount(1)? },
             "insufficient" => Reserved::Insufficient { available: answer.amount(1)? },
             "trial_expired" => Reserved::TrialExpired,
             "too_many" => Reserved::TooManyOpen,
@@ -266,8 +351,9 @@ impl SharedStore {
     /// The store cannot be asked; to be tried again until it answers.
     pub async fn end(&self, asked: &End<'_>) -> Result<Ended, StoreError> {
         let mut call = self.of_request(&self.0.scripts.end, asked.account, asked.request_id);
-        call.key(key(partition(asked.account), "ev", ""));
-        call.arg(asked.cost.get()).arg(MARKER_MS).arg(asked.ending);
+        let partition = partition(asked.account);
+        call.key(key(partition, "ev", "")).key(key(partition, "k:", asked.key_id));
+        call.arg(asked.cost.get()).arg(MARKER_MS).arg(asked.ending).arg(asked.tokens);
         let answer = self.call("end a request", &call).await?;
         Ok(match answer.word() {
             "done" => {
@@ -324,29 +410,23 @@ impl SharedStore {
         self.ask("look a key up", &get).await
     }
 
-    /// Hands over the hashes of keys that have changed for the worse, as they are told, until the connection is lost.
+    /// The server's time.
     ///
     /// # Errors
-    /// The connection cannot be made.
-    pub async fn watch_keys(&self, ready: impl FnOnce(), mut changed: impl FnMut(&str)) -> Result<(), StoreError> {
-        let failed = |source| StoreError::redis("watch for revoked keys", source);
-        let url = match &self.0.address {
-            Address::One(url) => Some(url),
-            // What is published at one node is heard at each.
-            Address::Cluster(nodes) => nodes.first(),
-        };
-        let url = url.ok_or_else(|| StoreError::Unusable("watch for revoked keys: no address".into()))?;
-        let client = ::redis::Client::open(url.as_str()).map_err(failed)?;
-        let mut channel = client.get_async_pubsub().await.map_err(failed)?;
-        channel.subscribe("gw:revoked").await.map_err(failed)?;
-        ready();
-        let mut messages = channel.on_message();
-        while let Some(message) = next(&mut messages).await {
-            if let Ok(hash) = message.get_payload::<String>() {
-                changed(&hash);
-            }
-        }
-        Ok(())
+    /// The store cannot be asked.
+    pub async fn now_ms(&self) -> Result<i64, StoreError> {
+        let (seconds, micros): (i64, i64) = self.ask("ask the server's time", &::redis::cmd("TIME")).await?;
+        Ok(seconds.saturating_mul(1_000).saturating_add(micros / 1_000))
+    }
+
+    /// Whether a key that is not known is none: false where the store has lost the keys, and was not told them again.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn knows_keys(&self) -> Result<bool, StoreError> {
+        let mut exists = Cmd::new();
+        exists.arg("EXISTS").arg(KEYS_KNOWN);
+        self.ask("ask whether the keys are known", &exists).await
     }
 
     /// Gives up the holds of a partition whose leases have run out, a hundred at a time. Returns how many.
@@ -360,8 +440,14 @@ impl SharedStore {
         let lapsed: Vec<String> = self.ask("look for lapsed holds", &lapsed).await?;
         let mut swept = 0;
         for (account, request_id) in lapsed.iter().filter_map(|member| member.split_once(' ')) {
+            let holds = key(partition, "h:", account);
+            let mut hold = Cmd::new();
+            hold.arg("HGET").arg(&holds).arg(request_id);
+            let hold: Option<String> = self.ask("look at a lapsed hold", &hold).await?;
+            // Its last word, where it has five.
+            let api_key = hold.as_deref().and_then(|hold| hold.splitn(5, ':').nth(4)).unwrap_or_default();
             let mut call = self.0.scripts.lapse.prepare_invoke();
-            call.key(key(partition, "a:", account)).key(key(partition, "h:", account)).key(&leases);
+            call.key(key(partition, "a:", account)).key(holds).key(&leases).key(key(partition, "k:", api_key));
             call.arg(request_id).arg(account);
             swept += usize::from(self.call("give up a hold", &call).await?.word() == "done");
         }
@@ -422,36 +508,46 @@ impl SharedStore {
     }
 
     async fn call(&self, operation: &'static str, call: &ScriptInvocation<'_>) -> Result<Answer, StoreError> {
-        let mut connection = self.connection().await?;
-        let words = call.invoke_async(&mut connection).await.map_err(|source| StoreError::redis(operation, source))?;
+        let mut link = self.0.link.clone();
+        let words = self.guard(operation, call.invoke_async(&mut link)).await?;
         Ok(Answer { operation, words })
     }
 
-    async fn ask<T: FromRedisValue>(&self, operation: &'static str, command: &Cmd) -> Result<T, StoreError> {
-        let mut connection = self.connection().await?;
-        command.query_async(&mut connection).await.map_err(|source| StoreError::redis(operation, source))
+    /// As `call`, for an answer that need not be text.
+    async fn call_bytes(
+        &self,
+        operation: &'static str,
+        call: &ScriptInvocation<'_>,
+    ) -> Result<Vec<Vec<u8>>, StoreError> {
+        let mut link = self.0.link.clone();
+        self.guard(operation, call.invoke_async(&mut link)).await
     }
-}
 
-async fn connect(address: &Address, patience: Duration) -> Result<Connection, RedisError> {
-    Ok(match address {
-        Address::One(url) => {
-            let config = ConnectionManagerConfig::new()
-                .set_connection_timeout(Some(CONNECT_WITHIN))
-                .set_response_timeout(Some(patience))
-                .set_number_of_retries(1);
-            let client = ::redis::Client::open(url.as_str())?;
-            Connection::One(ConnectionManager::new_with_config(client, config).await?)
+    async fn ask<T: FromRedisValue>(&self, operation: &'static str, command: &Cmd) -> Result<T, StoreError> {
+        let mut link = self.0.link.clone();
+        self.guard(operation, command.query_async(&mut link)).await
+    }
+
+    /// Asks, unless requests are kept from asking.
+    async fn guard<T>(
+        &self,
+        operation: &'static str,
+        ask: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, StoreError> {
+        let failed = |source| StoreError::redis(operation, fault::first_of(source));
+        let Some(breaker) = &self.0.breaker else {
+            return ask.await.map_err(failed);
+        };
+        if self.is_away() {
+            return Err(StoreError::Away(operation));
         }
-        Address::Cluster(nodes) => {
-            let client = ClusterClient::builder(nodes.iter().map(String::as_str))
-                .connection_timeout(CONNECT_WITHIN)
-                .response_timeout(patience)
-                .retries(2)
-                .build()?;
-            Connection::Cluster(client.get_async_connection().await?)
+        let outcome = ask.await.map_err(failed);
+        match &outcome {
+            Ok(_) => breaker.worked(Instant::now()),
+            Err(error) => breaker.failed(Instant::now(), error),
         }
-    })
+        outcome
+    }
 }
 
 fn event(fields: Vec<(String, String)>) -> Result<Event, StoreError> {
@@ -459,8 +555,13 @@ fn event(fields: Vec<(String, String)>) -> Result<Event, StoreError> {
         let found = fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.clone());
         found.ok_or_else(|| StoreError::Unusable(format!("an event of the shared store has no {name}: {fields:?}")))
     };
-    if fields.first().is_some_and(|(name, _)| name == "lapse") {
-        return Ok(Event::Lapsed { account: field("account")?, trial: amount(&field("trial")?)? });
+    match fields.first().map(|(name, _)| name.as_str()) {
+        Some("lapse") => return Ok(Event::Lapsed { account: field("account")?, trial: amount(&field("trial")?)? }),
+        Some("late") => {
+            let (request_id, account, ending) = (field("late")?, field("account")?, field("ending")?);
+            return Ok(Event::EndedLate { request_id, account, ending });
+        }
+        _ => {}
     }
     Ok(Event::Ended {
         request_id: field("request")?,
@@ -469,10 +570,6 @@ fn event(fields: Vec<(String, String)>) -> Result<Event, StoreError> {
         writeoff: amount(&field("writeoff")?)?,
         ending: field("ending")?,
     })
-}
-
-async fn next<S: Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
-    std::future::poll_fn(|context| Pin::new(&mut *stream).poll_next(context)).await
 }
 
 fn amount(text: &str) -> Result<Micro, StoreError> {
@@ -504,35 +601,41 @@ impl Answer {
         Ok(Parts { paid: self.amount(index)?, trial: self.amount(index + 1)? })
     }
 
+    fn count(&self, index: usize) -> Result<u64, StoreError> {
+        self.text(index)?.parse().map_err(|_| self.strange())
+    }
+
+    /// What is left under the limits, from `first` on: of the key and of the account, requests and tokens. None where a
+    /// request was asked for once more, or has no limits.
+    fn meters(&self, first: usize) -> Result<Meters, StoreError> {
+        if self.words.len() <= first {
+            return Ok(Meters::default());
+        }
+        let meter = |index: usize| {
+            let (limit, remaining, reset_ms) = (self.count(index)?, self.count(index + 1)?, self.count(index + 2)?);
+            Ok::<_, StoreError>((limit > 0).then_some(Meter { limit, remaining, reset_ms }))
+        };
+        let of_key = Meters { requests: meter(first)?, tokens: meter(first + 3)? };
+        let of_account = Meters { requests: meter(first + 6)?, tokens: meter(first + 9)? };
+        Ok(of_key.with(of_account))
+    }
+
+    fn wait(&self) -> Result<Wait, StoreError> {
+        let whose = match self.text(1)? {
+            "key" => Whose::Key,
+            "account" => Whose::Account,
+            _ => return Err(self.strange()),
+        };
+        let limited = match self.text(2)? {
+            "requests" => Limited::Requests,
+            "tokens" => Limited::Tokens,
+            "concurrent" => Limited::Concurrent,
+            _ => return Err(self.strange()),
+        };
+        Ok(Wait { limited, whose, most: self.count(3)?, ms: self.count(4)?, meters: self.meters(5)? })
+    }
+
     fn strange(&self) -> StoreError {
         StoreError::Unusable(format!("{}: the shared store answered {:?}", self.operation, self.words))
-    }
-}
-
-impl ConnectionLike for Connection {
-    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
-        match self {
-            Self::One(connection) => connection.req_packed_command(command),
-            Self::Cluster(connection) => connection.req_packed_command(command),
-        }
-    }
-
-    fn req_packed_commands<'a>(
-        &'a mut self,
-        pipeline: &'a Pipeline,
-        offset: usize,
-        count: usize,
-    ) -> RedisFuture<'a, Vec<Value>> {
-        match self {
-            Self::One(connection) => connection.req_packed_commands(pipeline, offset, count),
-            Self::Cluster(connection) => connection.req_packed_commands(pipeline, offset, count),
-        }
-    }
-
-    fn get_db(&self) -> i64 {
-        match self {
-            Self::One(connection) => connection.get_db(),
-            Self::Cluster(connection) => connection.get_db(),
-        }
     }
 }

@@ -145,12 +145,17 @@ fn version(connection: &Connection) -> rusqlite::Result<usize> {
         .map(|version| usize::try_from(version).unwrap_or(usize::MAX))
 }
 
-/// SQLite gives its `-wal` and `-shm` files the mode of the database, so creating that one privately is enough.
+/// SQLite gives its `-wal` and `-shm` files the mode of the database, so creating that one privately is enough. A file
+/// that is there is not opened: closing it would drop the locks that this process's connections have on it, and whoever
+/// closes it next in another process would take its log away under them.
 fn create_private(path: &Path) -> io::Result<()> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
-    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).map(drop)
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
 }
 
 fn connect(path: &Path) -> rusqlite::Result<Connection> {

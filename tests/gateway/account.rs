@@ -76,7 +76,12 @@ impl World {
     /// A new key's id and text.
     pub fn key(&self, account: &str, name: &str) -> (String, String) {
         let made = self.json(&["key", "create", "--account", account, "--name", name]);
-        (made["key_id"].as_str().unwrap().to_owned(), made["key"].as_str().unwrap().to_owned())
+        let key = made["key"].as_str().unwrap().to_owned();
+        if self.beside.is_some() {
+            let credits = Request::get("/v1/credits").bearer(&key);
+            wait_for("the edge to know the key", SOON, || (self.ask(&credits).status == 200).then_some(()));
+        }
+        (made["key_id"].as_str().unwrap().to_owned(), key)
     }
 
     /// What `account show` says.

@@ -142,12 +142,13 @@ fn the_interface_is_for_administrators_on_the_private_listener_alone() {
     for path in ["/admin/v1/accounts", "/admin", "//admin/v1/accounts", "/x/../admin/v1/accounts", &grants] {
         for port in [world.edge, world.sidecar] {
             let answer = client::ask(port, &Request::get(path).bearer(&root.key));
-            assert_eq!(answer.status, 404, "{path} on {port}");
+            // 400: a path that two servers might read differently.
+            assert!(matches!(answer.status, 400 | 404), "{path} on {port}: {}", answer.status);
         }
     }
     for path in [grants.as_str(), "/v1/../admin/v1/accounts", "/v1/admin/v1/accounts"] {
         let answer = world.ask(&Request::post(path, body.clone()).bearer(&root.key));
-        assert_eq!(answer.status, 404, "{path}: {}", answer.text());
+        assert!(matches!(answer.status, 400 | 404), "{path}: {}", answer.text());
     }
     let own = client::ask(world.admin, &Request::post(&grants, body.clone()).bearer(&account.key));
     refused(&own, 403, "forbidden");

@@ -7,6 +7,7 @@ use crate::surface::{BOTH, Chat};
 use crate::world::World;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 impl World {
@@ -193,5 +194,34 @@ fn a_backup_under_load_restores_every_answer_that_was_complete_before_it() {
     audit(&world);
     follow(world.json(&["ledger", "export"]).as_array().unwrap());
     world.works(Chat, &account.key);
+    world.close();
+}
+
+/// Files that a process has open though they are gone.
+fn deleted_files(pid: u32) -> Vec<String> {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let names = open.filter_map(|entry| Some(std::fs::read_link(entry.ok()?.path()).ok()?.display().to_string()));
+    names.filter(|name| name.ends_with("(deleted)")).collect()
+}
+
+#[test]
+fn whoever_reads_the_files_beside_the_gateway_takes_nothing_away() {
+    let mut world = World::new();
+    let account = world.account();
+    world.works(Chat, &account.key);
+    // A program of somebody else, which on closing is the last one to have the file, as far as it can see.
+    let read = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT count(*) FROM sqlite_master').fetchall(); c.close()";
+    for file in ["ledger.db", "app.db", "holds.db", "idempotency.db"] {
+        let read = Command::new("python3").args(["-c", read]).arg(world.data_dir().join(file)).output().unwrap();
+        assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
+    }
+    assert_eq!(deleted_files(world.pid()), Vec::<String>::new());
+    for _ in 0..3 {
+        world.works(Chat, &account.key);
+    }
+    let before = world.ended(&account, 4);
+    world.kill();
+    world.start_gateway();
+    assert_eq!((world.ended(&account, 4), world.endings(&account).len()), (before, 4));
     world.close();
 }

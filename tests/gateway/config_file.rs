@@ -52,6 +52,50 @@ fn every_fault_is_named_at_once_with_file_line_and_key() {
 }
 
 #[test]
+fn every_fault_of_an_endpoint_is_named_at_its_place() {
+    let shipped = shipped();
+    let one = "endpoints: [{url: \"http://127.0.0.1:9100\"}]";
+    let check_path = "health_check: {path: no-slash, interval_seconds: 0, timeout_seconds: 61, fails_after: 101}";
+    let two = format!(
+        "endpoints:\n      - {{url: \"ftp://x\", weight: 0, max_concurrent: 65537}}\n      - {{url: \"http://x\", {check_path}}}"
+    );
+    let (code, said) = check(&shipped.replacen(one, &two, 1));
+    assert_eq!(code, 64, "{said}");
+    for key in [
+        "[0].url",
+        "[0].weight",
+        "[0].max_concurrent",
+        "[1].health_check.path",
+        "[1].health_check.interval_seconds",
+        "[1].health_check.timeout_seconds",
+        "[1].health_check.fails_after",
+    ] {
+        assert!(said.contains(&format!("vendors.alpha.endpoints{key}: ")), "no {key} in: {said}");
+    }
+    assert!(!said.contains("passes_after"), "{said}");
+    let many = |count| format!("endpoints: [{}]", vec!["{url: \"http://127.0.0.1:9100\"}"; count].join(", "));
+    assert_eq!(check(&shipped.replacen(one, &many(32), 1)).0, 0);
+    let (code, said) = check(&shipped.replacen(one, &many(33), 1));
+    assert!(code == 64 && said.contains("vendors.alpha.endpoints: "), "{said}");
+}
+
+#[test]
+fn a_days_budget_of_trials_suffices_for_one() {
+    let with = |budget: &str| {
+        shipped().replace("trial_days: 7", &format!("trial_days: 7, trial_budget_per_day: \"{budget}\""))
+    };
+    for enough in ["0", "300", "100000"] {
+        let (code, said) = check(&with(enough));
+        assert_eq!(code, 0, "{enough}: {said}");
+    }
+    for bad in ["299.999999", "-1", "many"] {
+        let (code, said) = check(&with(bad));
+        assert_eq!(code, 64, "{bad}: {said}");
+        assert!(said.contains("signup.trial_budget_per_day"), "{bad}: {said}");
+    }
+}
+
+#[test]
 fn unknown_and_missing_keys_and_unset_variables_are_named_at_once() {
     let text = shipped()
         .replace("data_dir: \"data\"\n", "")
@@ -160,6 +204,44 @@ fn every_fault_of_a_price_list_is_named_at_its_place() {
     );
     let (code, said) = check(&whole);
     assert_eq!(code, 0, "{said}");
+}
+
+#[test]
+fn a_store_is_named_in_exactly_one_way_and_its_faults_where_they_are() {
+    let with = |store: &str| check(&shipped().replace("store: {kind: embedded}", &format!("store: {store}")));
+    let seventeen = "\"redis://a:1\", ".repeat(17);
+    let many = format!("{{kind: redis, sentinel: {{master: m, nodes: [{seventeen}]}}}}");
+    for (store, key, why) in [
+        ("{kind: embedded, url: \"redis://a\"}", "store", "no address"),
+        ("{kind: embedded, sentinel: {master: m, nodes: [\"redis://a\"]}}", "store", "no address"),
+        ("{kind: redis}", "store", "one of"),
+        ("{kind: redis, url: \"redis://a\", cluster: [\"redis://b\"]}", "store", "one of"),
+        ("{kind: redis, url: \"redis://a\", sentinel: {master: m, nodes: [\"redis://b\"]}}", "store", "one of"),
+        ("{kind: redis, url: \"http://a\"}", "store.url", "redis://"),
+        ("{kind: redis, sentinel: {master: m, nodes: []}}", "store.sentinel.nodes", "0 nodes"),
+        (&many, "store.sentinel.nodes", "17 nodes"),
+        ("{kind: redis, sentinel: {master: m, nodes: [\"a:1\"]}}", "store.sentinel.nodes", "redis://"),
+        (
+            "{kind: redis, sentinel: {master: m, nodes: [\"redis://a\", \"rediss://b\"]}}",
+            "store.sentinel.nodes",
+            "all or none",
+        ),
+        ("{kind: redis, sentinel: {master: \"\", nodes: [\"redis://a\"]}}", "store.sentinel.master", "name"),
+        ("{kind: redis, sentinel: {nodes: [\"redis://a\"]}}", "store.sentinel", "master"),
+        ("{kind: redis, sentinel: {master: m, nodes: [\"redis://a\"], colour: blue}}", "store.sentinel", "colour"),
+    ] {
+        let (code, said) = with(store);
+        assert!(code == 64 && said.contains(key) && said.contains(why), "{store}: {code} {said}");
+    }
+    for store in [
+        "{kind: redis, url: \"rediss://user:secret@a:6380/2\"}",
+        "{kind: redis, cluster: [\"redis://a\", \"redis://b\"]}",
+        "{kind: redis, sentinel: {master: m, nodes: [\"redis://a\", \"redis://b\"]}}",
+        "{kind: redis, sentinel: {master: m, nodes: [\"rediss://a\"], user: u, password: CANARY, database: 3}}",
+    ] {
+        let (code, said) = with(store);
+        assert!(code == 0 && !said.contains("CANARY"), "{store}: {code} {said}");
+    }
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub struct Log {
     /// When the end of each of them was seen.
     pub finished: Vec<(Instant, String)>,
     /// The head, and then the client left of its own will.
-    aborted: HashSet<String>,
+    pub aborted: HashSet<String>,
     /// The head, and no end: the gateway died.
     pub cut: HashSet<String>,
     /// Answers that were neither; there should be none.
@@ -90,7 +90,11 @@ fn client(edge: u16, key: &str, surface: Surface, habit: Habit, stop: &AtomicBoo
                 kept = kept_alive.then_some(connection);
             }
             (false, false) if answer.status == 200 => drop(log.cut.insert(id)),
-            (false, _) => log.odd.push(format!("{} {}", answer.status, answer.text())),
+            (false, _) => {
+                log.odd.push(format!("{} {}", answer.status, answer.text()));
+                // Whoever is refused does not ask again at once.
+                std::thread::sleep(Duration::from_millis(20));
+            }
         }
     }
     log
@@ -129,9 +133,14 @@ fn by_id(world: &World, account: &Account) -> (HashMap<String, Value>, usize) {
     (by_id, doubled)
 }
 
+/// How long the kills go on, where somebody asked for a time.
+pub fn asked_seconds() -> Option<Duration> {
+    let asked = std::env::var("GATEWAY_KILL_SECONDS").ok();
+    asked.map(|seconds| Duration::from_secs(seconds.parse().expect("a number of seconds")))
+}
+
 fn kill_seconds() -> Duration {
-    let asked = std::env::var("GATEWAY_KILL_SECONDS").ok().map(|seconds| seconds.parse().expect("a number of seconds"));
-    Duration::from_secs(asked.unwrap_or(if crate::is_long() { LONG } else { 0 }))
+    asked_seconds().unwrap_or(Duration::from_secs(if crate::is_long() { LONG } else { 0 }))
 }
 
 #[test]

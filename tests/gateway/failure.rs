@@ -70,7 +70,8 @@ pub const STATUSES: [(&str, Words, Words, Option<&str>); 17] = [
 
 #[test]
 fn each_status_of_a_vendor_is_told_by_the_table() {
-    let world = World::new();
+    // Each is asked for after the other, whatever the one before asked for.
+    let world = Plan::default().limit("cool_down_max_seconds", 0).start();
     let account = world.account();
     for surface in BOTH {
         let mut connection = world.connect();

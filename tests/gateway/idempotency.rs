@@ -3,7 +3,7 @@
 //! Between the debit and the keeping of the answer lie microseconds that no kill from outside meets on purpose: there
 //! the store is put into the state that such a kill leaves (`forget_the_answer`), and kills under load look for the rest.
 
-use crate::account::{Account, micro};
+use crate::account::{Account, Standing, micro};
 use crate::client::{self, Answer, Connection, End, Request};
 use crate::surface::{BOTH, Chat, Messages, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
@@ -53,9 +53,10 @@ fn is_replayed(answer: &Answer) -> bool {
     answer.header("x-gateway-replayed") == Some("true")
 }
 
-/// A header but for the framing and the connection.
+/// A header but for the framing, the connection and the time that it took.
 fn lasting(answer: &Answer) -> Vec<(String, String)> {
-    let passing = ["content-length", "transfer-encoding", "connection", "keep-alive", "date", "x-gateway-replayed"];
+    let framing = ["content-length", "transfer-encoding", "connection", "keep-alive"];
+    let passing = [&framing[..], &["date", "server-timing", "x-gateway-replayed"]].concat();
     let mut headers = answer.headers.clone();
     headers.retain(|(name, _)| !passing.contains(&name.as_str()));
     headers.sort();
@@ -101,6 +102,11 @@ fn once_decided(world: &World, request: &Request) -> Answer {
     })
 }
 
+/// What the account has once nothing is held.
+fn at_rest(world: &World, account: &Account) -> Standing {
+    wait_for("nothing to be held", SOON, || Some(world.standing(account)).filter(|standing| standing.held == 0))
+}
+
 /// Begins a request and waits until the vendor has it.
 fn begin(world: &World, request: &Request) -> Connection {
     let before = world.vendor.calls();
@@ -110,9 +116,37 @@ fn begin(world: &World, request: &Request) -> Connection {
     connection
 }
 
-#[test]
-fn the_answer_is_given_again_on_every_way_and_debited_once() {
-    let world = World::new();
+/// The same on a file of one process and in a store that edges share.
+macro_rules! wherever_it_is_kept {
+    ($($name:ident,)*) => {
+        mod in_a_file {
+            use crate::world::Plan;
+            $(#[test] fn $name() { super::$name(Plan::default()) })*
+        }
+        mod in_a_shared_store {
+            use crate::world::Plan;
+            $(#[test] fn $name() { super::$name(Plan::default().shared()) })*
+        }
+    };
+}
+
+wherever_it_is_kept! {
+    the_answer_is_given_again_on_every_way_and_debited_once,
+    a_running_key_is_409_and_another_body_is_422_in_its_own_scope_only,
+    twenty_at_once_are_one_call_and_one_debit,
+    a_key_is_one_header_of_visible_ascii_and_only_answers_of_models_have_one,
+    what_is_refused_before_the_hold_leaves_its_key_free_and_an_answer_costs_no_limit,
+    a_failure_of_the_vendor_frees_the_key,
+    a_client_that_leaves_finds_the_whole_answer_later,
+    the_requests_own_deadline_ends_what_is_read_for_nobody_and_what_was_debited_is_not_again,
+    an_answer_is_kept_up_to_the_cap_to_the_byte,
+    a_kill_while_it_runs_frees_the_key,
+    a_restart_forgets_nothing,
+    kills_under_load_never_debit_a_key_twice,
+}
+
+fn the_answer_is_given_again_on_every_way_and_debited_once(plan: Plan) {
+    let world = plan.start();
     let account = world.account();
     let (_, other_key) = world.key(&account.id, "another key of the same account");
     for (index, way) in ways().into_iter().enumerate() {
@@ -154,9 +188,8 @@ fn without_a_key_nothing_is_deduplicated() {
     world.close();
 }
 
-#[test]
-fn a_running_key_is_409_and_another_body_is_422_in_its_own_scope_only() {
-    let world = World::new();
+fn a_running_key_is_409_and_another_body_is_422_in_its_own_scope_only(plan: Plan) {
+    let world = plan.start();
     let account = world.account();
     let stranger = world.account_with("stranger@example.test", &[]);
     for (index, way) in ways().into_iter().enumerate() {
@@ -180,9 +213,8 @@ fn a_running_key_is_409_and_another_body_is_422_in_its_own_scope_only() {
     world.close();
 }
 
-#[test]
-fn twenty_at_once_are_one_call_and_one_debit() {
-    let world = World::new();
+fn twenty_at_once_are_one_call_and_one_debit(plan: Plan) {
+    let world = plan.start();
     let account = world.account();
     for (index, way) in ways().into_iter().enumerate() {
         let request = way.keyed(&account, &format!("key-{index}"), &format!("delay_ms=200 {USUAL}"));
@@ -205,9 +237,8 @@ fn twenty_at_once_are_one_call_and_one_debit() {
     world.close();
 }
 
-#[test]
-fn a_key_is_one_header_of_visible_ascii_and_only_answers_of_models_have_one() {
-    let world = World::new();
+fn a_key_is_one_header_of_visible_ascii_and_only_answers_of_models_have_one(plan: Plan) {
+    let world = plan.start();
     let account = world.account();
     let long = "k".repeat(255);
     for surface in BOTH {
@@ -239,9 +270,8 @@ fn a_key_is_one_header_of_visible_ascii_and_only_answers_of_models_have_one() {
     world.close();
 }
 
-#[test]
-fn what_is_refused_before_the_hold_leaves_its_key_free_and_an_answer_costs_no_limit() {
-    let world = Plan::default().limit("open_requests_per_account", 1).start();
+fn what_is_refused_before_the_hold_leaves_its_key_free_and_an_answer_costs_no_limit(plan: Plan) {
+    let world = plan.limit("open_requests_per_account", 1).start();
     let poor = world.funded(0);
     for surface in BOTH {
         let way = Way::own(surface, false);
@@ -256,6 +286,7 @@ fn what_is_refused_before_the_hold_leaves_its_key_free_and_an_answer_costs_no_li
         assert_eq!([world.ask(&bad).status, world.ask(&bad).status], [400, 400]);
     }
     world.json(&["account", "grant", &poor.id, "100", "--ref", "now"]);
+    wait_for("the grant", SOON, || (world.standing(&poor).balance > 0).then_some(()));
     for surface in BOTH {
         let way = Way::own(surface, false);
         let request = way.keyed(&poor, "poor", USUAL);
@@ -272,9 +303,8 @@ fn what_is_refused_before_the_hold_leaves_its_key_free_and_an_answer_costs_no_li
     world.close();
 }
 
-#[test]
-fn a_failure_of_the_vendor_frees_the_key() {
-    let world = World::new();
+fn a_failure_of_the_vendor_frees_the_key(plan: Plan) {
+    let world = plan.start();
     let account = world.account();
     for (index, way) in ways().into_iter().enumerate() {
         let mid = if way.stream { "cut=3 events=6" } else { "cut=0" };
@@ -300,9 +330,8 @@ fn a_failure_of_the_vendor_frees_the_key() {
     world.close();
 }
 
-#[test]
-fn a_client_that_leaves_finds_the_whole_answer_later() {
-    let world = Plan::default().limit("drain_after_client_seconds", 1).limit("drain_hidden_seconds", 1).start();
+fn a_client_that_leaves_finds_the_whole_answer_later(plan: Plan) {
+    let world = plan.limit("drain_after_client_seconds", 1).limit("drain_hidden_seconds", 1).start();
     let account = world.account();
     let mut keys = Vec::new();
     for (index, way) in ways().into_iter().enumerate() {
@@ -334,9 +363,8 @@ fn a_client_that_leaves_finds_the_whole_answer_later() {
     world.close();
 }
 
-#[test]
-fn the_requests_own_deadline_ends_what_is_read_for_nobody_and_what_was_debited_is_not_again() {
-    let world = Plan::default().limit("total_seconds", 2).start();
+fn the_requests_own_deadline_ends_what_is_read_for_nobody_and_what_was_debited_is_not_again(plan: Plan) {
+    let world = plan.limit("total_seconds", 2).start();
     let account = world.account();
     for (index, surface) in BOTH.into_iter().enumerate() {
         let request = Way::own(surface, true).keyed(&account, "key", "bytes=4000 events=8 hang=6");
@@ -355,10 +383,9 @@ fn the_requests_own_deadline_ends_what_is_read_for_nobody_and_what_was_debited_i
     world.close();
 }
 
-#[test]
-fn an_answer_is_kept_up_to_the_cap_to_the_byte() {
+fn an_answer_is_kept_up_to_the_cap_to_the_byte(plan: Plan) {
     const CAP: usize = 8_192;
-    let world = Plan::default().limit("idempotency_body_bytes", CAP as u64).start();
+    let world = plan.limit("idempotency_body_bytes", CAP as u64).start();
     let account = world.account();
     for way in ways() {
         let marker = |bytes: usize| format!("bytes={bytes} input=100 output=20 events=4");
@@ -371,7 +398,7 @@ fn an_answer_is_kept_up_to_the_cap_to_the_byte() {
             let request = way.keyed(&account, &format!("{way:?}-{bytes}").replace(' ', ""), &marker(bytes));
             let first = world.ask(&request);
             assert_eq!((first.status, first.body.len()), (200, CAP + usize::from(!fits)), "{way:?}");
-            let (calls, standing) = (world.vendor.calls(), world.standing(&account));
+            let (calls, standing) = (world.vendor.calls(), at_rest(&world, &account));
             let second = world.ask(&request);
             if fits {
                 same(&first, &second);
@@ -384,9 +411,8 @@ fn an_answer_is_kept_up_to_the_cap_to_the_byte() {
     world.close();
 }
 
-#[test]
-fn a_kill_while_it_runs_frees_the_key() {
-    let mut world = World::new();
+fn a_kill_while_it_runs_frees_the_key(plan: Plan) {
+    let mut world = plan.start();
     let account = world.account();
     let marker = "delay_ms=400 events=8 gap_ms=50 input=100 output=20";
     let begun: Vec<_> = ways()
@@ -494,9 +520,8 @@ fn a_kill_between_the_debit_and_the_keeping_of_the_answer_spends_the_key() {
     world.close();
 }
 
-#[test]
-fn a_restart_forgets_nothing() {
-    let mut world = World::new();
+fn a_restart_forgets_nothing(plan: Plan) {
+    let mut world = plan.start();
     let account = world.account();
     let requests: Vec<_> = ways()
         .into_iter()
@@ -529,9 +554,8 @@ fn ask_until_decided(edge: u16, request: &Request) -> bool {
     answer.status == 200
 }
 
-#[test]
-fn kills_under_load_never_debit_a_key_twice() {
-    let mut world = World::new();
+fn kills_under_load_never_debit_a_key_twice(plan: Plan) {
+    let mut world = plan.start();
     let account = world.funded(1_000_000_000_000);
     let kills = if crate::is_long() { 100 } else { 8 };
     let stop = std::sync::atomic::AtomicBool::new(false);
@@ -566,7 +590,7 @@ fn kills_under_load_never_debit_a_key_twice() {
         let debited = endings.iter().filter(|ending| micro(&ending["credits"]) > 0).count();
         (debited == answered + lost).then_some(debited)
     });
-    println!("{kills} kills: {answered} keys answered, {lost} spent with their answers lost, {debited} debits");
+    eprintln!("{kills} kills: {answered} keys answered, {lost} spent with their answers lost, {debited} debits");
     assert!(answered > 100, "too few answers to tell");
     world.close();
 }

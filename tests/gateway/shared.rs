@@ -14,20 +14,29 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// How long a new request may be kept waiting for a store that is gone.
-const REFUSED_WITHIN: Duration = Duration::from_millis(600);
+pub const REFUSED_WITHIN: Duration = Duration::from_millis(600);
 const REVOKED_WITHIN: Duration = Duration::from_secs(1);
 const KILLS: u64 = 5;
 
-struct Fleet {
-    redis: Server,
-    sidecar: World,
-    edges: Vec<World>,
+/// A sidecar and two edges that share a store.
+pub struct Fleet<R = Server> {
+    pub redis: R,
+    pub sidecar: World,
+    pub edges: Vec<World>,
 }
 
 impl Fleet {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let redis = Server::start_on(free_port(), &[]);
-        let store = format!("store: {{kind: redis, url: \"redis://127.0.0.1:{}\"}}", redis.port);
+        let store = format!("{{kind: redis, url: \"redis://127.0.0.1:{}\"}}", redis.port);
+        Self::on(redis, &store)
+    }
+}
+
+impl<R> Fleet<R> {
+    /// `store` as the config file says it.
+    pub fn on(redis: R, store: &str) -> Self {
+        let store = format!("store: {store}");
         let plan = |role| Plan::default().role(role).edit("store: {kind: embedded}", &store);
         let sidecar = plan("sidecar").start();
         let edge = || plan("edge").sidecar(sidecar.sidecar).endpoints(&[sidecar.vendor.port]).start();
@@ -36,7 +45,7 @@ impl Fleet {
     }
 
     /// An account with so many µc whose key both edges know.
-    fn funded(&self, micro: i64) -> Account {
+    pub fn funded(&self, micro: i64) -> Account {
         let account = self.sidecar.funded(micro);
         for edge in &self.edges {
             self.wait_known(edge, &account.key);
@@ -44,7 +53,7 @@ impl Fleet {
         account
     }
 
-    fn wait_known(&self, edge: &World, key: &str) {
+    pub fn wait_known(&self, edge: &World, key: &str) {
         let credits = Request::get("/v1/credits").bearer(key);
         wait_for("an edge to know the key", SOON, || (edge.ask(&credits).status == 200).then_some(()));
     }
@@ -52,7 +61,7 @@ impl Fleet {
     /// Waits until the ledger has the endings of all `requests`, nothing is held, and every edge and the command line say
     /// the same; that balance, and all endings by request.
     #[track_caller]
-    fn settled<'a>(
+    pub fn settled<'a>(
         &self,
         account: &Account,
         requests: impl IntoIterator<Item = &'a String> + Clone,
@@ -80,7 +89,7 @@ impl Fleet {
     }
 
     /// Clients of all kinds at both edges beside `chaos`.
-    fn under_load(&mut self, account: &Account, chaos: impl FnOnce(&mut Self)) -> Log {
+    pub fn under_load(&mut self, account: &Account, chaos: impl FnOnce(&mut Self)) -> Log {
         let (first, second) = (self.edges[0].edge, self.edges[1].edge);
         let habits = [Habit::Whole, Habit::Stream, Habit::Abort];
         let mut other = Log::default();
@@ -93,7 +102,7 @@ impl Fleet {
 
     /// Every answer that a client saw whole was debited, each once, and the books add up to the µc.
     #[track_caller]
-    fn matches(&self, account: &Account, log: &Log) {
+    pub fn matches(&self, account: &Account, log: &Log) {
         self.sidecar.vendor.wait_idle();
         // Refused for a moment is well where a process has just died; anything else is not.
         let odd: Vec<_> = log.odd.iter().filter(|odd| !odd.starts_with("503 ") && !odd.starts_with("529 ")).collect();
@@ -109,7 +118,7 @@ impl Fleet {
     }
 
     /// The end of every test: all leave with 0, and then the ledger and the store are laid side by side.
-    fn close(self) {
+    pub fn close(self) {
         let Self { redis, sidecar, mut edges } = self;
         edges.iter_mut().for_each(World::leave);
         sidecar.close();

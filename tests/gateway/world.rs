@@ -3,7 +3,9 @@
 //! It must not know what a test is about. What an account has and owes is `account.rs`.
 
 use crate::client::{self, Request};
+use crate::server::Server;
 use serde_json::Value;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt;
@@ -54,7 +56,11 @@ pub struct Simulator {
 impl Simulator {
     /// Starts one; `fault` as in `simulate --fault`.
     pub fn start(fault: Option<&str>) -> Self {
-        let port = free_port();
+        Self::start_on(free_port(), fault)
+    }
+
+    /// The same on a port that was another's before.
+    pub fn start_on(port: u16, fault: Option<&str>) -> Self {
         let mut command = Command::new(BINARY);
         command.args(["simulate", "--listen", &format!("127.0.0.1:{port}")]).stdout(Stdio::piped());
         if let Some(fault) = fault {
@@ -92,6 +98,11 @@ impl Simulator {
         self.page(Request::get("/_sim/requests"))
     }
 
+    /// So many requests are being answered.
+    pub fn wait_busy(&self, count: u64) {
+        wait_for("the vendor to be busy", SOON, || (self.stats()["in_flight"].as_u64() >= Some(count)).then_some(()));
+    }
+
     /// Nothing is being answered.
     pub fn wait_idle(&self) {
         wait_for("the vendor to be idle", SOON, || (self.stats()["in_flight"] == 0).then_some(()));
@@ -113,14 +124,19 @@ pub struct Plan {
     signup: Option<String>,
     alpha: Vec<String>,
     beta: Vec<String>,
+    takes_turns: bool,
     edits: Vec<(&'static str, String)>,
+    environment: Vec<(&'static str, OsString)>,
     data: Option<PathBuf>,
+    shared: bool,
 }
 
 impl Default for Plan {
     fn default() -> Self {
         let (limits, signup, alpha, beta) = (String::new(), None, Vec::new(), Vec::new());
-        Self { role: "run", sidecar: None, limits, signup, alpha, beta, edits: Vec::new(), data: None }
+        let (role, edits, environment, takes_turns) = ("run", Vec::new(), Vec::new(), false);
+        let (sidecar, data, shared) = (None, None, false);
+        Self { role, sidecar, limits, signup, alpha, beta, takes_turns, edits, environment, data, shared }
     }
 }
 
@@ -155,9 +171,28 @@ impl Plan {
         self
     }
 
+    /// The endpoints of both vendors, as the config file has them.
+    pub fn endpoints_as(mut self, endpoints: &[String]) -> Self {
+        self.alpha = endpoints.to_vec();
+        self.beta.clone_from(&self.alpha);
+        self
+    }
+
+    /// Every request goes to the endpoint whose turn it is, whatever its conversation.
+    pub fn turns(mut self) -> Self {
+        self.takes_turns = true;
+        self
+    }
+
     /// Something else in the place of a text of the file.
     pub fn edit(mut self, shipped: &'static str, text: &str) -> Self {
         self.edits.push((shipped, text.to_owned()));
+        self
+    }
+
+    /// A variable of the gateway's environment.
+    pub fn environment(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
+        self.environment.push((name, value.into()));
         self
     }
 
@@ -167,9 +202,44 @@ impl Plan {
         self
     }
 
-    pub fn start(self) -> World {
-        World::start(&self)
+    /// An edge alone in the place of the whole service, beside a sidecar and a Redis of its own.
+    pub fn shared(mut self) -> Self {
+        self.shared = true;
+        self
     }
+
+    /// Starts it without waiting until it is ready.
+    pub fn begin(self) -> World {
+        let mut world = World::prepare(&self);
+        world.begin_gateway(None);
+        world
+    }
+
+    pub fn start(self) -> World {
+        if !self.shared {
+            let mut world = World::prepare(&self);
+            world.start_gateway();
+            return world;
+        }
+        let redis = Server::start_on(free_port(), &[]);
+        let store = format!("store: {{kind: redis, url: \"redis://127.0.0.1:{}\"}}", redis.port);
+        let sidecar = Plan::default().role("sidecar").edit(EMBEDDED, &store).start();
+        let edge = Self { role: "edge", sidecar: Some(sidecar.sidecar), ..self }.edit(EMBEDDED, &store);
+        let mut world = World::prepare(&edge);
+        world.start_gateway();
+        world.beside = Some(Box::new(Beside { sidecar, _redis: redis }));
+        world
+    }
+}
+
+const EMBEDDED: &str = "store: {kind: embedded}";
+
+/// What an edge alone needs.
+pub struct Beside {
+    /// It has the ledger.
+    pub sidecar: World,
+    /// It ends with this.
+    _redis: Server,
 }
 
 /// A gateway in front of a simulated vendor.
@@ -181,9 +251,12 @@ pub struct World {
     pub admin: u16,
     pub vendor: Simulator,
     data: PathBuf,
+    environment: Vec<(&'static str, OsString)>,
     role: &'static str,
     gateway: Option<Child>,
     is_closed: bool,
+    /// Where the gateway is an edge alone.
+    pub beside: Option<Box<Beside>>,
 }
 
 impl World {
@@ -192,16 +265,18 @@ impl World {
         Plan::default().start()
     }
 
-    fn start(plan: &Plan) -> Self {
+    fn prepare(plan: &Plan) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let config = dir.path().join("gateway.yaml");
         let vendor = Simulator::start(None);
         let (edge, sidecar, admin) = (free_port(), plan.sidecar.unwrap_or_else(free_port), free_port());
         let data = plan.data.clone().unwrap_or_else(|| dir.path().join("data"));
         let role = plan.role;
-        let mut world = Self { dir, config, edge, sidecar, admin, vendor, data, role, gateway: None, is_closed: false };
+        let environment = plan.environment.clone();
+        let (gateway, is_closed, beside) = (None, false, None);
+        let world =
+            Self { dir, config, edge, sidecar, admin, vendor, data, environment, role, gateway, is_closed, beside };
         std::fs::write(&world.config, world.config_text(plan)).unwrap();
-        world.start_gateway();
         world
     }
 
@@ -209,7 +284,8 @@ impl World {
         let own = [format!("{{url: \"http://127.0.0.1:{}\"}}", self.vendor.port)];
         let list = |given: &[String]| {
             let endpoints = if given.is_empty() { &own } else { given };
-            format!("endpoints: [{}]", endpoints.join(", "))
+            let sticky = if plan.takes_turns { "\n    sticky: false" } else { "" };
+            format!("endpoints: [{}]{sticky}", endpoints.join(", "))
         };
         let data = &self.data;
         let (alpha, beta) = SHIPPED.split_once("  beta:").expect("the shipped file's vendor beta");
@@ -244,12 +320,13 @@ impl World {
         command.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh", BINARY]).args(arguments).arg("-c").arg(&self.config);
         command.stdout(Stdio::null()).stderr(log);
         command.envs(point.map(|point| ("GW_FAIL", point)));
+        command.envs(self.environment.iter().map(|(name, value)| (*name, value)));
         command.spawn().expect("start the gateway")
     }
 
     /// Has a new process take over from the one that runs. Returns the old one, which finishes its work.
     pub fn upgrade(&mut self) -> Child {
-        let successor = self.spawn_gateway(&["run", "--upgrade"], None);
+        let successor = self.spawn_gateway(&[self.role, "--upgrade"], None);
         wait_for("the successor to wait", SOON, || {
             self.log().contains("waiting for the running gateway").then_some(())
         });
@@ -282,6 +359,15 @@ impl World {
         self.gateway = Some(self.spawn_gateway(&[self.role], point));
     }
 
+    /// The gateway has ended by itself: another one may be started.
+    pub fn has_ended(&mut self) -> bool {
+        let ended = self.gateway.as_mut().is_none_or(|gateway| gateway.try_wait().unwrap().is_some());
+        if ended {
+            self.gateway = None;
+        }
+        ended
+    }
+
     /// Waits until the gateway has been killed, by itself.
     #[track_caller]
     pub fn wait_killed(&mut self) {
@@ -302,10 +388,26 @@ impl World {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
+    pub fn pid(&self) -> u32 {
+        self.gateway.as_ref().expect("a running gateway").id()
+    }
+
     /// Sends the gateway a signal: `TERM`, `HUP`, …
     pub fn signal(&self, name: &str) {
-        let pid = self.gateway.as_ref().expect("a running gateway").id().to_string();
+        let pid = self.pid().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+    }
+
+    /// Files that the gateway has open, sockets among them.
+    pub fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+    }
+
+    /// Has the kernel refuse the gateway another file past so many.
+    pub fn limit_open_files(&self, files: usize) {
+        let mut command = Command::new("prlimit");
+        command.args(["--pid", &self.pid().to_string(), &format!("--nofile={files}:")]);
+        assert!(command.status().unwrap().success());
     }
 
     /// Has the kernel refuse the gateway every write behind so many bytes of a file, or no more.
@@ -332,7 +434,8 @@ impl World {
 
     /// `model-gateway ARGS -c CONFIG`.
     pub fn command(&self, args: &[&str]) -> Output {
-        command_on(&self.config, args)
+        let books = self.beside.as_ref().map_or(self, |beside| &beside.sidecar);
+        command_on(&books.config, args)
     }
 
     /// The same with `--json`, which must succeed.
@@ -360,7 +463,15 @@ impl World {
     /// The end of every test: nothing is held or running, the gateway leaves with 0, and the ledger is right.
     pub fn close(mut self) {
         self.leave();
-        crate::account::audit(&self);
+        match self.beside.take() {
+            Some(beside) => beside.sidecar.close(),
+            None => crate::account::audit(&self),
+        }
+    }
+
+    /// One that never served leaves no books.
+    pub fn forget(&mut self) {
+        self.is_closed = true;
     }
 
     /// The same without the ledger, which another process may have.

@@ -166,12 +166,15 @@ fn route(prices: &Prices) -> Arc<Route> {
         authority: "127.0.0.1:1".into(),
         prefix: String::new(),
         weight: 1,
+        max_concurrent: None,
+        health_check: None,
     };
     let vendor = Vendor {
         name: "beta".into(),
         protocol: Protocol::Chat,
         official: true,
         endpoints: vec![endpoint],
+        sticky: true,
         api_key: Secret::new("k".into()),
         version_header: None,
     };
@@ -319,6 +322,8 @@ impl Episode {
             key_shown: "gw-sk".into(),
             model: Arc::clone(&self.route),
             surface: Protocol::Chat,
+            bounds: Default::default(),
+            conversation: None,
         };
         let expected = self.model.admission(account, &ask, &self.prices, self.now);
         match (self.core().reserve(opening, &quote, ask.exact, self.now), expected) {

@@ -20,6 +20,7 @@ const TABLE: &[Row] = &[
     (Kind::InvalidRequest, (400, INVALID, None), (400, INVALID), None, OPEN),
     (Kind::MissingKey, (401, INVALID, Some("invalid_api_key")), (401, "authentication_error"), None, NEVER),
     (Kind::BadKey, (401, INVALID, Some("invalid_api_key")), (401, "authentication_error"), None, NEVER),
+    (Kind::KeyExpired, (401, INVALID, Some("invalid_api_key")), (401, "authentication_error"), None, NEVER),
     (Kind::KeyDisabled, (403, INVALID, Some("key_disabled")), (403, "permission_error"), None, NEVER),
     (Kind::ModelNotAllowed, (403, INVALID, Some("model_not_allowed")), (403, "permission_error"), None, NEVER),
     (Kind::ModelNotFound, (404, INVALID, Some("model_not_found")), (404, "not_found_error"), None, NEVER),
@@ -29,8 +30,12 @@ const TABLE: &[Row] = &[
     (Kind::TrialExpired, (402, "insufficient_quota", Some("trial_expired")), (402, "billing_error"), None, NEVER),
     (Kind::KeySpendLimit, (402, "insufficient_quota", Some("key_spend_limit")), (402, "billing_error"), None, NEVER),
     (Kind::RateLimited, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
+    (Kind::RequestsPerMinute, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
+    (Kind::TokensPerMinute, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
+    (Kind::Concurrent, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
     (Kind::TooManyOpen, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
     (Kind::BodyTooLarge, (413, INVALID, Some("request_too_large")), (413, "request_too_large"), None, OPEN),
+    (Kind::HeaderTooLarge, (431, INVALID, None), (431, INVALID), None, OPEN),
     (Kind::BodyTimeout, (408, INVALID, Some("request_timeout")), (408, INVALID), None, OPEN),
     (Kind::ContextTooLong, (400, INVALID, Some("context_length_exceeded")), (400, INVALID), None, OPEN),
     (Kind::ContentPolicy, (400, INVALID, Some("content_policy_violation")), (400, INVALID), None, OPEN),
@@ -94,6 +99,7 @@ fn is_known(kind: Kind) -> bool {
         Kind::InvalidRequest
         | Kind::MissingKey
         | Kind::BadKey
+        | Kind::KeyExpired
         | Kind::KeyDisabled
         | Kind::ModelNotAllowed
         | Kind::ModelNotFound
@@ -103,8 +109,12 @@ fn is_known(kind: Kind) -> bool {
         | Kind::TrialExpired
         | Kind::KeySpendLimit
         | Kind::RateLimited
+        | Kind::RequestsPerMinute
+        | Kind::TokensPerMinute
+        | Kind::Concurrent
         | Kind::TooManyOpen
         | Kind::BodyTooLarge
+        | Kind::HeaderTooLarge
         | Kind::BodyTimeout
         | Kind::ContextTooLong
         | Kind::ContentPolicy
@@ -134,7 +144,7 @@ fn is_known(kind: Kind) -> bool {
 
 #[test]
 fn the_table_names_each_kind_and_reason_once() {
-    assert_eq!(TABLE.len(), 38);
+    assert_eq!(TABLE.len(), 43);
     assert!(TABLE.iter().all(|row| is_known(row.0)));
     let mut reasons: Vec<&str> = TABLE.iter().map(|row| Failure::of(row.0).reason()).collect();
     reasons.sort_unstable();

@@ -72,6 +72,8 @@ impl World {
             key_shown: "gw-sk-…".into(),
             model: Arc::clone(&self.model),
             surface: Protocol::Chat,
+            bounds: Default::default(),
+            conversation: None,
         };
         let price = micro(1_000_000);
         let reach = Reach { input_tokens: 0, input_price: price, output_price: price };

@@ -44,6 +44,13 @@ impl Server {
         assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
     }
 
+    /// The same, but reading takes so long per key that it is met while it does.
+    pub fn begin_again_slowly(&mut self, micros_per_key: u32) {
+        let slowly = ["--key-load-delay".to_owned(), micros_per_key.to_string()];
+        let options = [&self.options[..], &slowly[..]].concat();
+        self.process = begin(self.port, &options, self.dir.path());
+    }
+
     /// The same server with what it had on its disk.
     pub fn start_again(&mut self) {
         self.process = spawn(self.port, &self.options, self.dir.path());
@@ -61,8 +68,13 @@ impl Server {
 
     /// What `redis-cli` says to a command.
     pub fn cli(&self, command: &[&str]) -> String {
-        let output = Command::new("redis-cli").args(["-p", &self.port.to_string()]).args(command).output().unwrap();
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+        redis_cli(self.port, command)
+    }
+
+    /// Begins a command that is not waited for.
+    pub fn begin_cli(&self, command: &[&str]) -> Child {
+        let mut cli = Command::new("redis-cli");
+        cli.args(["-p", &self.port.to_string()]).args(command).stdout(Stdio::null()).spawn().unwrap()
     }
 }
 
@@ -73,23 +85,120 @@ impl Drop for Server {
     }
 }
 
+/// What Sentinels call the primary.
+pub const MASTER: &str = "gateway";
+/// After how long without an answer a Sentinel takes a server for dead, in ms.
+const DOWN_AFTER_MS: u32 = 500;
+/// How soon another failover is tried after one that came to nothing; and how long a replica of nobody is left so.
+const FAILOVER_MS: u32 = 3_000;
+
+/// A primary, a replica and three Sentinels on ports from `port`.
+pub struct Watched {
+    pub servers: Vec<Server>,
+    sentinels: Vec<(u16, Child)>,
+    _dir: TempDir,
+}
+
+impl Watched {
+    pub fn start(port: impl Fn() -> u16) -> Self {
+        let primary = Server::start_on(port(), &[]);
+        let replica = Server::start_on(port(), &["--replicaof", "127.0.0.1", &primary.port.to_string()]);
+        let dir = tempfile::tempdir().unwrap();
+        let sentinels = (0..3).map(|_| start_sentinel(port(), primary.port, dir.path())).collect();
+        let watched = Self { servers: vec![primary, replica], sentinels, _dir: dir };
+        watched.wait_ready();
+        watched
+    }
+
+    /// As the config file says it.
+    pub fn store(&self) -> String {
+        let nodes: Vec<_> = self.sentinels.iter().map(|(port, _)| format!("\"redis://127.0.0.1:{port}\"")).collect();
+        format!("{{kind: redis, sentinel: {{master: {MASTER}, nodes: [{}]}}}}", nodes.join(", "))
+    }
+
+    fn sentinel(&self, index: usize, command: &[&str]) -> String {
+        redis_cli(self.sentinels[index].0, command)
+    }
+
+    /// Which of the servers each Sentinel takes for the primary, where all agree.
+    pub fn primary(&self) -> Option<usize> {
+        let named = |index| self.sentinel(index, &["sentinel", "get-master-addr-by-name", MASTER]);
+        let port: u16 = named(0).lines().nth(1)?.parse().ok()?;
+        let agree = (1..3).all(|index| named(index) == named(0));
+        self.servers.iter().position(|server| server.port == port).filter(|_| agree)
+    }
+
+    /// Waits until a failover could follow: the replica has all, and every Sentinel knows it and the others.
+    pub fn wait_ready(&self) {
+        wait_for("the Sentinels to know each other and a replica in step", || {
+            (0..3).all(|index| {
+                let master = self.sentinel(index, &["sentinel", "master", MASTER]);
+                let field = |text: &str, name: &str| {
+                    let mut lines = text.lines().skip_while(|line| *line != name).skip(1);
+                    lines.next().unwrap_or_default().to_owned()
+                };
+                let replicas = self.sentinel(index, &["sentinel", "replicas", MASTER]);
+                field(&master, "flags") == "master"
+                    && field(&master, "num-other-sentinels") == "2"
+                    && field(&replicas, "flags") == "slave"
+                    && field(&replicas, "master-link-status") == "ok"
+            })
+        });
+    }
+
+    /// Has the replica hear no more of its primary, which goes on; it can be promoted all the same.
+    pub fn cut_off(&self, replica: usize) {
+        let nobody = free_port().to_string();
+        assert_eq!(self.servers[replica].cli(&["replicaof", "127.0.0.1", &nobody]), "OK");
+    }
+
+    /// Starts a server that was killed, as the replica of the primary.
+    pub fn start_as_replica(&mut self, index: usize, of: usize) {
+        let port = self.servers[of].port.to_string();
+        let server = &mut self.servers[index];
+        server.options = vec!["--replicaof".into(), "127.0.0.1".into(), port];
+        server.start_again();
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        for (_, sentinel) in &mut self.sentinels {
+            let _ = sentinel.kill();
+            let _ = sentinel.wait();
+        }
+    }
+}
+
+fn start_sentinel(port: u16, primary: u16, dir: &Path) -> (u16, Child) {
+    let file = dir.join(format!("{port}.conf"));
+    let text = format!(
+        "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor {MASTER} 127.0.0.1 {primary} 2\n\
+         sentinel down-after-milliseconds {MASTER} {DOWN_AFTER_MS}\nsentinel failover-timeout {MASTER} {FAILOVER_MS}\n",
+        dir.display()
+    );
+    std::fs::write(&file, text).unwrap();
+    let mut command = Command::new("redis-sentinel");
+    let process = command.arg(&file).stdout(Stdio::null()).spawn().expect("start redis-sentinel: is it installed?");
+    wait_for("a Sentinel to listen", || answers(port).unwrap_or(false));
+    (port, process)
+}
+
 /// A cluster of three nodes without replicas.
-pub struct Cluster(Vec<Server>);
+pub struct Cluster(pub Vec<Server>);
 
 impl Cluster {
     pub fn start() -> Self {
+        Self::start_on(free_port)
+    }
+
+    pub fn start_on(port: impl Fn() -> u16) -> Self {
         let nodes: Vec<_> = (0..3)
             .map(|_| {
                 // A node's bus listens on another port, which must be free as well.
-                let bus = free_port().to_string();
-                Server::start_with(&[
-                    "--cluster-enabled",
-                    "yes",
-                    "--cluster-port",
-                    &bus,
-                    "--cluster-node-timeout",
-                    "2000",
-                ])
+                let bus = port().to_string();
+                let options = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", "2000"];
+                Server::start_on(port(), &options)
             })
             .collect();
         let addresses = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port));
@@ -106,22 +215,65 @@ impl Cluster {
         Self(nodes)
     }
 
+    /// As the config file says it.
+    pub fn store(&self) -> String {
+        let nodes: Vec<_> = self.0.iter().map(|node| format!("\"redis://127.0.0.1:{}\"", node.port)).collect();
+        format!("{{kind: redis, cluster: [{}]}}", nodes.join(", "))
+    }
+
+    /// Whether any node has `key`.
+    pub fn has(&self, key: &str) -> bool {
+        self.0[0].cli(&["-c", "exists", key]) == "1"
+    }
+
+    /// Moves the slot of `key`, with all that is in it, to the next node, as an operator's tool does.
+    pub fn move_slot(&self, key: &str) {
+        let slot = self.0[0].cli(&["cluster", "keyslot", key]);
+        let from = self.0.iter().position(|node| !node.cli(&["exists", key]).starts_with("MOVED")).unwrap();
+        let to = (from + 1) % 3;
+        let id = |node: usize| self.0[node].cli(&["cluster", "myid"]);
+        let set = |node: usize, word: &str, other: usize| {
+            assert_eq!(self.0[node].cli(&["cluster", "setslot", &slot, word, &id(other)]), "OK");
+        };
+        set(to, "importing", from);
+        set(from, "migrating", to);
+        let port = self.0[to].port.to_string();
+        loop {
+            let keys = self.0[from].cli(&["cluster", "getkeysinslot", &slot, "1000"]);
+            let keys: Vec<_> = keys.lines().filter(|key| !key.is_empty()).collect();
+            if keys.is_empty() {
+                break;
+            }
+            self.0[from].cli(&[&["migrate", "127.0.0.1", &port, "", "0", "5000", "keys"], &keys[..]].concat());
+        }
+        [to, from, (from + 2) % 3].into_iter().for_each(|node| set(node, "node", to));
+    }
+
     pub fn address(&self) -> Address {
         Address::Cluster(self.0.iter().map(|node| format!("redis://127.0.0.1:{}", node.port)).collect())
     }
 }
 
-fn spawn(port: u16, options: &[String], dir: &Path) -> Child {
-    let process = Command::new("redis-server")
+fn begin(port: u16, options: &[String], dir: &Path) -> Child {
+    Command::new("redis-server")
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"])
         .args(options)
         .arg("--dir")
         .arg(dir)
         .stdout(Stdio::null())
         .spawn()
-        .expect("start redis-server: is it installed?");
+        .expect("start redis-server: is it installed?")
+}
+
+fn spawn(port: u16, options: &[String], dir: &Path) -> Child {
+    let process = begin(port, options, dir);
     wait_for("redis-server to have read its files", || answers(port).unwrap_or(false));
     process
+}
+
+fn redis_cli(port: u16, command: &[&str]) -> String {
+    let output = Command::new("redis-cli").args(["-p", &port.to_string()]).args(command).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 /// It listens before it has read its files, and refuses everything until then.

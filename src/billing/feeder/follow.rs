@@ -7,6 +7,7 @@
 use super::Feed;
 use crate::catalog::Price;
 use crate::clock;
+use crate::failpoint::{self, Point};
 use crate::money::{Micro, Parts};
 use crate::store::StoreError;
 use crate::store::ledger::{Detail, Done, Ending};
@@ -50,14 +51,16 @@ impl Backlog {
 impl Feed {
     pub(super) async fn follow_all(&mut self) -> Result<(), StoreError> {
         self.backlog = Backlog::default();
+        // One node of a cluster that is away keeps the ledger from nothing else.
+        let mut failed = Ok(());
         for partition in 0..PARTITIONS {
-            self.follow(partition).await?;
+            failed = failed.and(self.follow(partition).await);
         }
         let Backlog { events, oldest_ms, .. } = self.backlog;
         METRICS.journal_pending.set(events);
         let age_ms = oldest_ms.map_or(0, |oldest| clock::now_ms().saturating_sub(oldest).max(0));
         METRICS.journal_oldest_seconds.set(age_ms / 1_000);
-        Ok(())
+        failed
     }
 
     /// Brings a partition's events into the ledger, up to its last one or the end of its turn.
@@ -92,20 +95,29 @@ impl Feed {
         if all.is_empty() {
             return Ok(());
         }
+        failpoint::pass(Point::EventsRead);
         let entered = self.ledger.enter_shared(&all)?;
+        failpoint::pass(Point::EventsEntered);
         let (mut events, mut requests) = (Vec::new(), Vec::new());
         for ((id, done), taken) in ids.into_iter().zip(all).zip(entered) {
             let Some(taken) = taken else {
                 self.report(partition, &id, "its account is not in the ledger");
                 continue;
             };
-            if let Done::Ended(ending, _) = done {
-                self.level(&ending, taken).await?;
-                requests.push(ending.request_id);
+            match done {
+                Done::Ended(ending, _) => {
+                    self.level(&ending, taken).await?;
+                    requests.push(ending.request_id);
+                }
+                // What the ledger took for it is posted like what no request caused.
+                Done::EndedLate(ending, _) => requests.push(ending.request_id),
+                Done::Lapsed { .. } => {}
             }
             events.push(id);
         }
-        self.store.clear(partition, &events, &requests).await
+        self.store.clear(partition, &events, &requests).await?;
+        failpoint::pass(Point::EventsCleared);
+        Ok(())
     }
 
     /// The ledger's word stands: what it took otherwise than the store (which may have ended the request twice, having
@@ -142,6 +154,14 @@ fn done(id: &str, event: Event) -> Result<Done, String> {
             let Parts { paid, trial } = taken;
             let ending = Ending { request_id, account, at_ms, paid, trial, writeoff, detail };
             Ok(Done::Ended(Box::new(ending), price))
+        }
+        Event::EndedLate { request_id, account, ending: text } => {
+            let ending: Ending = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+            let Told { price, .. } = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+            if (&ending.request_id, &ending.account) != (&request_id, &account) {
+                return Err("it tells of another request".into());
+            }
+            Ok(Done::EndedLate(Box::new(ending), price))
         }
         Event::Lapsed { account, trial } => {
             Ok(Done::Lapsed { account, trial, at_ms: told_at_ms(id).ok_or("its id tells no time")? })

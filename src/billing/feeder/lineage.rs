@@ -10,7 +10,7 @@ use crate::clock;
 use crate::money::Micro;
 use crate::money::Parts;
 use crate::store::StoreError;
-use crate::store::ledger::{Entry, Found};
+use crate::store::ledger::{Detail, Entry, Found};
 use crate::store::redis::{Lineage, PARTITIONS, RESTORED_AT_ONCE, Restore, partition};
 use std::collections::BTreeMap;
 
@@ -27,14 +27,19 @@ const PAGE: u32 = 1_000;
 impl Feed {
     /// Looks who answers for each partition, and restores those where that has changed.
     pub(super) async fn find_all(&mut self) -> Result<(), StoreError> {
-        let mut changed = Vec::new();
+        let (mut changed, mut failed) = (Vec::new(), Ok(()));
         for partition in 0..PARTITIONS {
-            let lineage = self.store.lineage(partition).await?;
-            if !self.sees_again(partition, &lineage) {
-                changed.push((partition, lineage));
+            // One node that is away keeps nobody from the others.
+            match self.store.lineage(partition).await {
+                Ok(lineage) if self.sees_again(partition, &lineage) => {}
+                Ok(lineage) => changed.push((partition, lineage)),
+                Err(error) => failed = failed.and(Err(error)),
             }
         }
-        if changed.is_empty() { Ok(()) } else { self.restore(changed).await }
+        if !changed.is_empty() {
+            self.restore(changed).await?;
+        }
+        failed
     }
 
     /// The same server with the same past as last time.
@@ -82,8 +87,10 @@ impl Feed {
                 *slot = Some(found);
             }
         }
+        // What was told of keys may be among what was lost: a revocation too.
+        self.keys_after = Default::default();
         if !anew.is_empty() {
-            self.keys_after = Default::default();
+            self.keys_known = false;
         }
         let (all, new) = (which.len(), anew.len());
         log::warn!(
@@ -113,7 +120,7 @@ impl Feed {
                 if !which.contains(&partition) {
                     continue;
                 }
-                if !entry.is_ending() {
+                if !entry.is_ending() || entry.is_late() {
                     self.tell_post(&entry).await?;
                 } else if now_ms.saturating_sub(entry.at_ms) < MARKED_FOR_CERTAIN_MS {
                     requests.entry(partition).or_default().push(request(entry));
@@ -142,5 +149,8 @@ fn is_kept(found: &Found, lineage: &Lineage) -> bool {
 
 fn request(entry: Entry) -> Restore {
     let taken = Parts { paid: Micro::ZERO.minus(entry.d_paid), trial: Micro::ZERO.minus(entry.d_trial) };
-    Restore { request_id: entry.reference, account: entry.account, taken, seq: entry.seq }
+    let detail = serde_json::from_str::<Detail>(&entry.detail);
+    let key_id = detail.map(|detail| detail.key_id).unwrap_or_default();
+    let Entry { reference: request_id, account, seq, at_ms, .. } = entry;
+    Restore { request_id, account, taken, seq, key_id, at_ms }
 }

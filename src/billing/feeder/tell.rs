@@ -4,12 +4,15 @@
 //! Must not tell of requests: the store told of those.
 
 use super::Feed;
+use crate::account::KeySettings;
+use crate::billing::bounds::Period;
 use crate::clock;
+use crate::failpoint::{self, Point};
 use crate::money::Parts;
 use crate::store::StoreError;
 use crate::store::app::change::KeyChange;
 use crate::store::ledger::{Claim, Entry};
-use crate::store::redis::{PARTITIONS, Post, Seed, SharedKey, SharedStore, partition};
+use crate::store::redis::{KeySeed, PARTITIONS, Post, Seed, SharedKey, SharedStore, partition};
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
 
@@ -23,14 +26,16 @@ const KEYS_AT_ONCE: usize = 64;
 const SWEEPS: usize = 100;
 
 impl Feed {
-    /// Tells of entries that no request caused.
+    /// Tells of entries of which the store does not know yet: those that no request caused, and late ends.
     pub(super) async fn push(&mut self) -> Result<(), StoreError> {
         loop {
             let entries = self.ledger.entries_after(self.pushed, PAGE)?;
             let Some(last) = entries.last() else { return Ok(()) };
             let (last, mut told) = (last.seq, false);
-            for entry in entries.iter().filter(|entry| !entry.is_ending()) {
+            for entry in entries.iter().filter(|entry| !entry.is_ending() || entry.is_late()) {
+                failpoint::pass(Point::PostEntered);
                 self.tell_post(entry).await?;
+                failpoint::pass(Point::PostTold);
                 told = true;
             }
             // Debits alone are only passed over: not worth a sync.
@@ -66,11 +71,12 @@ impl Feed {
         if self.wanted.is_empty() {
             self.wanted.extend(self.store.wanted(SEEDS).await?);
         }
-        while let Some(account) = self.wanted.first().cloned() {
-            self.seed_one(&account).await?;
-            self.wanted.remove(&account);
+        // One that cannot be made known keeps nobody waiting, and is asked for again.
+        let mut failed = Ok(());
+        for account in std::mem::take(&mut self.wanted) {
+            failed = failed.and(self.seed_one(&account).await);
         }
-        Ok(())
+        failed
     }
 
     /// Only from a ledger that has all that happened there, and on a server that has its markers.
@@ -93,13 +99,29 @@ impl Feed {
             seq,
             epoch: &found.epoch,
         };
-        self.store.seed(&seed).await.map(drop)
+        self.store.seed(&seed).await?;
+        self.seed_keys(account, &found.epoch, lineage.now_ms).await
+    }
+
+    /// Begins to count what those of an account's keys spend that have a limit, from a ledger that has all that happened
+    /// but for what is still among the events. Requests that run meanwhile are counted when they end.
+    async fn seed_keys(&self, account: &str, epoch: &str, at_ms: i64) -> Result<(), StoreError> {
+        let first_days = Period::ALL.map(|period| period.first_day(at_ms));
+        for row in self.app.keys_with_settings(account)? {
+            // One that cannot be read admits nothing anyway.
+            if KeySettings::read(&row.settings).is_ok_and(|settings| settings.spend_limit.is_some()) {
+                let (spent, seq) = self.ledger.key_spend_as_of(&row.id, first_days)?;
+                self.store.seed_key(&KeySeed { account, key_id: &row.id, at_ms, spent, seq, epoch }).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Tells of keys that changed, or whose accounts did.
     pub(super) async fn push_keys(&mut self) -> Result<(), StoreError> {
         let changes = self.app.key_changes(&self.keys_after, KEYS)?;
-        let Some(last) = changes.last().map(|change| change.at.clone()) else { return Ok(()) };
+        let is_all = changes.len() < KEYS;
+        let Some(last) = changes.last().map(|change| change.at.clone()) else { return self.say_keys_known().await };
         for some in changes.chunks(KEYS_AT_ONCE) {
             let mut told = JoinSet::new();
             for change in some {
@@ -110,6 +132,15 @@ impl Feed {
             }
         }
         self.keys_after = last;
+        if is_all { self.say_keys_known().await } else { Ok(()) }
+    }
+
+    /// Without that, a store that lost the keys would have edges refuse them as unknown.
+    async fn say_keys_known(&mut self) -> Result<(), StoreError> {
+        if !self.keys_known {
+            self.store.put_keys_known().await?;
+            self.keys_known = true;
+        }
         Ok(())
     }
 
@@ -144,12 +175,18 @@ impl Feed {
 
     /// Gives up the holds whose edges are gone, by the server's own time.
     pub(super) async fn sweep(&mut self) -> Result<(), StoreError> {
+        let mut failed = Ok(());
         for partition in 0..PARTITIONS {
-            let now_ms = self.store.lineage(partition).await?.now_ms;
-            for _ in 0..SWEEPS {
-                if self.store.sweep(partition, now_ms).await? == 0 {
-                    break;
-                }
+            failed = failed.and(self.sweep_one(partition).await);
+        }
+        failed
+    }
+
+    async fn sweep_one(&self, partition: u32) -> Result<(), StoreError> {
+        let now_ms = self.store.lineage(partition).await?.now_ms;
+        for _ in 0..SWEEPS {
+            if self.store.sweep(partition, now_ms).await? == 0 {
+                break;
             }
         }
         Ok(())
@@ -162,8 +199,9 @@ pub fn adjustment(account: &str, reference: &str) -> String {
 }
 
 async fn tell_key(store: SharedStore, change: KeyChange) -> Result<(), StoreError> {
-    let KeyChange { at, hash, account, shown, status, account_is_active } = change;
+    let KeyChange { at, hash, account, shown, status, account_is_active, settings, account_rates } = change;
     let hash = hash.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
     store.set_status(&account, account_is_active).await?;
-    store.put_key(&SharedKey { hash, account, key_id: at.key, shown, status, account_is_active }).await
+    let key_id = at.key;
+    store.put_key(&SharedKey { hash, account, key_id, shown, status, account_is_active, settings, account_rates }).await
 }

@@ -35,6 +35,8 @@ fn ending(request: &str, outcome: Outcome) -> Ending {
             usage: Usage { input: 10_000, ..Usage::default() },
             price_version: "pv_1".into(),
             estimated: false,
+            conversation: None,
+            took_ms: None,
         },
     }
 }

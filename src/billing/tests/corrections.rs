@@ -172,9 +172,12 @@ fn a_ledger_of_an_older_version_keeps_its_entries_and_takes_what_came_later() {
         let old = rusqlite::Connection::open(&path).unwrap();
         // Back to the form that the older version left, entries and all.
         old.execute_batch(
-            "CREATE TABLE kept AS SELECT * FROM entry; DROP TABLE entry; CREATE TABLE a AS SELECT * FROM account;
+            "CREATE TABLE kept AS SELECT seq, kind, ref, account, at, d_paid, d_trial, bal_paid, bal_trial, writeoff, detail,
+               prev, hash FROM entry;
+             DROP TABLE entry; CREATE TABLE a AS SELECT * FROM account;
              PRAGMA foreign_keys = OFF; DROP TABLE account; DROP TABLE applied; DROP TABLE price_version; DROP TABLE claim;
-             DROP TABLE shared_partition; DROP TABLE shared_pushed; DROP TABLE shared_mark;",
+             DROP TABLE shared_partition; DROP TABLE shared_pushed; DROP TABLE shared_mark; DROP TABLE spent;
+             DROP TABLE conversation; DROP TABLE key_spend; DROP TABLE applied_key;",
         )
         .unwrap();
         old.execute_batch(&schema).unwrap();

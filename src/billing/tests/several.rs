@@ -145,7 +145,7 @@ fn credit_for_ten_admits_exactly_ten_in_two_processes_that_race() {
         wait_for("ten to be free", || balance(&new) == "10 held 0 available 10");
         let (mut mine, mut theirs) = std::thread::scope(|scope| {
             let mine = scope.spawn(|| admitted(&new, "new", 32));
-            let theirs = scope.spawn(|| admitted(&old, "old", 32));
+            let theirs = scope.spawn(|| admitted(&old, "theirs", 32));
             (mine.join().unwrap(), theirs.join().unwrap())
         });
         // Of two that race for the last credit both may be refused; afterwards it is there for either.

@@ -14,16 +14,15 @@ use crate::config::Settings;
 use crate::edge::context::{Again, Call, Context, InFlight, Upstream};
 use crate::edge::intake::{self, Deadlines};
 use crate::edge::reply::Reply;
-use crate::edge::{EdgeLimits, Gateway, upstream};
+use crate::edge::{EdgeLimits, Gateway, rates};
 use crate::idempotency::Answer;
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
 use crate::protocol::form::answer::Recall;
-use crate::protocol::request::{self, Edits, Outline};
+use crate::protocol::request::{self, ConversationKey, Edits, Outline};
 use crate::protocol::rules::Target;
 use crate::protocol::translate::{self, Translated};
 use bytes::Bytes;
-use http::header;
 use pingora::proxy::Session;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,24 +54,22 @@ pub async fn prepare(
     asked: Asked,
 ) -> Result<Prepared, Failure> {
     let surface = asked.surface;
-    plain_body(session)?;
     let limits = EdgeLimits::of(&settings.limits);
     let (body, mut share) = intake::read_body(session, &gateway.bodies, &limits).await?;
     let body_read = Instant::now();
     let outline = request::read(surface, &body)?;
-    let Some(model) = settings.catalog.find(&outline.model) else {
-        return Err(Failure::model_not_found(&outline.model));
-    };
+    let model = model(settings, &principal, &outline.model)?;
     let crosses = model.vendor.protocol != surface;
     let count = if asked.free { Some(translate::count_tokens(surface, &body)) } else { None };
     if crosses && let Some(count) = count {
         return count.map(Prepared::Count);
     }
-    let keyed = match keyed::begin(gateway, settings, session, &asked, &principal, &body, &ctx.request_id)? {
+    let keyed = match keyed::begin(gateway, settings, session, &asked, &principal, &body, &ctx.request_id).await? {
         Keyed::Go(keyed) => keyed,
         Keyed::Replay(answer) => return Ok(Prepared::Replay(answer)),
     };
     let order = Order {
+        conversation: conversation(session, &principal, &outline, &body),
         settings,
         surface,
         model,
@@ -91,28 +88,26 @@ pub async fn prepare(
     let again = (sent.carries_thinking && !order.strict).then(|| order.again(sent.output_limit));
     let kept = sent.body.len() + again.as_ref().map_or(0, |again| again.body.len());
     share.cover(kept as u64, limits.bodies_in_flight_bytes)?;
-    let warnings = [sent.warnings, dropped.into_iter().collect()].concat();
-    let stream = order.outline.stream;
+    let (stream, warnings) = (order.outline.stream, [sent.warnings, dropped.into_iter().collect()].concat());
     let upstream = Upstream {
         path: if crosses { translate::path(model.vendor.protocol) } else { asked.path },
         version: if crosses { None } else { version_header(session, settings) },
         previews,
         streams: sent.streams,
-        ..Upstream::to(upstream::plan(&model.vendor, settings.limits.attempts))
+        ..order.place(gateway, asked.free)
     };
-    let model = Arc::clone(model);
-    let sent_bytes = sent.body.len();
+    let (model, sent_bytes) = (Arc::clone(model), sent.body.len());
     // A stream that is passed on is kept alive by its vendor, in the vendor's way.
     let keep_alive = (crosses && stream).then(|| translate::keep_alive(surface));
     // Under an idempotency key the whole answer is wanted, whoever has left.
     let deadlines = deadlines(settings, ctx.arrived, stream && keyed.is_none(), keep_alive);
     let shared = intake::install(session, sent.body, share, deadlines);
-    shared.set_keyed(keyed);
-    shared.set_unseen(model.hides_reasoning());
+    shared.expect(keyed, model.hides_reasoning());
     Ok(Prepared::Call(Box::new(Call {
         settings: Arc::clone(settings),
         model,
         upstream,
+        conversation: order.conversation,
         hold,
         body_bytes: order.body.len() as u64,
         sent_bytes,
@@ -130,18 +125,22 @@ pub async fn prepare(
     })))
 }
 
-fn plain_body(session: &Session) -> Result<(), Failure> {
-    match session.req_header().headers.get(header::CONTENT_ENCODING) {
-        Some(encoding) if encoding.as_bytes() != b"identity" => Err(Failure::new(
-            Kind::InvalidRequest,
-            "The request body's content-encoding is not supported: send it plain.",
-        )),
-        _ => Ok(()),
-    }
+/// Of which conversation the request is a turn.
+fn conversation(session: &Session, principal: &Principal, outline: &Outline, body: &[u8]) -> ConversationKey {
+    let headers = &session.req_header().headers;
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    outline.conversation(&principal.account_id, header, body)
+}
+
+/// The model of that id, where there is one and the key may use it.
+fn model<'a>(settings: &'a Settings, principal: &Principal, id: &str) -> Result<&'a Arc<Model>, Failure> {
+    let model = settings.catalog.find(id).ok_or_else(|| Failure::model_not_found(id))?;
+    if principal.settings.allows(id) { Ok(model) } else { Err(Failure::model_not_allowed(id)) }
 }
 
 /// What a request asks for, of which model.
 struct Order<'a> {
+    conversation: ConversationKey,
     settings: &'a Settings,
     surface: Protocol,
     model: &'a Arc<Model>,
@@ -174,6 +173,13 @@ struct Fitted {
 }
 
 impl Order<'_> {
+    /// By what its endpoint is chosen. A count has no cache to find again.
+    fn place(&self, gateway: &Gateway, is_count: bool) -> Upstream {
+        let stays = self.outline.stays();
+        let key = (stays || self.model.vendor.sticky && !is_count).then(|| self.conversation.as_u64());
+        Upstream { key, stays, ..Upstream::to(gateway.fleet.of(&self.model.vendor)) }
+    }
+
     /// Says the request in the vendor's protocol, with these limits.
     fn sent(&self, output_limit: Option<u64>, thinking_budget: Option<u64>) -> Result<Sent, Failure> {
         let vendor = &self.model.vendor;
@@ -267,6 +273,11 @@ impl Order<'_> {
         }
         let outline = translated.as_ref().unwrap_or(&self.outline);
         let quote = rules::quote(self.model, self.surface, outline, body_bytes as u64, min_output)?;
+        let may_use = || {
+            let input = translate::count_tokens(self.surface, &self.body).unwrap_or(body_bytes as u64);
+            input.saturating_add(quote.output_limit.saturating_mul(quote.choices))
+        };
+        let bounds = rates::bounds(self.settings, &principal, may_use);
         let opening = Opening {
             request_id: self.request_id.to_owned(),
             account: principal.account_id,
@@ -274,9 +285,11 @@ impl Order<'_> {
             key_shown: principal.key_shown,
             model: Arc::clone(self.model),
             surface: self.surface,
+            bounds,
+            conversation: Some(self.conversation.to_string()),
         };
         let reserved = gateway.billing.reserve(opening, &quote, self.strict, clock::now_ms()).await;
-        let (hold, limit) = reserved.map_err(|refused| refusal(&refused))?;
+        let (hold, limit) = reserved.map_err(|refused| refusal(self.surface, &refused))?;
         let hold = Some(hold);
         if limit == quote.output_limit {
             return Ok(Fitted { hold, sent });
@@ -344,13 +357,18 @@ fn thinking_budget(settings: &Settings, outline: &Outline, limit: u64) -> Option
     (budget > most).then_some(most)
 }
 
-fn refusal(refused: &Refused) -> Failure {
+fn refusal(surface: Protocol, refused: &Refused) -> Failure {
     match refused {
         Refused::Insufficient { available, needed } => Failure::new(
             Kind::InsufficientCredits,
             format!("Insufficient credits: {available} available, at least {needed} needed for this request."),
         ),
         Refused::TrialExpired => Failure::of(Kind::TrialExpired),
+        Refused::KeySpendLimit { free } => Failure::new(
+            Kind::KeySpendLimit,
+            format!("This key has reached its spend limit: {free} credits are left of it, too few for this request."),
+        ),
+        Refused::Limited(wait) => rates::refusal(surface, wait, clock::now_ms()),
         Refused::TooManyOpen { limit } => {
             Failure::new(Kind::TooManyOpen, format!("This account has {limit} requests in flight, its limit."))
         }

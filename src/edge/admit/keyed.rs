@@ -23,7 +23,7 @@ pub enum Keyed {
 ///
 /// # Errors
 /// The key is no key, was used for another body, is in use, or its answer is not kept.
-pub fn begin(
+pub async fn begin(
     gateway: &Gateway,
     settings: &Settings,
     session: &Session,
@@ -43,7 +43,7 @@ pub fn begin(
         }
     };
     let scope = (&*principal.account_id, asked.path, key);
-    let begun = gateway.idempotency.begin(scope, body, request_id, &settings.limits, clock::now_ms());
+    let begun = gateway.idempotency.begin(scope, body, request_id, &settings.limits, clock::now_ms()).await;
     let found = begun.map_err(|error| {
         log::error!("{error}");
         Failure::of(Kind::LedgerUnavailable)

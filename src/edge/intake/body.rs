@@ -1,7 +1,8 @@
-//! Reading the client's body whole, under a limit of bytes and of time.
+//! Reading the client's body whole, under a limit of bytes and of time, and as plain as it was before it was coded.
 //!
-//! Must not judge what it says.
+//! Must not judge what it says. Next: `intake/coding.rs`.
 
+use super::coding::{self, Coding};
 use crate::edge::EdgeLimits;
 use crate::protocol::failure::{Failure, Kind};
 use bytes::{Bytes, BytesMut};
@@ -9,8 +10,11 @@ use http::header;
 use pingora::protocols::http::ServerSession as HttpSession;
 use pingora::proxy::Session;
 use pingora::{Error, ErrorType, Result};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Bytes of request bodies held by the whole process.
 #[derive(Default)]
@@ -36,7 +40,7 @@ impl BodyShare {
         }
     }
 
-    fn grow(&mut self, bytes: u64, most: u64) -> Result<(), Failure> {
+    pub fn grow(&mut self, bytes: u64, most: u64) -> Result<(), Failure> {
         let before = self.of.0.fetch_add(bytes, Ordering::AcqRel);
         self.bytes = self.bytes.saturating_add(bytes);
         if before.saturating_add(bytes) > most {
@@ -55,16 +59,20 @@ impl Drop for BodyShare {
 /// Reads the request's body whole, under a limit of bytes and of time.
 ///
 /// # Errors
-/// 413 past the limit, 408 past the time, 400 where the client broke off, 503 where the process holds too much.
+/// 413 past the limit, 408 past the time or below the rate, 400 where the client broke off or the body's coding is
+/// unknown, 503 where the process holds too much.
 pub async fn read_body(
     session: &mut Session,
     in_flight: &Arc<BodiesInFlight>,
     limits: &EdgeLimits,
 ) -> Result<(Bytes, BodyShare), Failure> {
     let too_large = || Failure::body_too_large(limits.body_bytes);
+    let coding = session.req_header().headers.get(header::CONTENT_ENCODING);
+    let coding = coding.map_or(Ok(None), |name| Coding::named(name.as_bytes()))?;
     let length = session.req_header().headers.get(header::CONTENT_LENGTH);
     let announced = length.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|bytes| bytes > limits.body_bytes) {
+        session.set_keepalive(None);
         return Err(too_large());
     }
     let mut share = BodyShare { of: Arc::clone(in_flight), bytes: 0 };
@@ -73,7 +81,8 @@ pub async fn read_body(
         accept_expectation(session).await?;
         let mut first = Bytes::new();
         let mut rest = BytesMut::new();
-        while let Some(piece) = session.read_request_body().await.map_err(|error| broken_body(&error))? {
+        let mut pace = Pace::begin(limits);
+        while let Some(piece) = pace.read(session).await? {
             let total = (first.len() + rest.len() + piece.len()) as u64;
             if total > limits.body_bytes {
                 return Err(too_large());
@@ -94,9 +103,49 @@ pub async fn read_body(
         }
         Ok(if rest.is_empty() { first } else { rest.freeze() })
     };
-    match tokio::time::timeout(limits.body_read, read).await {
-        Ok(body) => body.map(|body| (body, share)),
-        Err(_) => Err(Failure::of(Kind::BodyTimeout)),
+    let read = tokio::time::timeout(limits.body_read, read).await;
+    let body = read.unwrap_or_else(|_| Err(Failure::of(Kind::BodyTimeout))).inspect_err(|_| {
+        // Where the body ends is not known: what comes next is no request.
+        session.set_keepalive(None);
+    })?;
+    match (coding, body) {
+        (None, body) => Ok((body, share)),
+        (Some(coding), body) => Ok((coding::decode(coding, body, limits, &mut share).await?, share)),
+    }
+}
+
+/// The slowest that a body may come.
+struct Pace {
+    window: Duration,
+    /// Bytes that must come in each window.
+    least: u64,
+    came: u64,
+    until: Instant,
+}
+
+impl Pace {
+    fn begin(limits: &EdgeLimits) -> Self {
+        let window = limits.body_rate;
+        let least = limits.body_bytes_per_second.saturating_mul(window.as_secs());
+        Self { window, least, came: 0, until: Instant::now() + window }
+    }
+
+    async fn read(&mut self, session: &mut Session) -> Result<Option<Bytes>, Failure> {
+        let mut read = pin!(session.read_request_body());
+        loop {
+            match tokio::time::timeout_at(self.until, &mut read).await {
+                Ok(piece) => {
+                    let piece = piece.map_err(|error| broken_body(&error))?;
+                    self.came = self.came.saturating_add(piece.as_ref().map_or(0, Bytes::len) as u64);
+                    return Ok(piece);
+                }
+                Err(_) if self.came < self.least => return Err(Failure::of(Kind::BodyTimeout)),
+                Err(_) => {
+                    self.came = 0;
+                    self.until += self.window;
+                }
+            }
+        }
     }
 }
 

@@ -270,6 +270,8 @@ impl Replay {
     }
 
     async fn write(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
+        // The last byte leaves once the answer is kept for whoever asks again.
+        self.shared.decided().await;
         let end = tasks.iter().any(HttpTask::is_end);
         let began = Instant::now();
         self.let_bodies_go();
@@ -316,6 +318,7 @@ impl CustomSession for Replay {
         self.inner_mut().write_response_header_ref(head).await
     }
     async fn write_body(&mut self, data: Bytes, end: bool) -> Result<()> {
+        self.shared.decided().await;
         if let Some(HttpTask::Header(head, _)) = self.release_head() {
             self.inner_mut().write_response_header(head).await?;
         }

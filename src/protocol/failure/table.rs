@@ -64,6 +64,7 @@ pub(super) fn row(kind: Kind) -> Row {
             "You did not provide an API key. Send it as `Authorization: Bearer KEY` or `x-api-key: KEY`.",
         ),
         Kind::BadKey => unauthorized("bad_key", "The API key is not valid."),
+        Kind::KeyExpired => unauthorized("key_expired", "The API key has expired."),
         Kind::KeyDisabled => forbidden("key_disabled", "This API key, or the account it belongs to, is disabled."),
         Kind::ModelNotAllowed => forbidden("model_not_allowed", "This key may not use the model.").param("model"),
         Kind::ModelNotFound => model_missing("model_not_found"),
@@ -76,12 +77,16 @@ pub(super) fn row(kind: Kind) -> Row {
         Kind::TrialExpired => unpaid("trial_expired", "The trial is over. Add credits to go on."),
         Kind::KeySpendLimit => unpaid("key_spend_limit", "This key has reached its spend limit."),
         Kind::RateLimited => limited("rate_limited", "Too many requests. Try again shortly."),
+        Kind::RequestsPerMinute => limited("requests_per_minute", "Too many requests within a minute."),
+        Kind::TokensPerMinute => limited("tokens_per_minute", "Too many tokens within a minute."),
+        Kind::Concurrent => limited("concurrent_requests", "Too many requests run at one time."),
         Kind::TooManyOpen => limited("too_many_open", "Too many requests of this account are open at once."),
         Kind::BodyTooLarge => Row {
             messages: (413, "request_too_large"),
             ..caller(413, "body_too_large", "The request body is too large.")
         }
         .code("request_too_large"),
+        Kind::HeaderTooLarge => caller(431, "header_too_large", "The request's header is too large."),
         Kind::BodyTimeout => {
             caller(408, "body_timeout", "The request body did not arrive in time.").code("request_timeout")
         }
@@ -170,7 +175,9 @@ pub(super) fn frame_words(kind: Kind) -> (&'static str, &'static str) {
         Kind::Overloaded | Kind::Draining | Kind::LedgerUnavailable | Kind::VendorQuota => {
             ("overloaded", "overloaded_error")
         }
-        Kind::RateLimited | Kind::TooManyOpen => ("rate_limit_exceeded", "rate_limit_error"),
+        Kind::RateLimited | Kind::RequestsPerMinute | Kind::TokensPerMinute | Kind::Concurrent | Kind::TooManyOpen => {
+            ("rate_limit_exceeded", "rate_limit_error")
+        }
         Kind::UpstreamClosed => ("upstream_closed", "api_error"),
         Kind::UpstreamTimeout => ("upstream_timeout", "timeout_error"),
         _ => ("upstream_error", "api_error"),

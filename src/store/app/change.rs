@@ -16,6 +16,9 @@ pub struct KeyChange {
     pub shown: String,
     pub status: String,
     pub account_is_active: bool,
+    /// JSON, or empty.
+    pub settings: String,
+    pub account_rates: String,
 }
 
 /// A place among the changes: revision and key.
@@ -35,7 +38,7 @@ impl AppDb {
         self.read("look for changed keys", |connection| {
             connection
                 .prepare_cached(
-                    "SELECT c.rev, c.key, k.hash, k.account, k.shown, k.status, a.status = 'active'
+                    "SELECT c.rev, c.key, k.hash, k.account, k.shown, k.status, a.status = 'active', k.settings, a.rates
                      FROM change c JOIN api_key k ON k.id = c.key JOIN account a ON a.id = k.account
                      WHERE (c.rev, c.key) > (?1, ?2)
                      ORDER BY c.rev, c.key LIMIT ?3",
@@ -48,6 +51,8 @@ impl AppDb {
                         shown: row.get(4)?,
                         status: row.get(5)?,
                         account_is_active: row.get(6)?,
+                        settings: row.get(7)?,
+                        account_rates: row.get(8)?,
                     })
                 })?
                 .collect()

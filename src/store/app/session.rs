@@ -15,20 +15,45 @@ pub struct Lifetime {
     pub absolute_ms: i64,
 }
 
+/// A session that begins.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionRow<'a> {
+    pub hash: &'a [u8; 32],
+    pub account: &'a str,
+    pub created_at_ms: i64,
+    /// When the password was last typed.
+    pub confirmed_at_ms: i64,
+    pub address: &'a str,
+    pub browser: &'a str,
+}
+
+/// What a request learns of its session.
+#[derive(Debug, Clone)]
+pub struct SessionFound {
+    pub account: String,
+    pub used_at_ms: i64,
+    pub confirmed_at_ms: i64,
+}
+
+/// A session as its account holder sees it.
+#[derive(Debug, Clone)]
+pub struct SessionListed {
+    pub hash: [u8; 32],
+    pub created_at_ms: i64,
+    pub used_at_ms: i64,
+    pub address: String,
+    pub browser: String,
+}
+
 impl AppDb {
     /// Inserts a session, and deletes the dead ones of everybody and the oldest of this account past `most`.
-    pub fn insert_session(
-        &self,
-        hash: &[u8; 32],
-        account: &str,
-        now_ms: i64,
-        lifetime: Lifetime,
-        most: i64,
-    ) -> Result<(), StoreError> {
+    pub fn insert_session(&self, row: &SessionRow<'_>, lifetime: Lifetime, most: i64) -> Result<(), StoreError> {
         self.write("insert a session", |transaction| {
+            let SessionRow { hash, account, created_at_ms: now_ms, confirmed_at_ms, address, browser } = *row;
             transaction.execute(
-                "INSERT INTO session(hash, account, created_at_ms, used_at_ms) VALUES(?1, ?2, ?3, ?3)",
-                params![hash, account, now_ms],
+                "INSERT INTO session(hash, account, created_at_ms, used_at_ms, confirmed_at_ms, address, browser)
+                 VALUES(?1, ?2, ?3, ?3, ?4, ?5, ?6)",
+                params![hash, account, now_ms, confirmed_at_ms, address, browser],
             )?;
             transaction.execute(
                 "DELETE FROM session WHERE hash IN
@@ -39,21 +64,21 @@ impl AppDb {
         })
     }
 
-    /// The account of a live session, and when the session was last marked as used.
+    /// A live session.
     pub fn session(
         &self,
         hash: &[u8; 32],
         now_ms: i64,
         lifetime: Lifetime,
-    ) -> Result<Option<(String, i64)>, StoreError> {
+    ) -> Result<Option<SessionFound>, StoreError> {
         self.read("find a session", |connection| {
             connection
                 .prepare_cached(
-                    "SELECT account, used_at_ms FROM session
+                    "SELECT account, used_at_ms, confirmed_at_ms FROM session
                      WHERE hash = ?1 AND used_at_ms > ?2 AND created_at_ms > ?3",
                 )?
                 .query_row(params![hash, now_ms - lifetime.idle_ms, now_ms - lifetime.absolute_ms], |row| {
-                    Ok((first(row)?, row.get(1)?))
+                    Ok(SessionFound { account: first(row)?, used_at_ms: row.get(1)?, confirmed_at_ms: row.get(2)? })
                 })
                 .optional()
         })
@@ -69,6 +94,63 @@ impl AppDb {
     pub fn end_session(&self, hash: &[u8; 32]) -> Result<(), StoreError> {
         self.write("end a session", |transaction| {
             transaction.execute("DELETE FROM session WHERE hash = ?1", [hash]).map(drop)
+        })
+    }
+
+    /// The live sessions of an account, the last used first.
+    pub fn sessions(&self, account: &str, now_ms: i64, lifetime: Lifetime) -> Result<Vec<SessionListed>, StoreError> {
+        self.read("list an account's sessions", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT hash, created_at_ms, used_at_ms, address, browser FROM session
+                     WHERE account = ?1 AND used_at_ms > ?2 AND created_at_ms > ?3
+                     ORDER BY used_at_ms DESC, created_at_ms DESC, hash",
+                )?
+                .query_map(params![account, now_ms - lifetime.idle_ms, now_ms - lifetime.absolute_ms], |row| {
+                    Ok(SessionListed {
+                        hash: first(row)?,
+                        created_at_ms: row.get(1)?,
+                        used_at_ms: row.get(2)?,
+                        address: row.get(3)?,
+                        browser: row.get(4)?,
+                    })
+                })?
+                .collect()
+        })
+    }
+
+    /// Ends the sessions of an account but the one with the hash `but`; says how many there were.
+    pub fn end_other_sessions(&self, account: &str, but: &[u8; 32]) -> Result<usize, StoreError> {
+        self.write("end an account's other sessions", |transaction| {
+            transaction.execute("DELETE FROM session WHERE account = ?1 AND hash <> ?2", params![account, but])
+        })
+    }
+
+    /// Ends one session of an account, by the first bytes of its hash.
+    pub fn end_session_of(&self, account: &str, start: &[u8]) -> Result<bool, StoreError> {
+        self.write("end one session", |transaction| {
+            let rows = transaction.execute(
+                "DELETE FROM session WHERE account = ?1 AND substr(hash, 1, ?3) = ?2",
+                params![account, start, i64::try_from(start.len()).unwrap_or(i64::MAX)],
+            )?;
+            Ok(rows > 0)
+        })
+    }
+
+    /// Writes down that the session's holder has just typed the password.
+    pub fn confirm_session(&self, hash: &[u8; 32], now_ms: i64) -> Result<(), StoreError> {
+        self.write("confirm a session", |transaction| {
+            let sql = "UPDATE session SET confirmed_at_ms = max(confirmed_at_ms, ?2) WHERE hash = ?1";
+            transaction.execute(sql, params![hash, now_ms]).map(drop)
+        })
+    }
+
+    /// Gives an account a new password, and ends all its sessions, in one step.
+    pub fn replace_password(&self, account: &str, password: &str) -> Result<(), StoreError> {
+        self.write("replace a password", |transaction| {
+            let sql = "UPDATE account SET password = ?2 WHERE id = ?1 AND deleted_at_ms IS NULL";
+            transaction.execute(sql, params![account, password])?;
+            transaction.execute("DELETE FROM session WHERE account = ?1", [account]).map(drop)
         })
     }
 

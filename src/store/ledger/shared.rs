@@ -2,12 +2,14 @@
 //!
 //! Must not ask the store.
 
-use super::{COLUMNS, Ending, Entry, Ledger, Post, account_row, end_request, entry, post_in};
+use super::{
+    COLUMNS, Detail, Ending, Entry, LATE, Ledger, Post, account_row, end_request, end_request_as, entry, post_in,
+};
 use crate::catalog::Price;
 use crate::money::{Micro, Parts};
 use crate::store::StoreError;
 use crate::store::sqlite;
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{OptionalExtension, Row, Transaction, params};
 
 /// Marks that are kept: one a minute, so more than half a day.
 const MARKS: i64 = 1_000;
@@ -17,6 +19,8 @@ const MARKS: i64 = 1_000;
 pub enum Done {
     /// A request ended; at a price that the ledger may not have yet.
     Ended(Box<Ending>, Option<Box<Price>>),
+    /// The same, of which the store has taken nothing: what the ledger takes is to be posted there.
+    EndedLate(Box<Ending>, Option<Box<Price>>),
     Lapsed {
         account: String,
         trial: Micro,
@@ -175,7 +179,7 @@ impl Ledger {
 
 fn enter(transaction: &Transaction<'_>, done: &Done) -> rusqlite::Result<Option<Parts>> {
     let account = match done {
-        Done::Ended(ending, _) => &ending.account,
+        Done::Ended(ending, _) | Done::EndedLate(ending, _) => &ending.account,
         Done::Lapsed { account, .. } => account,
     };
     let row: Option<(Micro, Option<i64>)> = transaction
@@ -185,13 +189,18 @@ fn enter(transaction: &Transaction<'_>, done: &Done) -> rusqlite::Result<Option<
     let Some((left, ends_at_ms)) = row else { return Ok(None) };
     match done {
         Done::Ended(ending, price) => {
-            if let Some(price) = price.as_deref().filter(|price| price.is_version(&ending.detail.price_version)) {
-                keep_price(transaction, price, ending.at_ms)?;
-            }
+            keep_own_price(transaction, ending, price.as_deref())?;
             end_request(transaction, ending)?;
-            transaction
-                .prepare_cached("SELECT -d_paid, -d_trial FROM entry WHERE ref = ?1 AND kind IN ('debit', 'void')")?
-                .query_row([&ending.request_id], |row| Ok(Some(Parts { paid: row.get(0)?, trial: row.get(1)? })))
+            // Of what was entered late, all that the store took besides what it is told of is too much.
+            let sql = "SELECT iif(detail LIKE '%' || ?2, 0, -d_paid), iif(detail LIKE '%' || ?2, 0, -d_trial)
+                       FROM entry WHERE ref = ?1 AND kind IN ('debit', 'void')";
+            let taken = |row: &Row<'_>| Ok(Some(Parts { paid: row.get(0)?, trial: row.get(1)? }));
+            transaction.prepare_cached(sql)?.query_row([ending.request_id.as_str(), LATE], taken)
+        }
+        Done::EndedLate(ending, price) => {
+            keep_own_price(transaction, ending, price.as_deref())?;
+            end_request_as(transaction, ending, late(&ending.detail)?)?;
+            Ok(Some(Parts::ZERO))
         }
         Done::Lapsed { trial, at_ms, .. } => {
             let trial = left.min(*trial);
@@ -212,9 +221,27 @@ fn enter(transaction: &Transaction<'_>, done: &Done) -> rusqlite::Result<Option<
     }
 }
 
+/// The detail of an ending that is entered late.
+fn late(detail: &Detail) -> rusqlite::Result<String> {
+    let mut text = serde_json::to_string(detail).map_err(unwritable)?;
+    text.pop();
+    Ok(text + LATE)
+}
+
+fn unwritable(error: serde_json::Error) -> rusqlite::Error {
+    rusqlite::Error::ToSqlConversionFailure(Box::new(error))
+}
+
+/// Keeps the price that came with an ending, where it is the one of its detail.
+fn keep_own_price(transaction: &Transaction<'_>, ending: &Ending, price: Option<&Price>) -> rusqlite::Result<()> {
+    match price.filter(|price| price.is_version(&ending.detail.price_version)) {
+        Some(price) => keep_price(transaction, price, ending.at_ms),
+        None => Ok(()),
+    }
+}
+
 fn keep_price(transaction: &Transaction<'_>, price: &Price, at_ms: i64) -> rusqlite::Result<()> {
-    let json =
-        serde_json::to_string(price).map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+    let json = serde_json::to_string(price).map_err(unwritable)?;
     transaction
         .prepare_cached(
             "INSERT INTO price_version (id, json, first_used_at) VALUES (?1, ?2, ?3) ON CONFLICT (id) DO NOTHING",

@@ -9,15 +9,16 @@ local function clock()
   return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 end
 local function parts(text)
-  local paid, trial = string.match(text, '^(%d+):(%d+)$')
+  local paid, trial = string.match(text, '^(%d+):(%d+)')
   return tonumber(paid), tonumber(trial)
 end
 local function account(key)
   local v = redis.call('HMGET', key, 'paid', 'trial', 'held_paid', 'held_trial', 'credited', 'status', 'trial_ends',
-    'seeded')
+    'seeded', 'keyed')
   if not v[1] then return nil end
   return { paid = tonumber(v[1]), trial = tonumber(v[2]), held_paid = tonumber(v[3]), held_trial = tonumber(v[4]),
-    credited = tonumber(v[5]), status = v[6], trial_ends = tonumber(v[7]), seeded = tonumber(v[8]) or 0 }
+    credited = tonumber(v[5]), status = v[6], trial_ends = tonumber(v[7]), seeded = tonumber(v[8]) or 0,
+    keyed = v[9] }
 end
 local function free(a, now)
   local trial = 0

@@ -1,6 +1,7 @@
 -- Ends a request: its hold is given back but for the cost, once. A cost beyond the hold takes what is free, no further.
--- KEYS: account, its holds, the partition's leases, the request's marker, the partition's events
--- ARGV: request, account, cost, how long the marker stays in ms, the ending for the ledger
+-- A cost beyond the hold counts as the API key's too, whatever its limit: the account has paid it.
+-- KEYS: account, its holds, the partition's leases, the request's marker, the partition's events, the API key
+-- ARGV: request, account, cost, how long the marker stays in ms, the ending for the ledger, the tokens that were used
 local known = redis.call('GET', KEYS[4])
 if known then return {'known', known} end
 local a = account(KEYS[1])
@@ -21,13 +22,16 @@ end
 local trial = take(math.min(held_trial, a.trial))
 local paid = take(math.min(held_paid, a.paid))
 a.trial, a.paid = a.trial - trial, a.paid - paid
-local paid_free, trial_free = free(a, clock())
+local now = clock()
+local paid_free, trial_free = free(a, now)
 local more_trial = take(trial_free)
 trial, a.trial = trial + more_trial, a.trial - more_trial
 local more_paid = take(paid_free)
 paid, a.paid = paid + more_paid, a.paid - more_paid
 redis.call('HSET', KEYS[1], 'paid', I(a.paid), 'trial', I(a.trial),
   'held_paid', I(math.max(0, a.held_paid)), 'held_trial', I(math.max(0, a.held_trial)))
+if held then unbind(held, KEYS[6], KEYS[1], tonumber(ARGV[6])) end
+if a.keyed then spend(KEYS[6], paid + trial, now) end
 redis.call('HDEL', KEYS[2], ARGV[1])
 redis.call('ZREM', KEYS[3], ARGV[2] .. ' ' .. ARGV[1])
 local id = redis.call('XADD', KEYS[5], '*', 'request', ARGV[1], 'account', ARGV[2],

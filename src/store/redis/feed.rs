@@ -3,8 +3,8 @@
 //!
 //! Everything here may be done twice. Must not decide when: that is `billing/feeder.rs`.
 
-use super::{APPLIED, MARKER_MS, SharedStore, amount, key, partition};
-use crate::money::Parts;
+use super::{APPLIED, KEYS_KNOWN, MARKER_MS, SharedStore, amount, key, partition};
+use crate::money::{Micro, Parts};
 use crate::store::StoreError;
 use ::redis::{Cmd, Pipeline};
 
@@ -38,6 +38,21 @@ pub struct Restore {
     pub account: String,
     pub taken: Parts,
     pub seq: i64,
+    pub key_id: String,
+    pub at_ms: i64,
+}
+
+/// What an API key has spent as the ledger has it, by day, week, month and in total, at a moment of the store's.
+#[derive(Debug, Clone, Copy)]
+pub struct KeySeed<'a> {
+    pub account: &'a str,
+    pub key_id: &'a str,
+    pub at_ms: i64,
+    pub spent: [Micro; 4],
+    /// The ledger's last entry that is in this.
+    pub seq: i64,
+    /// The epoch in which the partition was found.
+    pub epoch: &'a str,
 }
 
 /// A key as edges find it.
@@ -50,6 +65,9 @@ pub struct SharedKey {
     pub shown: String,
     pub status: String,
     pub account_is_active: bool,
+    /// What is set for the key and for its account: JSON, or empty.
+    pub settings: String,
+    pub account_rates: String,
 }
 
 impl SharedStore {
@@ -81,10 +99,10 @@ impl SharedStore {
     pub async fn restore(&self, partition: u32, ended: &[Restore]) -> Result<usize, StoreError> {
         let mut call = self.0.scripts.restore.prepare_invoke();
         call.key(key(partition, "l", "")).arg(MARKER_MS);
-        for Restore { request_id, account, taken, seq } in ended {
+        for Restore { request_id, account, taken, seq, key_id, at_ms } in ended {
             call.key(key(partition, "a:", account)).key(key(partition, "h:", account));
-            call.key(key(partition, "r:", request_id));
-            call.arg(request_id).arg(account).arg(taken.paid.get()).arg(taken.trial.get()).arg(seq);
+            call.key(key(partition, "r:", request_id)).key(key(partition, "k:", key_id));
+            call.arg(request_id).arg(account).arg(taken.paid.get()).arg(taken.trial.get()).arg(seq).arg(at_ms);
         }
         let answer = self.call("restore ended requests", &call).await?;
         answer.text(1)?.parse().map_err(|_| answer.strange())
@@ -99,14 +117,32 @@ impl SharedStore {
             return Ok(());
         }
         let mut pipeline = Pipeline::new();
+        // Both or neither: a server without memory marks nothing, and would remove all the same.
+        pipeline.atomic();
         for request in requests {
             let marker = key(partition, "r:", request);
             pipeline.cmd("SET").arg(marker).arg(APPLIED).arg("XX").arg("KEEPTTL").ignore();
         }
         pipeline.cmd("XDEL").arg(key(partition, "ev", "")).arg(events).ignore();
-        let mut connection = self.connection().await?;
-        let failed = |source| StoreError::redis("clear events", source);
-        pipeline.query_async::<()>(&mut connection).await.map_err(failed)
+        let mut link = self.0.link.clone();
+        self.guard("clear events", pipeline.query_async::<()>(&mut link)).await
+    }
+
+    /// Begins to count what an API key spends, where that is not counted yet. False where it was, where the account is not
+    /// known, or where too much has happened that the ledger does not have yet: to be tried again.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn seed_key(&self, seed: &KeySeed<'_>) -> Result<bool, StoreError> {
+        let partition = partition(seed.account);
+        let mut call = self.0.scripts.spend.prepare_invoke();
+        call.key(key(partition, "k:", seed.key_id)).key(key(partition, "a:", seed.account));
+        call.key(key(partition, "ev", "")).key(key(partition, "epoch", "")).arg(seed.key_id).arg(seed.at_ms);
+        for spent in seed.spent {
+            call.arg(spent.get());
+        }
+        call.arg(seed.seq).arg(seed.epoch);
+        Ok(self.call("begin to count what a key spends", &call).await?.word() == "done")
     }
 
     /// Asks for an account to be made known.
@@ -147,7 +183,18 @@ impl SharedStore {
         let mut call = self.0.scripts.key.prepare_invoke();
         call.key(format!("gw:k:{}", shared.hash)).arg(&shared.hash).arg(&shared.account).arg(&shared.key_id);
         call.arg(&shared.shown).arg(&shared.status).arg(word(shared.account_is_active)).arg(REVOKED_MS);
+        call.arg(&shared.settings).arg(&shared.account_rates);
         self.call("make a key known", &call).await.map(drop)
+    }
+
+    /// Every key has been made known since the store lost them.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn put_keys_known(&self) -> Result<(), StoreError> {
+        let mut set = Cmd::new();
+        set.arg("SET").arg(KEYS_KNOWN).arg(1);
+        self.ask("say that the keys are known", &set).await
     }
 
     /// What requests hold of the accounts of a partition.
@@ -168,10 +215,9 @@ impl SharedStore {
         for account in &accounts {
             pipeline.cmd("HMGET").arg(key(partition, "a:", account)).arg("held_paid").arg("held_trial");
         }
-        let mut connection = self.connection().await?;
-        let failed = |source| StoreError::redis("look at the holds", source);
+        let mut link = self.0.link.clone();
         let held: Vec<(Option<String>, Option<String>)> =
-            pipeline.query_async(&mut connection).await.map_err(failed)?;
+            self.guard("look at the holds", pipeline.query_async(&mut link)).await?;
         let mut told = Vec::new();
         for (account, held) in accounts.into_iter().zip(held) {
             if let (Some(paid), Some(trial)) = held {
@@ -179,17 +225,6 @@ impl SharedStore {
             }
         }
         Ok(told)
-    }
-
-    /// One of the server's settings; `None` where it does not say.
-    ///
-    /// # Errors
-    /// The store cannot be asked, or forbids it.
-    pub async fn setting(&self, name: &'static str) -> Result<Option<String>, StoreError> {
-        let mut get = Cmd::new();
-        get.arg("CONFIG").arg("GET").arg(name);
-        let answer: Vec<String> = self.ask("read the server's settings", &get).await?;
-        Ok(answer.into_iter().nth(1))
     }
 }
 

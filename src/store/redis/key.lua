@@ -1,8 +1,18 @@
--- Makes a key known by its hash; one that opens no door any more is told to all who may remember it.
+-- Makes a key known by its hash; one that opens no door any more, or of which other things are set than before, is told
+-- to all who may remember it.
 -- KEYS: the key
--- ARGV: hash, account, key id, shown, status, the account's status, how long a revoked key stays in ms
+-- ARGV: hash, account, key id, shown, status, the account's status, how long a revoked key stays in ms,
+--   what is set for the key, what is set for its account
+local before = redis.call('HMGET', KEYS[1], 'settings', 'account_rates')
 redis.call('HSET', KEYS[1], 'account', ARGV[2], 'key_id', ARGV[3], 'shown', ARGV[4], 'status', ARGV[5],
-  'account_status', ARGV[6])
+  'account_status', ARGV[6], 'settings', ARGV[8], 'account_rates', ARGV[9])
 if ARGV[5] == 'revoked' then redis.call('PEXPIRE', KEYS[1], ARGV[7]) else redis.call('PERSIST', KEYS[1]) end
-if ARGV[5] ~= 'active' or ARGV[6] ~= 'active' then redis.call('PUBLISH', 'gw:revoked', ARGV[1]) end
+local is_closed = ARGV[5] ~= 'active' or ARGV[6] ~= 'active'
+if is_closed then redis.call('HSETNX', KEYS[1], 'closed_at', I(clock())) else redis.call('HDEL', KEYS[1], 'closed_at') end
+local is_other = before[1] and (before[1] ~= ARGV[8] or before[2] ~= ARGV[9])
+if is_closed then
+  redis.call('PUBLISH', 'gw:revoked', ARGV[1] .. ' ' .. I(clock()))
+elseif is_other then
+  redis.call('PUBLISH', 'gw:revoked', ARGV[1])
+end
 return {'done'}

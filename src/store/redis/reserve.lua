@@ -1,6 +1,8 @@
 -- Sets credit aside for a request: `full`, or where that does not fit all there is, as long as it is `floor` at least.
--- KEYS: account, its holds, the partition's leases, the request's marker
+-- KEYS: account, its holds, the partition's leases, the request's marker, and under limits the API key
 -- ARGV: request, account, full, floor, lease in ms, most open requests
+--   and under limits: the API key's id, what the request may use in tokens, the key's requests and tokens a minute and
+--   what it may run at one time, the same of the account, the key's spend limit or '', its period
 -- Says the same again for a request that is held already, so that a lost answer can be asked for once more.
 if redis.call('EXISTS', KEYS[4]) == 1 then return {'ended'} end
 local known = redis.call('HGET', KEYS[2], ARGV[1])
@@ -11,8 +13,52 @@ end
 local a = account(KEYS[1])
 if not a then return {'unknown'} end
 if a.status ~= 'active' then return {'suspended'} end
-if redis.call('HLEN', KEYS[2]) >= tonumber(ARGV[6]) then return {'too_many', ARGV[6]} end
+local open = redis.call('HLEN', KEYS[2])
+if open >= tonumber(ARGV[6]) then return {'too_many', ARGV[6]} end
 local now = clock()
+local api_key, buckets, key_free = ARGV[7], {}, nil
+-- What is left under each limit, as a caller is told of it.
+local function told(answer)
+  for _, b in ipairs(buckets) do
+    local remaining = b.limit - math.ceil(b.level / MINUTE)
+    table.insert(answer, I(b.limit))
+    table.insert(answer, I(math.max(0, remaining)))
+    table.insert(answer, I(b.limit > 0 and math.ceil(b.level / b.limit) or 0))
+  end
+  return answer
+end
+if api_key then
+  local k = redis.call('HMGET', KEYS[5], 'requests', 'requests_at', 'tokens', 'tokens_at', 'open', 'held', 'seeded',
+    ARGV[16], ARGV[16] .. '_spent')
+  local of = redis.call('HMGET', KEYS[1], 'requests', 'requests_at', 'tokens', 'tokens_at')
+  local wait, whose, which, most = 0, nil, nil, nil
+  local function judge(owner, hash, state, runs, first)
+    local concurrent = tonumber(ARGV[first + 2])
+    if concurrent > 0 and runs >= concurrent and wait < 1 then
+      wait, whose, which, most = 1, owner, 'concurrent', concurrent
+    end
+    for i, name in ipairs({ 'requests', 'tokens' }) do
+      local b = { hash = hash, name = name, limit = tonumber(ARGV[first + i - 1]), level = 0, count = 1 }
+      if name == 'tokens' then b.count = math.min(b.limit, tonumber(ARGV[8])) end
+      if b.limit > 0 then
+        b.level = level(state[2 * i - 1], state[2 * i], b.limit, now)
+        local ms = math.ceil((b.level + (b.count - b.limit) * MINUTE) / b.limit)
+        if ms > wait then wait, whose, which, most = ms, owner, name, b.limit end
+      end
+      table.insert(buckets, b)
+    end
+  end
+  judge('key', KEYS[5], k, tonumber(k[5]) or 0, 9)
+  judge('account', KEYS[1], of, open, 12)
+  if wait > 0 then return told({'limited', whose, which, I(most), I(wait)}) end
+  if ARGV[15] ~= '' then
+    -- What it has spent is the ledger's to say first.
+    if not k[7] then return {'unknown'} end
+    local spent = 0
+    if tonumber(k[8]) == periods(now)[ARGV[16]] then spent = tonumber(k[9]) end
+    key_free = math.max(0, tonumber(ARGV[15]) - spent - (tonumber(k[6]) or 0))
+  end
+end
 local full, floor = tonumber(ARGV[3]), tonumber(ARGV[4])
 local paid_free, trial_free = free(a, now)
 local amount = full
@@ -23,10 +69,26 @@ if paid_free + trial_free < full then
     return {'insufficient', I(amount)}
   end
 end
+if key_free and amount > key_free then
+  amount = key_free
+  if amount < floor or amount <= 0 then return {'key_spend', I(key_free)} end
+end
 local trial = math.min(amount, trial_free)
 local paid = amount - trial
+local hold = I(paid) .. ':' .. I(trial)
+if api_key then
+  for _, b in ipairs(buckets) do
+    if b.limit > 0 then
+      b.level = b.level + b.count * MINUTE
+      redis.call('HSET', b.hash, b.name, I(b.level), b.name .. '_at', I(now))
+    end
+  end
+  redis.call('HINCRBY', KEYS[5], 'open', '1')
+  redis.call('HINCRBY', KEYS[5], 'held', I(amount))
+  hold = hold .. ':' .. I(buckets[2].count) .. ':' .. I(buckets[4].count) .. ':' .. api_key
+end
 redis.call('HINCRBY', KEYS[1], 'held_paid', I(paid))
 redis.call('HINCRBY', KEYS[1], 'held_trial', I(trial))
-redis.call('HSET', KEYS[2], ARGV[1], I(paid) .. ':' .. I(trial))
+redis.call('HSET', KEYS[2], ARGV[1], hold)
 redis.call('ZADD', KEYS[3], I(now + tonumber(ARGV[5])), ARGV[2] .. ' ' .. ARGV[1])
-return {'held', I(paid), I(trial)}
+return told({'held', I(paid), I(trial)})

@@ -270,7 +270,7 @@ proptest! {
 #[test]
 fn a_schema_of_many_references_is_not_read_for_ever() {
     let many = |name: &str| vec![json!({"$ref": format!("#/$defs/{name}")}); 5_000];
-    let wide: serde_json::Map<_, _> = (0..100_000).map(|number| (format!("x{number}"), json!(0))).collect();
+    let wide: serde_json::Map<_, _> = (0..10_000).map(|number| (format!("x{number}"), json!(0))).collect();
     for schema in [
         json!({"anyOf": many("A"), "$defs": {"A": {"allOf": many("B")}, "B": {"required": ["x"]}}}),
         json!({"anyOf": many("A"), "$defs": {"A": wide}}),

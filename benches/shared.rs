@@ -1,0 +1,348 @@
+//! What a request costs where many edges share a store: commands, bytes, memory and CPU time of Redis, CPU time of the edge
+//! and of the sidecar, measured on this machine. `scripts/bench-redis` builds the program and runs this.
+//!
+//! `shared PROGRAM [SECONDS [ROUNDS]]`: one edge, one sidecar and one Redis in front of a simulated vendor; whole answers
+//! and streams, by 16 connections. Redis is asked before and after what it has done, an idle time of the same length taken
+//! away, for edges and the sidecar also ask on their own. Turns end when the ledger has everything. At the end the books are
+//! asked: as many debits as answers. Must not time anything by the clock on the wall: the machine may be busy.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::disallowed_methods)]
+
+#[allow(dead_code)]
+#[path = "../tests/gateway/client.rs"]
+mod client;
+
+use client::{Connection, End, Request};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const SHIPPED: &str = include_str!("../conf/local.yaml");
+const CONNECTIONS: usize = 16;
+const BODY_BYTES: usize = 1_024;
+const MODEL: &str = "alpha-haiku-4-5-20251001";
+/// Accounts, so that all partitions have something to do.
+const ACCOUNTS: usize = 32;
+/// One tick of `/proc/PID/stat`: USER_HZ is 100 wherever Linux shows it to a program.
+const TICK_NS: u64 = 10_000_000;
+/// How long a process may take to do what takes an instant.
+const SOON: Duration = Duration::from_secs(60);
+
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Process {
+    /// CPU time so far, all threads.
+    fn cpu_ns(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
+        // After the name, which ends with the last bracket: state, ten more, then user and system time.
+        let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) * TICK_NS
+    }
+
+    fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+}
+
+struct Fleet {
+    edge: Process,
+    sidecar: Process,
+    redis: Process,
+    program: PathBuf,
+    dir: TempDir,
+    ports: Ports,
+    keys: Vec<String>,
+    answered: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Ports {
+    edge: u16,
+    edge_admin: u16,
+    sidecar: u16,
+    sidecar_admin: u16,
+    redis: u16,
+    vendor: u16,
+}
+
+/// What everything has done so far.
+#[derive(Clone, Default)]
+struct Done {
+    commands: BTreeMap<String, u64>,
+    redis_in: u64,
+    redis_out: u64,
+    redis_memory: u64,
+    redis_cpu_ns: u64,
+    edge_cpu_ns: u64,
+    sidecar_cpu_ns: u64,
+    edge_resident_kib: u64,
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let program = PathBuf::from(arguments.next().expect("shared PROGRAM [SECONDS [ROUNDS]]"));
+    let mut number = |default| arguments.next().map_or(default, |text| text.parse::<u64>().expect("a number"));
+    let (seconds, rounds) = (number(5), number(3));
+    let (vendor, _simulator) = simulator(&program);
+    let mut fleet = Fleet::start(program, vendor);
+    println!("{CONNECTIONS} connections, {BODY_BYTES} byte requests, {ACCOUNTS} accounts, {seconds} s a turn\n");
+    println!(
+        "| answers | requests | Redis: calls of scripts | all commands | bytes in | bytes out | bytes kept | CPU µs | edge CPU µs | sidecar CPU µs |"
+    );
+    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
+    for stream in [false, true] {
+        let what = if stream { "streamed" } else { "whole" };
+        // Connections, caches and pages that a first request needs.
+        fleet.drive(stream, Duration::from_secs(1));
+        let mut commands = BTreeMap::new();
+        for _ in 0..rounds {
+            let began = Instant::now();
+            let before = fleet.done();
+            let (requests, refused) = fleet.drive(stream, Duration::from_secs(seconds));
+            let after = fleet.done();
+            // Of all scripts one alone asks for this: the one that a request waits for.
+            let waited = [&before, &after].map(|done| done.commands.get("hlen").copied().unwrap_or(0));
+            let waited = waited[1] - waited[0];
+            assert!((requests..=requests + refused).contains(&waited), "{waited} round trips of {requests} requests");
+            // What is done of its own accord in as long a time is not the requests'.
+            std::thread::sleep(began.elapsed());
+            let idle = fleet.done();
+            println!("| {what} | {requests} | {} |", row(requests, &before, &after, &idle));
+            commands = per_request(requests, &before, &after, &idle);
+        }
+        let named: Vec<_> = commands.iter().filter(|(_, count)| count.as_str() != "0.00").collect();
+        println!("\n{what}, commands of a request: {named:?}\n");
+    }
+    println!("edge {} KiB resident", fleet.done().edge_resident_kib);
+    let (debits, answered) = (fleet.finish(), fleet.answered);
+    assert_eq!(debits, answered, "not each answer was debited once");
+    println!("{answered} answers, {debits} debits");
+}
+
+/// Hundredths as a decimal.
+fn hundredths(value: u64) -> String {
+    format!("{}.{:02}", value / 100, value % 100)
+}
+
+/// What a request has of a count, without what an idle time has.
+fn each(requests: u64, of: impl Fn(&Done) -> u64, [before, after, idle]: [&Done; 3]) -> u64 {
+    let busy = of(after).saturating_sub(of(before));
+    busy.saturating_sub(of(idle).saturating_sub(of(after))) * 100 / requests
+}
+
+fn row(requests: u64, before: &Done, after: &Done, idle: &Done) -> String {
+    let of = |count: &dyn Fn(&Done) -> u64| hundredths(each(requests, count, [before, after, idle]));
+    let cpu = |count: &dyn Fn(&Done) -> u64| hundredths(each(requests, count, [before, after, idle]) / 1_000);
+    let scripts = of(&|done| done.commands.get("evalsha").copied().unwrap_or(0));
+    let all = of(&|done| done.commands.values().sum());
+    // It is not given back when a request is over, so an idle time has nothing of it.
+    let kept = hundredths(after.redis_memory.saturating_sub(before.redis_memory) * 100 / requests);
+    [
+        scripts,
+        all,
+        of(&|done| done.redis_in),
+        of(&|done| done.redis_out),
+        kept,
+        cpu(&|done| done.redis_cpu_ns),
+        cpu(&|done| done.edge_cpu_ns),
+        cpu(&|done| done.sidecar_cpu_ns),
+    ]
+    .join(" | ")
+}
+
+fn per_request(requests: u64, before: &Done, after: &Done, idle: &Done) -> BTreeMap<String, String> {
+    let count = |name: &String| {
+        hundredths(each(requests, |done| done.commands.get(name).copied().unwrap_or(0), [before, after, idle]))
+    };
+    after.commands.keys().map(|name| (name.clone(), count(name))).collect()
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn simulator(program: &Path) -> (u16, Process) {
+    let port = free_port();
+    let mut command = Command::new(program);
+    command.args(["simulate", "--listen", &format!("127.0.0.1:{port}")]).stdout(Stdio::piped());
+    let mut process = Process(command.spawn().expect("start the simulated vendor"));
+    let mut line = String::new();
+    BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("listening"), "the simulated vendor said {line:?}");
+    (port, process)
+}
+
+fn wait(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < SOON, "it takes too long {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn is_ready(admin: u16) -> bool {
+    client::try_ask(admin, &Request::get("/readyz")).is_some_and(|answer| answer.status == 200)
+}
+
+impl Ports {
+    fn config(self, dir: &Path, role: &str) -> PathBuf {
+        let data = dir.join(role);
+        let mut text = SHIPPED.replace("data_dir: \"data\"", &format!("data_dir: {data:?}"));
+        let admin = if role == "edge" { self.edge_admin } else { self.sidecar_admin };
+        for (shipped, port) in [("8080", self.edge), ("8081", self.sidecar), ("9090", admin), ("9100", self.vendor)] {
+            text = text.replace(&format!("127.0.0.1:{shipped}"), &format!("127.0.0.1:{port}"));
+        }
+        let store = format!("store: {{kind: redis, url: \"redis://127.0.0.1:{}\"}}", self.redis);
+        let file = dir.join(format!("{role}.yaml"));
+        std::fs::write(&file, text.replace("store: {kind: embedded}", &store)).unwrap();
+        file
+    }
+}
+
+impl Fleet {
+    fn start(program: PathBuf, vendor: u16) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let port = free_port;
+        let ports =
+            Ports { edge: port(), edge_admin: port(), sidecar: port(), sidecar_admin: port(), redis: port(), vendor };
+        let mut redis = Command::new("redis-server");
+        redis.args(["--port", &ports.redis.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"]);
+        let redis = redis.arg("--dir").arg(dir.path()).stdout(Stdio::null()).spawn().expect("start redis-server");
+        let redis = Process(redis);
+        wait("Redis to answer", || cli(ports.redis, &["PING"]) == "PONG");
+        let start = |role: &str| {
+            let mut command = Command::new(&program);
+            command.arg(role).arg("-c").arg(ports.config(dir.path(), role)).env("RUST_LOG", "error");
+            Process(command.spawn().expect("start the program"))
+        };
+        let sidecar = start("sidecar");
+        wait("the sidecar to be ready", || is_ready(ports.sidecar_admin));
+        let edge = start("edge");
+        wait("the edge to be ready", || is_ready(ports.edge_admin));
+        let mut fleet = Self { edge, sidecar, redis, program, dir, ports, keys: Vec::new(), answered: 0 };
+        fleet.keys = (0..ACCOUNTS).map(|number| fleet.account(number)).collect();
+        fleet
+    }
+
+    fn account(&self, number: usize) -> String {
+        let email = format!("bench-{number}@example.test");
+        self.command(&["account", "create", "--email", &email, "--no-trial"]);
+        self.command(&["account", "grant", &email, "900000000", "--ref", &email]);
+        let made = self.command(&["key", "create", "--account", &email, "--name", "bench"]);
+        let key = made["key"].as_str().unwrap().to_owned();
+        let credits = Request::get("/v1/credits").bearer(&key);
+        wait("the edge to know a key", || client::ask(self.ports.edge, &credits).status == 200);
+        key
+    }
+
+    fn command(&self, args: &[&str]) -> Value {
+        let config = self.dir.path().join("sidecar.yaml");
+        let output = Command::new(&self.program).args(args).arg("--json").arg("-c").arg(config).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn done(&self) -> Done {
+        let info = cli(self.ports.redis, &["INFO", "everything"]);
+        let field = |name: &str| {
+            let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.unwrap_or_default().trim().to_owned()
+        };
+        let count = |name: &str| field(name).parse::<u64>().unwrap();
+        let commands = info.lines().filter_map(|line| {
+            let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+            Some((name.to_owned(), rest.split(',').next()?.parse().ok()?))
+        });
+        Done {
+            commands: commands.collect(),
+            redis_in: count("total_net_input_bytes"),
+            redis_out: count("total_net_output_bytes"),
+            redis_memory: count("used_memory"),
+            redis_cpu_ns: self.redis.cpu_ns(),
+            edge_cpu_ns: self.edge.cpu_ns(),
+            sidecar_cpu_ns: self.sidecar.cpu_ns(),
+            edge_resident_kib: self.edge.resident_kib(),
+        }
+    }
+
+    fn request(&self, stream: bool, key: &str) -> Vec<u8> {
+        let body = |filler: usize| {
+            let text = format!("[[sim input=200 output=50 events=10]] {}", "x".repeat(filler));
+            json!({
+                "model": MODEL, "max_tokens": 1_000, "stream": stream, "messages": [{"role": "user", "content": text}],
+            })
+            .to_string()
+        };
+        let body = body(BODY_BYTES - body(0).len());
+        assert_eq!(body.len(), BODY_BYTES);
+        Request::post("/v1/messages", body).bearer(key).bytes()
+    }
+
+    /// Drives the edge with all connections for `time`, and waits until the ledger has everything; how many answers, and
+    /// how many were refused.
+    fn drive(&mut self, stream: bool, time: Duration) -> (u64, u64) {
+        let requests: Vec<_> = self.keys.iter().map(|key| self.request(stream, key)).collect();
+        let (answers, until) = (AtomicU64::new(0), Instant::now() + time);
+        let refused = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for number in 0..CONNECTIONS {
+                let (requests, answers, refused, edge) = (&requests, &answers, &refused, self.ports.edge);
+                scope.spawn(move || {
+                    let mut connection = Connection::open(edge);
+                    let own = requests.iter().cycle().skip(number * ACCOUNTS / CONNECTIONS);
+                    for request in own.take_while(|_| Instant::now() < until) {
+                        assert!(connection.send(request), "the edge closed a connection");
+                        let answer = connection.answer();
+                        if answer.status == 529 {
+                            // The machine is so busy that the shared store's answer came too late.
+                            refused.fetch_add(1, Ordering::Relaxed);
+                            continue;
+                        }
+                        assert_eq!((answer.status, answer.end()), (200, Some(End::Whole)), "{}", answer.text());
+                        answers.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        wait("to be in the ledger", || {
+            let metrics = client::ask(self.ports.edge_admin, &Request::get("/metrics")).text();
+            metrics.lines().any(|line| line == "gateway_journal_pending 0")
+        });
+        let count = answers.into_inner();
+        let refused = refused.into_inner();
+        self.answered += count;
+        assert!(count > 0, "nothing was measured");
+        if refused > 0 {
+            println!(
+                "({refused} requests were refused, since the machine is too busy: these numbers are worth little)"
+            );
+        }
+        (count, refused)
+    }
+
+    /// The debits in the books, which must be right.
+    fn finish(&self) -> u64 {
+        let verdict = self.command(&["ledger", "verify"]);
+        assert_eq!(verdict["findings"], json!([]), "{verdict}");
+        verdict["debits"].as_u64().unwrap()
+    }
+}
+
+fn cli(port: u16, command: &[&str]) -> String {
+    let output = Command::new("redis-cli").args(["-p", &port.to_string()]).args(command).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}

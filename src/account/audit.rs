@@ -1,0 +1,193 @@
+//! Acts in an administrator's name: each leaves a line in the audit log, in the same transaction where it changes
+//! `app.db`, and before it is done where it changes the ledger.
+//!
+//! The dashboard, the admin interface and the command line all act through [`Acting`]. Must not be handed a secret: what
+//! is told of an act is ids, amounts, references and reasons.
+
+use super::{Account, Accounts, Status};
+use crate::store::StoreError;
+use crate::store::app::audit::{Act, AuditRow};
+use crate::store::ledger::{Change, ChangeKind};
+use serde_json::{Value, json};
+
+/// Who acts, and from where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct By {
+    /// An account's id, or who runs a command.
+    pub actor: String,
+    pub address: String,
+}
+
+/// What an audit of the log found.
+#[derive(Debug, Default)]
+pub struct AuditVerdict {
+    pub lines: u64,
+    /// What is wrong, the first few: (line, what).
+    pub findings: Vec<(i64, &'static str)>,
+}
+
+/// Findings that are kept: a log that was cut in the middle would list every line.
+const FINDINGS_MAX: usize = 100;
+
+/// The accounts, for somebody whose acts are told of.
+pub struct Acting<'a> {
+    pub(super) accounts: &'a Accounts,
+    by: &'a By,
+    now_ms: i64,
+}
+
+/// What an act changed, as JSON.
+pub(super) struct Told {
+    act: &'static str,
+    object: String,
+    before: String,
+    after: String,
+}
+
+impl Told {
+    pub(super) fn new(act: &'static str, object: &str, after: &Value) -> Self {
+        let after = if after.is_null() { String::new() } else { after.to_string() };
+        Self { act, object: object.to_owned(), before: String::new(), after }
+    }
+
+    fn instead_of(self, before: &Value) -> Self {
+        Self { before: before.to_string(), ..self }
+    }
+
+    pub(super) fn by<'a>(&'a self, by: &'a By, at_ms: i64) -> Act<'a> {
+        let Self { act, object, before, after } = self;
+        Act { at_ms, actor: &by.actor, address: &by.address, act, object, before, after }
+    }
+}
+
+impl Accounts {
+    /// The same accounts, for somebody whose acts are told of.
+    pub fn acting<'a>(&'a self, by: &'a By, now_ms: i64) -> Acting<'a> {
+        Acting { accounts: self, by, now_ms }
+    }
+
+    /// The audit log, the newest line first: at most `limit`, before the line `before`.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn audit(&self, before: Option<i64>, limit: u32) -> Result<Vec<AuditRow>, StoreError> {
+        self.db.audit(before, limit)
+    }
+
+    /// Recomputes the whole audit log: every line is as it was written, and none is missing before the last.
+    ///
+    /// # Errors
+    /// The store failed; what is wrong in the log is not an error but a finding.
+    pub fn verify_audit(&self) -> Result<AuditVerdict, StoreError> {
+        let mut verdict = AuditVerdict::default();
+        let (mut seq, mut hash) = (0, vec![0; 32]);
+        self.db.each_audit(&mut |line| {
+            let wrong = [
+                (line.seq != seq + 1, "a line before it is missing"),
+                (line.prev != hash, "it does not follow the line before it"),
+                (line.expected_hash().as_slice() != line.hash, "it is not as it was written"),
+            ];
+            verdict.lines += 1;
+            let room = FINDINGS_MAX.saturating_sub(verdict.findings.len());
+            let found = wrong.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, what)| (line.seq, what));
+            verdict.findings.extend(found.take(room));
+            (seq, hash) = (line.seq, line.hash);
+        })?;
+        Ok(verdict)
+    }
+}
+
+impl Acting<'_> {
+    pub(super) fn act<'a>(&'a self, told: &'a Told) -> Act<'a> {
+        told.by(self.by, self.now_ms)
+    }
+
+    pub(super) fn actor(&self) -> &str {
+        &self.by.actor
+    }
+
+    pub(super) fn now_ms(&self) -> i64 {
+        self.now_ms
+    }
+
+    /// Says whether there is such a live account.
+    ///
+    /// # Errors
+    /// The store failed; then nothing is changed, and nothing told.
+    pub fn set_status(&self, account: &str, status: Status) -> Result<bool, StoreError> {
+        let Some(row) = self.accounts.db.account(account)? else { return Ok(false) };
+        let act = if status == Status::Active { "account.resume" } else { "account.suspend" };
+        let told = Told::new(act, account, &json!({"status": status.name()}));
+        let told = told.instead_of(&json!({"status": Account::from(row).status.name()}));
+        self.accounts.db.set_active(account, status == Status::Active, Some(&self.act(&told)))
+    }
+
+    /// Says whether there is such a live key.
+    ///
+    /// # Errors
+    /// As [`Acting::set_status`].
+    pub fn set_key_enabled(&self, key: &str, enabled: bool) -> Result<bool, StoreError> {
+        let (act, status) = if enabled { ("key.enable", "active") } else { ("key.disable", "disabled") };
+        let told = Told::new(act, key, &json!({"status": status}));
+        self.accounts.db.set_key_active(None, key, enabled, Some(&self.act(&told)))
+    }
+
+    /// Says whether there was such a live key.
+    ///
+    /// # Errors
+    /// As [`Acting::set_status`].
+    pub fn revoke_key(&self, key: &str) -> Result<bool, StoreError> {
+        let told = Told::new("key.revoke", key, &json!({"status": "revoked"}));
+        self.accounts.db.revoke_key(None, key, self.now_ms, Some(&self.act(&told)))
+    }
+
+    /// Tells of an act that changes something elsewhere (the ledger), before it is done; then does it, and where that
+    /// fails tells that too. So nothing is done untold, though what was told may not have been done: a posting's
+    /// reference says which.
+    ///
+    /// # Errors
+    /// It could not be told of, and was not done; or what `work` says.
+    pub fn order<T>(
+        &self,
+        act: &'static str,
+        object: &str,
+        what: &Value,
+        work: impl FnOnce() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let told = Told::new(act, object, what);
+        self.accounts.db.append_audit(&self.act(&told))?;
+        work().inspect_err(|error| {
+            let told = Told::new("refused", object, &json!({"act": act, "why": error.to_string()}));
+            if let Err(error) = self.accounts.db.append_audit(&self.act(&told)) {
+                log::error!("tell that {act} of {object} was refused: {error}");
+            }
+        })
+    }
+
+    /// As [`Acting::order`], of a change of a balance.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn change<T>(
+        &self,
+        change: &Change<'_>,
+        work: impl FnOnce() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let Change { kind, reference, account, amount, .. } = *change;
+        let (act, reason) = match kind {
+            ChangeKind::Grant => ("account.grant", None),
+            ChangeKind::TopUp => ("account.topup", None),
+            ChangeKind::Adjust { reason } => ("account.adjust", Some(reason)),
+        };
+        self.order(act, account, &json!({"credits": amount, "ref": reference, "reason": reason}), work)
+    }
+
+    /// Tells of an act that is about to be done, and whose own failure says enough.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn tell(&self, act: &'static str, object: &str, what: &Value) -> Result<(), StoreError> {
+        let told = Told::new(act, object, what);
+        self.accounts.db.append_audit(&self.act(&told))
+    }
+}

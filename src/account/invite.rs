@@ -1,0 +1,95 @@
+//! Invitations: codes that open one account each, where sign-up is for the invited.
+//!
+//! A code is 128 random bits; only its SHA-256 is kept. It is used up in the transaction that opens the account, so of
+//! many who try it at once one gets in. Must not know HTTP.
+
+use super::audit::Told;
+use super::{AccountError, Accounts, Acting};
+use crate::store::StoreError;
+use crate::store::app::people::InviteRow;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+const PREFIX: &str = "invite-";
+
+/// Codes made at one time.
+pub const INVITES_AT_ONCE_MAX: u32 = 100;
+
+/// Invitations that are open at one time.
+const OPEN_MAX: i64 = 10_000;
+
+/// How long an invitation may be good.
+pub const INVITE_MS_MAX: i64 = 365 * 86_400_000;
+
+/// Of a listing.
+const LISTED: u32 = 100;
+
+/// An invitation as an administrator sees it afterwards.
+#[derive(Debug, Clone)]
+pub struct Invite {
+    /// Enough to tell invitations apart: the start of the hash, which tells nothing of the code.
+    pub id: String,
+    pub created_at_ms: i64,
+    pub expires_at_ms: i64,
+    pub created_by: String,
+    pub used_by: Option<String>,
+}
+
+impl Accounts {
+    /// The latest invitations, the newest first.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn invites(&self) -> Result<Vec<Invite>, StoreError> {
+        Ok(self.db.invites(LISTED)?.into_iter().map(Invite::from).collect())
+    }
+}
+
+impl Acting<'_> {
+    /// Makes `count` invitations that are good for `good_for_ms`. Only their hashes are kept: the codes in the answer are
+    /// all there will ever be.
+    ///
+    /// # Errors
+    /// Too many or too long, no randomness, or the store failed.
+    pub fn invite(&self, count: u32, good_for_ms: i64) -> Result<Vec<String>, AccountError> {
+        if !(1..=INVITES_AT_ONCE_MAX).contains(&count) || !(1..=INVITE_MS_MAX).contains(&good_for_ms) {
+            return Err(AccountError::BadInvite);
+        }
+        let expires_at_ms = self.now_ms().saturating_add(good_for_ms);
+        let codes = (0..count).map(|_| new_code()).collect::<Result<Vec<_>, _>>()?;
+        let row = |code: &String| InviteRow {
+            hash: hash(code),
+            created_at_ms: self.now_ms(),
+            expires_at_ms,
+            created_by: self.actor().to_owned(),
+            used_by: None,
+        };
+        let rows: Vec<_> = codes.iter().map(row).collect();
+        let ids: Vec<_> = rows.iter().map(|row| id(&row.hash)).collect();
+        let told = Told::new("invite.create", "sign-up", &json!({"ids": ids, "expires_at_ms": expires_at_ms}));
+        let is_kept = self.accounts.db.insert_invites(&rows, OPEN_MAX, &self.act(&told))?;
+        if is_kept { Ok(codes) } else { Err(AccountError::TooManyInvites) }
+    }
+}
+
+impl From<InviteRow> for Invite {
+    fn from(row: InviteRow) -> Self {
+        let InviteRow { hash, created_at_ms, expires_at_ms, created_by, used_by } = row;
+        Self { id: id(&hash), created_at_ms, expires_at_ms, created_by, used_by }
+    }
+}
+
+fn new_code() -> Result<String, AccountError> {
+    let mut bits = [0u8; 16];
+    getrandom::fill(&mut bits).map_err(AccountError::Random)?;
+    Ok(bits.iter().fold(PREFIX.to_owned(), |text, byte| text + &format!("{byte:02x}")))
+}
+
+/// As it was copied out of a mail: blanks around it do not count.
+pub(super) fn hash(code: &str) -> [u8; 32] {
+    Sha256::digest(code.trim().as_bytes()).into()
+}
+
+fn id(hash: &[u8; 32]) -> String {
+    hash.iter().take(4).fold("inv_".to_owned(), |text, byte| text + &format!("{byte:02x}"))
+}

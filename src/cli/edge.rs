@@ -1,0 +1,103 @@
+//! `model-gateway edge drain`: ends an edge for good, with nothing left on its machine that the ledger lacks.
+//!
+//! Must not end a process in another way than its operator would: by SIGTERM.
+
+use crate::billing::courier::{self, Carried};
+use crate::billing::{journal, owner};
+use crate::config::Settings;
+use anyhow::Context as _;
+use clap::Subcommand;
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+const LOOK: Duration = Duration::from_millis(50);
+
+#[derive(Debug, Subcommand)]
+pub enum EdgeCommand {
+    /// End the edge that serves from this data_dir and wait until the ledger has every request that it ended: then the
+    /// machine may go. Where none runs, what dead ones left is brought there. Keep its supervisor from starting it again.
+    Drain {
+        /// It always waits for that; the flag says so.
+        #[arg(long)]
+        wait_watermark: bool,
+        /// How long all of it may take, in seconds; exit 1 with what is left after that.
+        #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        within_seconds: u64,
+    },
+}
+
+/// # Errors
+/// The edge cannot be told, its journals cannot be read, or there is no shared store.
+pub fn run(command: &EdgeCommand, settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
+    let EdgeCommand::Drain { within_seconds, wait_watermark: _ } = command;
+    let address = settings.store.address();
+    let address = address.context("store.kind is embedded: SIGTERM alone drains it, its ledger is here")?;
+    let (data_dir, until) = (&settings.data_dir, Instant::now() + Duration::from_secs(*within_seconds));
+    let living = end(data_dir, until)?;
+    let mut carried = Carried::default();
+    if living == 0 {
+        let within = until.saturating_duration_since(Instant::now());
+        carried = courier::carry(address, courier::left_behind(data_dir)?, settings.catalog.models(), within)?;
+    }
+    tell(living, carried, data_dir, json)?;
+    Ok(if living == 0 && carried.missing == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Tells whoever serves from `data_dir` to end, and waits until nobody does. Returns how many still do in the end.
+fn end(data_dir: &Path, until: Instant) -> anyhow::Result<usize> {
+    let mut told = None;
+    loop {
+        if let Some(pid) = owner::served_by(data_dir)?.filter(|pid| told != Some(*pid)) {
+            let is_another = told.replace(pid).is_some();
+            anyhow::ensure!(
+                !is_another,
+                "drain {}: process {pid} serves again: stop what starts it",
+                data_dir.display()
+            );
+            let process = Pid::from_raw(pid).context("the process that serves has no number")?;
+            match kill_process(process, Signal::TERM) {
+                Ok(()) | Err(Errno::SRCH) => {}
+                Err(error) => return Err(error).with_context(|| format!("tell process {pid} to end")),
+            }
+        }
+        // One that has handed over to a successor still has its journal.
+        let living = journal::live_boots(data_dir)?.len();
+        if living == 0 || Instant::now() >= until {
+            return Ok(living);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn tell(living: usize, carried: Carried, data_dir: &Path, json: bool) -> anyhow::Result<()> {
+    let Carried { new, missing, unreadable } = carried;
+    let mut out = io::stdout().lock();
+    if json {
+        let is_drained = living == 0 && missing == 0;
+        let document = json!({
+            "drained": is_drained, "running": living, "new": new, "missing": missing, "unreadable": unreadable,
+        });
+        writeln!(out, "{document}")?;
+    } else if living > 0 {
+        writeln!(out, "{}: {living} processes still serve what they began; run it again", data_dir.display())?;
+    } else if missing > 0 {
+        let folder = data_dir.join("journal");
+        writeln!(
+            out,
+            "{}: the ledger is not known to have {missing} endings: keep {} and run it again",
+            data_dir.display(),
+            folder.display()
+        )?;
+    } else {
+        writeln!(out, "{}: drained; the ledger has it all", data_dir.display())?;
+        if unreadable > 0 {
+            writeln!(out, "{unreadable} lines of its journal could not be read: see journal/*.damaged")?;
+        }
+    }
+    Ok(())
+}

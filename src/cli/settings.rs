@@ -1,0 +1,173 @@
+//! What `key create`, `key set` and `account limit` can set, as arguments; and how it is shown.
+//!
+//! Each has a word that takes it back. Must not touch a store.
+
+use crate::account::{KeySettings, RateSettings};
+use crate::billing::bounds::SpendLimit;
+use crate::catalog::Catalog;
+use crate::clock::rfc3339;
+use anyhow::bail;
+use clap::Args;
+use serde_json::{Value, json};
+use std::str::FromStr;
+
+/// A length of time: a number and `s`, `m`, `h`, `d` or `w`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    pub ms: i64,
+}
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let units = [('s', 1_000), ('m', 60_000), ('h', 3_600_000), ('d', 86_400_000), ('w', 604_800_000)];
+        let found = units.into_iter().find_map(|(unit, ms)| Some((text.strip_suffix(unit)?, ms)));
+        let ms = found
+            .filter(|(number, _)| number.bytes().all(|byte| byte.is_ascii_digit()))
+            .and_then(|(number, ms)| number.parse::<i64>().ok()?.checked_mul(ms));
+        ms.map(|ms| Self { ms }).ok_or_else(|| format!("{text:?} is no length of time, as in 90m, 24h or 30d"))
+    }
+}
+
+/// What is to be set, or taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setting<T>(pub Option<T>);
+
+fn setting<T: FromStr<Err = E>, E: std::fmt::Display>(text: &str, none: &str) -> Result<Setting<T>, String> {
+    if text == none {
+        return Ok(Setting(None));
+    }
+    text.parse().map(|value| Setting(Some(value))).map_err(|error: E| format!("{error} (or {none:?})"))
+}
+
+#[derive(Debug, Default, Args)]
+pub struct KeyArgs {
+    /// Refuse the key after so long, as in 90m, 24h or 30d; `never` takes it back.
+    #[arg(long, value_name = "TIME", value_parser = |text: &str| setting::<Span, _>(text, "never"))]
+    expires_in: Option<Setting<Span>>,
+    /// What the key may spend by day, week, month (in UTC) or in total, as in 100/day; `none` takes it back.
+    #[arg(long, value_name = "CREDITS/PERIOD", value_parser = |text: &str| setting::<SpendLimit, _>(text, "none"))]
+    spend_limit: Option<Setting<SpendLimit>>,
+    /// The only models that the key may use, by their catalog ids, separated by commas; `all` takes it back.
+    #[arg(long, value_name = "MODEL,...", value_delimiter = ',')]
+    models: Option<Vec<String>>,
+    #[command(flatten)]
+    rates: RateArgs,
+}
+
+#[derive(Debug, Default, Args)]
+pub struct RateArgs {
+    /// Requests in a minute; 0: no limit; `default`: as the config file says.
+    #[arg(long, value_name = "N", value_parser = |text: &str| setting::<u64, _>(text, "default"))]
+    requests_per_minute: Option<Setting<u64>>,
+    /// Tokens in a minute, in and out together; 0: no limit; `default`: as the config file says.
+    #[arg(long, value_name = "N", value_parser = |text: &str| setting::<u64, _>(text, "default"))]
+    tokens_per_minute: Option<Setting<u64>>,
+    /// Requests that run at one time; 0: no limit; `default`: as the config file says.
+    #[arg(long, value_name = "N", value_parser = |text: &str| setting::<u64, _>(text, "default"))]
+    concurrent: Option<Setting<u64>>,
+}
+
+impl KeyArgs {
+    /// # Errors
+    /// The catalog has no such model.
+    pub fn check(&self, catalog: &Catalog) -> anyhow::Result<()> {
+        for model in self.models.iter().flatten().filter(|model| *model != "all") {
+            if catalog.find(model).is_none() {
+                bail!("bind a key to models: the catalog has no model {model:?}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes what is asked for, and nothing else.
+    pub fn apply(&self, settings: &mut KeySettings, now_ms: i64) {
+        if let Some(Setting(span)) = self.expires_in {
+            settings.expires_at_ms = span.map(|span| now_ms.saturating_add(span.ms));
+        }
+        if let Some(Setting(limit)) = self.spend_limit {
+            settings.spend_limit = limit;
+        }
+        if let Some(models) = &self.models {
+            settings.allowed_models = models.iter().filter(|model| *model != "all").cloned().collect();
+        }
+        self.rates.apply(&mut settings.rates);
+    }
+}
+
+impl RateArgs {
+    /// Changes what is asked for, and nothing else.
+    pub fn apply(&self, rates: &mut RateSettings) {
+        let set = |asked: &Option<Setting<u64>>, rate: &mut Option<u64>| {
+            if let Some(Setting(value)) = asked {
+                *rate = *value;
+            }
+        };
+        set(&self.requests_per_minute, &mut rates.requests_per_minute);
+        set(&self.tokens_per_minute, &mut rates.tokens_per_minute);
+        set(&self.concurrent, &mut rates.concurrent);
+    }
+}
+
+/// What is set, as members of a key's document.
+pub fn key_json(settings: &KeySettings) -> Value {
+    json!({
+        "expires_at": settings.expires_at_ms.map(rfc3339),
+        "spend_limit": settings.spend_limit.map(|limit| {
+            json!({"credits": limit.credits, "period": limit.period.name()})
+        }),
+        "models": settings.allowed_models,
+        "rates": rates_json(&settings.rates),
+    })
+}
+
+/// `null` is as the config file says.
+pub fn rates_json(rates: &RateSettings) -> Value {
+    json!({
+        "requests_per_minute": rates.requests_per_minute,
+        "tokens_per_minute": rates.tokens_per_minute,
+        "concurrent": rates.concurrent,
+    })
+}
+
+/// What is set, in words, each with a space before it; nothing where nothing is.
+pub fn key_words(settings: &KeySettings) -> String {
+    let mut text = String::new();
+    if let Some(at) = settings.expires_at_ms {
+        text += &format!(" expires={}", rfc3339(at));
+    }
+    if let Some(limit) = settings.spend_limit {
+        text += &format!(" spend-limit={limit}");
+    }
+    if !settings.allowed_models.is_empty() {
+        text += &format!(" models={}", settings.allowed_models.join(","));
+    }
+    text + &rates_words(&settings.rates)
+}
+
+pub fn rates_words(rates: &RateSettings) -> String {
+    let named = [
+        ("requests-per-minute", rates.requests_per_minute),
+        ("tokens-per-minute", rates.tokens_per_minute),
+        ("concurrent", rates.concurrent),
+    ];
+    named.into_iter().filter_map(|(name, rate)| Some(format!(" {name}={}", rate?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_of_time_is_a_number_and_a_unit() {
+        for (text, ms) in
+            [("0s", 0), ("90m", 5_400_000), ("24h", 86_400_000), ("30d", 2_592_000_000), ("1w", 604_800_000)]
+        {
+            assert_eq!(text.parse::<Span>(), Ok(Span { ms }), "{text}");
+        }
+        for bad in ["", "d", "10", "-1d", "1.5h", "1y", "99999999999999999d", " 1d"] {
+            assert!(bad.parse::<Span>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The attempts of one request: where the next one goes, what the last one tells of its endpoint, and whether there is
+//! another.
+//!
+//! Must not make an attempt after a byte has gone to the client, nor judge a vendor by what a client did. What a vendor's
+//! silence is, `intake.rs` decides.
+
+use super::names::Names;
+use crate::catalog::Endpoint;
+use crate::edge::context::Call;
+use crate::edge::intake::Ended;
+use crate::protocol::failure::{self, Failure, Kind};
+use crate::telemetry::METRICS;
+use crate::upstreams::{Cooling, Unavailable, Wish};
+use pingora::{Error, ErrorSource, ErrorType, Result};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// Addresses of one endpoint that a request tries before it goes to the next.
+pub const ADDRESSES_PER_ENDPOINT: usize = 3;
+
+impl Call {
+    /// The endpoint of the running attempt.
+    pub fn endpoint(&self) -> Option<&Endpoint> {
+        let lease = self.upstream.lease.as_ref()?;
+        self.upstream.endpoints.vendor.endpoints.get(lease.index)
+    }
+
+    /// The endpoint of the last attempt, whether or not it runs.
+    pub fn last_endpoint(&self) -> Option<&Endpoint> {
+        self.upstream.endpoints.vendor.endpoints.get(*self.upstream.tried.last()?)
+    }
+
+    fn wish(&self) -> Wish<'_> {
+        let upstream = &self.upstream;
+        let model = self.model.upstream_model.as_str();
+        Wish { model, key: upstream.key, stays: upstream.stays, tried: &upstream.tried }
+    }
+
+    /// Another endpoint is left, and the client is still there without a byte of an answer.
+    fn may_retry(&self) -> bool {
+        let attempts = usize::try_from(self.settings.limits.attempts).unwrap_or(usize::MAX);
+        let has_attempts = self.upstream.tried.len() < attempts;
+        has_attempts && self.is_unanswered() && self.upstream.endpoints.has(self.wish(), Instant::now())
+    }
+
+    /// The same, counted if so.
+    fn goes_on(&self, reason: &str) -> bool {
+        let goes_on = self.may_retry();
+        if goes_on {
+            count_failover(self, reason);
+        }
+        goes_on
+    }
+
+    /// A pooled connection was dead before it was used: the same endpoint gets the request again, once, on a fresh one.
+    fn may_repeat(&mut self) -> bool {
+        let may = !self.upstream.repeated && self.is_unanswered();
+        if may {
+            self.upstream.repeated = true;
+            self.repeat();
+        }
+        may
+    }
+
+    /// The next attempt is made where the last one was.
+    pub fn repeat(&mut self) {
+        self.upstream.here = true;
+        self.upstream.addresses.pop();
+    }
+
+    pub fn is_unanswered(&self) -> bool {
+        let progress = self.shared.progress();
+        let may_go_on = matches!(progress.ended, None | Some(Ended::FirstByte));
+        !progress.has_begun() && may_go_on && !progress.client_left()
+    }
+
+    /// The running attempt's endpoint has failed.
+    fn blame(&mut self) {
+        if let Some(lease) = &mut self.upstream.lease {
+            lease.failed(&self.settings.limits, Instant::now());
+        }
+    }
+}
+
+/// Takes a place at the endpoint of the next attempt.
+///
+/// # Errors
+/// There is none to be had; `call.failure` says why.
+pub fn begin(call: &mut Call) -> Result<()> {
+    if std::mem::take(&mut call.upstream.here) && call.upstream.lease.is_some() {
+        return Ok(());
+    }
+    call.upstream.lease = None;
+    call.upstream.addresses.clear();
+    match call.upstream.endpoints.choose(call.wish(), Instant::now()) {
+        Ok(lease) => {
+            call.upstream.tried.push(lease.index);
+            call.upstream.lease = Some(lease);
+            Ok(())
+        }
+        Err(why) => {
+            call.failure = call.failure.take().or(Some(unavailable(why)));
+            Error::e_explain(ErrorType::ConnectNoRoute, "no endpoint can be had")
+        }
+    }
+}
+
+/// What the vendor itself would say.
+fn unavailable(why: Unavailable) -> Failure {
+    match why {
+        Unavailable::Tried => Failure::of(Kind::UpstreamUnreachable),
+        Unavailable::Full => Failure::of(Kind::Overloaded).with_retry_after(1),
+        Unavailable::Cooling { why, left } => {
+            let kind = match why {
+                Cooling::RateLimited => Kind::RateLimited,
+                Cooling::Overloaded => Kind::Overloaded,
+            };
+            let seconds = u32::try_from(left.as_millis().div_ceil(1_000)).unwrap_or(u32::MAX);
+            Failure::of(kind).with_retry_after(seconds)
+        }
+    }
+}
+
+/// The next address of the attempt's endpoint.
+///
+/// # Errors
+/// Its name does not resolve.
+pub async fn address(names: &Names, call: &mut Call, endpoint: &Endpoint) -> Result<SocketAddr> {
+    let found = names.address(endpoint, &call.upstream.addresses, &call.settings.limits).await;
+    let address = found.map_err(|error| {
+        count(call, 0);
+        call.failure = Some(Failure::of(Kind::UpstreamUnreachable));
+        call.blame();
+        let context = format!("resolve {}", endpoint.host);
+        let mut error = Error::because(ErrorType::ConnectNoRoute, context, error).into_up();
+        error.set_retry(call.goes_on("name"));
+        error
+    })?;
+    call.upstream.addresses.push(address);
+    Ok(address)
+}
+
+/// An attempt that nobody answered: the endpoint's next address is tried, then the next endpoint.
+pub fn connect_failed(names: &Names, call: &mut Call, error: &mut Error) {
+    count(call, 0);
+    let timed_out = matches!(error.etype(), ErrorType::ConnectTimedout | ErrorType::TLSHandshakeTimedout);
+    let kind = if timed_out { Kind::UpstreamTimeout } else { Kind::UpstreamUnreachable };
+    call.failure = Some(Failure::of(kind));
+    let tried = &call.upstream.addresses;
+    let has_more = call.endpoint().is_some_and(|endpoint| names.has_more(endpoint, tried, &call.settings.limits));
+    if has_more && tried.len() < ADDRESSES_PER_ENDPOINT && call.is_unanswered() {
+        call.upstream.here = true;
+        count_failover(call, "address");
+        error.set_retry(true);
+        return;
+    }
+    call.blame();
+    error.set_retry(call.goes_on("connect"));
+}
+
+/// Judges the endpoint by the status of its answer. Whether another one is asked instead of passing it on.
+pub fn answered(call: &mut Call, status: u16, retry_after: Option<&str>) -> bool {
+    count(call, status);
+    let (limits, now) = (&call.settings.limits, Instant::now());
+    let why = if status == 429 { Cooling::RateLimited } else { Cooling::Overloaded };
+    let wanted = retry_after.filter(|_| matches!(status, 429 | 503 | 529)).and_then(failure::retry_after_seconds);
+    if let Some(lease) = &mut call.upstream.lease {
+        let model = &call.model.upstream_model;
+        if let Some(seconds) = wanted {
+            lease.cool(model, why, Duration::from_secs(seconds.into()), limits, now);
+        }
+        match status {
+            // What it does not offer it need not do.
+            500 | 502.. => lease.failed(limits, now),
+            // How the answer goes on is to be seen.
+            200..300 => lease.answers(),
+            // It is there, and minds only what it was asked.
+            _ => lease.succeeded(limits, now),
+        }
+    }
+    let reason = match status {
+        429 => "status_429",
+        500..=599 => "status_5xx",
+        _ => return false,
+    };
+    if !call.goes_on(reason) {
+        return false;
+    }
+    let model = &call.model;
+    let protocol = model.vendor.protocol;
+    // Should the next one not be had after all.
+    call.failure = Some(failure::from_vendor(protocol, status, retry_after, b"", &model.upstream_model, &model.id));
+    true
+}
+
+/// Whether an attempt that broke off is made again, there or elsewhere.
+pub fn retry_broken(call: &mut Call, error: &mut Error, reused: bool) -> bool {
+    if std::mem::take(&mut call.upstream.again) {
+        return true;
+    }
+    if let ErrorType::HTTPStatus(_) = error.etype() {
+        // Counted and judged when the status came.
+        return call.may_retry();
+    }
+    if *error.esource() == ErrorSource::Upstream {
+        call.shared.vendor_failed();
+    }
+    // The model has finished: what is missing is made here, and nobody is asked twice.
+    if call.shared.progress().finishing {
+        return false;
+    }
+    error.retry.decide_reuse(reused);
+    let was_dead = error.retry() && reused;
+    // A silent vendor is noticed on the client's side, where time is watched.
+    let is_silence = call.shared.progress().ended == Some(Ended::FirstByte);
+    if *error.esource() != ErrorSource::Upstream && !is_silence {
+        return false;
+    }
+    call.failure = call.failure.take().or_else(|| call.reply.bare_error(&call.model));
+    if call.failure.is_none() {
+        count(call, 0);
+    }
+    if was_dead && call.may_repeat() {
+        return true;
+    }
+    let worth_it = call.failure.as_ref().is_none_or(|failure| failure.kind.is_passing());
+    if worth_it && call.shared.progress().vendor_is_the_cause() {
+        call.blame();
+    }
+    worth_it && call.goes_on(if is_silence { "first_byte" } else { "broken" })
+}
+
+/// The request is over: what its whole answer tells of the endpoint. A client that left tells nothing.
+pub fn end(call: &mut Call) {
+    let Some(mut lease) = call.upstream.lease.take() else { return };
+    let progress = call.shared.progress();
+    let (limits, now) = (&call.settings.limits, Instant::now());
+    if progress.completed && call.failure.is_none() {
+        lease.succeeded(limits, now);
+    } else if progress.vendor_is_the_cause() {
+        lease.failed(limits, now);
+    }
+}
+
+/// Counts an attempt's outcome; 0 where there was no answer.
+fn count(call: &Call, status: u16) {
+    let label = call.upstream.lease.as_ref().map_or("", |lease| lease.label());
+    METRICS.upstream_requests.with_label_values(&[&call.model.vendor.name, label, &status.to_string()]).inc();
+}
+
+fn count_failover(call: &Call, reason: &str) {
+    let label = call.upstream.lease.as_ref().map_or("", |lease| lease.label());
+    METRICS.upstream_failovers.with_label_values(&[&call.model.vendor.name, label, reason]).inc();
+}

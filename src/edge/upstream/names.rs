@@ -1,0 +1,326 @@
+//! Where the vendors' endpoints are: their names resolved in the background, and asked whether they are well.
+//!
+//! Each endpoint has one of Pingora's load balancers, whose backends are the addresses behind its name: it looks the name up
+//! again, keeps the last good answer, takes turns among the addresses and runs the health check against each. Which
+//! endpoint a request goes to is not decided here. Must not look a name up on a thread that serves requests.
+
+use crate::catalog::{Endpoint, HealthCheck, Vendor};
+use crate::config::{Limits, Settings};
+use crate::upstreams::Fleet;
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use pingora::lb::discovery::ServiceDiscovery;
+use pingora::lb::health_check::{HealthCheck as Check, HttpHealthCheck};
+use pingora::lb::selection::RoundRobin;
+use pingora::lb::{Backend, Backends, LoadBalancer};
+use pingora::protocols::l4::socket::SocketAddr as Address;
+use pingora::{Error, ErrorType, OrErr as _, Result};
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// One look-up.
+const RESOLVE_MOST: Duration = Duration::from_secs(3);
+/// The most addresses of one name.
+const ADDRESSES_MAX: usize = 32;
+/// How often it is looked whether a name or a health check is due.
+const TICK: Duration = Duration::from_millis(200);
+
+/// Whoever tells the addresses of a name.
+#[async_trait]
+pub trait Resolve: Send + Sync {
+    async fn addresses(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>>;
+}
+
+/// The machine's own resolver, on a thread that may wait.
+struct System;
+
+#[async_trait]
+impl Resolve for System {
+    async fn addresses(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        Ok(tokio::net::lookup_host((host, port)).await?.collect())
+    }
+}
+
+/// Every endpoint's place.
+pub struct Names {
+    resolver: Arc<dyn Resolve>,
+    /// Endpoints come from the config alone, and go with it.
+    places: Mutex<HashMap<Endpoint, Arc<Place>>>,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self::new(Arc::new(System))
+    }
+}
+
+impl Names {
+    pub fn new(resolver: Arc<dyn Resolve>) -> Self {
+        Self { resolver, places: Mutex::default() }
+    }
+
+    fn place(&self, endpoint: &Endpoint, limits: &Limits) -> Arc<Place> {
+        let mut places = lock(&self.places);
+        if let Some(place) = places.get(endpoint) {
+            return Arc::clone(place);
+        }
+        let place = Arc::new(Place::new(endpoint, limits, Arc::clone(&self.resolver)));
+        places.insert(endpoint.clone(), Arc::clone(&place));
+        place
+    }
+
+    /// An address of the endpoint that is not among `tried`, healthy ones first.
+    ///
+    /// # Errors
+    /// Its name does not resolve, or all were tried.
+    pub async fn address(&self, endpoint: &Endpoint, tried: &[SocketAddr], limits: &Limits) -> io::Result<SocketAddr> {
+        let place = self.place(endpoint, limits);
+        if place.is_empty() {
+            place.refresh().await?;
+        }
+        place.next(tried).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no address is left to try"))
+    }
+
+    /// Looks the endpoint's name up now.
+    ///
+    /// # Errors
+    /// Nobody tells; what was known stays.
+    #[cfg(test)]
+    pub async fn refresh(&self, endpoint: &Endpoint, limits: &Limits) -> io::Result<()> {
+        self.place(endpoint, limits).refresh().await
+    }
+
+    /// An address that was not tried is known.
+    pub fn has_more(&self, endpoint: &Endpoint, tried: &[SocketAddr], limits: &Limits) -> bool {
+        self.place(endpoint, limits).all().any(|address| !tried.contains(&address))
+    }
+
+    /// Looks names up and checks endpoints for as long as the process lives, on a thread of its own.
+    ///
+    /// # Errors
+    /// The thread or its runtime cannot be had.
+    pub fn watch(self: Arc<Self>, settings: Arc<ArcSwap<Settings>>, fleet: Arc<Fleet>) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let watch = async move {
+            loop {
+                self.tick(&settings.load(), &fleet);
+                tokio::time::sleep(TICK).await;
+            }
+        };
+        std::thread::Builder::new().name("upstreams".into()).spawn(move || runtime.block_on(watch))?;
+        Ok(())
+    }
+
+    /// Begins what is due.
+    fn tick(&self, settings: &Settings, fleet: &Arc<Fleet>) {
+        let models = settings.catalog.models().iter();
+        let vendors: HashMap<_, _> = models.map(|model| (&model.vendor.name, &model.vendor)).collect();
+        fleet.keep(vendors.values().copied());
+        // Two vendors may share an address.
+        let mut owners: HashMap<&Endpoint, Owners> = HashMap::new();
+        for vendor in vendors.into_values() {
+            for (index, endpoint) in vendor.endpoints.iter().enumerate() {
+                owners.entry(endpoint).or_default().push((Arc::clone(vendor), index));
+            }
+        }
+        lock(&self.places).retain(|endpoint, _| owners.contains_key(endpoint));
+        let every = Duration::from_secs(settings.limits.name_refresh_seconds);
+        for (endpoint, owners) in owners {
+            let place = self.place(endpoint, &settings.limits);
+            place.tick(owners, endpoint.health_check.as_ref(), every, fleet);
+        }
+    }
+}
+
+/// Whose endpoint it is, and the how-manieth of the vendor's.
+type Owners = Vec<(Arc<Vendor>, usize)>;
+
+/// One endpoint's addresses.
+struct Place {
+    balancer: LoadBalancer<RoundRobin>,
+    host: String,
+    /// Look-ups of one name must not overlap.
+    looking: tokio::sync::Mutex<()>,
+    is_busy: AtomicBool,
+    /// When the last look-up and the last check began.
+    began: Mutex<(Option<Instant>, Option<Instant>)>,
+}
+
+impl Place {
+    fn new(endpoint: &Endpoint, limits: &Limits, resolver: Arc<dyn Resolve>) -> Self {
+        let mut backends = Backends::new(Box::new(Lookup {
+            host: endpoint.host.clone(),
+            port: endpoint.port,
+            stale: Duration::from_secs(limits.name_stale_seconds),
+            good_at: Mutex::new(None),
+            resolver,
+        }));
+        if let Some(check) = &endpoint.health_check {
+            backends.set_health_check(Box::new(Bounded::new(endpoint, check)));
+        }
+        Self {
+            balancer: LoadBalancer::from_backends(backends),
+            host: endpoint.host.clone(),
+            looking: tokio::sync::Mutex::new(()),
+            is_busy: AtomicBool::new(false),
+            began: Mutex::default(),
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = SocketAddr> + use<> {
+        let backends = self.balancer.backends().get_backend();
+        let addresses: Vec<_> = backends.iter().filter_map(|backend| backend.addr.as_inet().copied()).collect();
+        addresses.into_iter()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.balancer.backends().get_backend().is_empty()
+    }
+
+    fn next(&self, tried: &[SocketAddr]) -> Option<SocketAddr> {
+        let untried = |backend: &Backend| backend.addr.as_inet().is_some_and(|address| !tried.contains(address));
+        let chosen = self.balancer.select_with(b"", ADDRESSES_MAX, |backend, is_well| is_well && untried(backend));
+        // Taking turns beside others, it may miss one; and a sick one is better than none.
+        let chosen = chosen.and_then(|backend| backend.addr.as_inet().copied());
+        chosen.or_else(|| self.all().find(|address| !tried.contains(address)))
+    }
+
+    /// Looks the name up. Whoever comes second waits for the first.
+    async fn refresh(&self) -> io::Result<()> {
+        let asked = Instant::now();
+        let _looking = self.looking.lock().await;
+        let is_fresh = lock(&self.began).0.is_some_and(|began| began >= asked);
+        if is_fresh && !self.is_empty() {
+            return Ok(());
+        }
+        lock(&self.began).0 = Some(Instant::now());
+        self.balancer.update().await.map_err(|error| {
+            log::warn!("resolve {}: {error}", self.host);
+            io::Error::other(error.to_string())
+        })
+    }
+
+    /// Begins a look-up or a check that is due; never two at once.
+    fn tick(
+        self: &Arc<Self>,
+        owners: Owners,
+        check: Option<&HealthCheck>,
+        refresh_every: Duration,
+        fleet: &Arc<Fleet>,
+    ) {
+        let (looked_at, checked_at) = *lock(&self.began);
+        let due = |at: Option<Instant>, every| at.is_none_or(|at| at.elapsed() >= every);
+        let looks = due(looked_at, refresh_every);
+        let checks = check.is_some_and(|check| due(checked_at, check.interval));
+        if !looks && !checks || self.is_busy.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (place, fleet) = (Arc::clone(self), Arc::clone(fleet));
+        tokio::spawn(async move {
+            if looks {
+                // Told in the log; what was known stays.
+                let _ = place.refresh().await;
+            }
+            if checks {
+                lock(&place.began).1 = Some(Instant::now());
+                let backends = place.balancer.backends();
+                backends.run_health_check(true).await;
+                let passes = backends.get_backend().iter().any(|backend| backends.ready(backend));
+                for (vendor, index) in owners {
+                    fleet.of(&vendor).set_passes_checks(index, passes);
+                }
+            }
+            place.is_busy.store(false, Ordering::Release);
+        });
+    }
+}
+
+/// Asks the resolver, within a time.
+struct Lookup {
+    host: String,
+    port: u16,
+    /// How long what was found once serves where nothing is found again.
+    stale: Duration,
+    good_at: Mutex<Option<Instant>>,
+    resolver: Arc<dyn Resolve>,
+}
+
+#[async_trait]
+impl ServiceDiscovery for Lookup {
+    /// An error leaves the addresses as they are.
+    async fn discover(&self) -> Result<(BTreeSet<Backend>, HashMap<u64, bool>)> {
+        let asked = tokio::time::timeout(RESOLVE_MOST, self.resolver.addresses(&self.host, self.port)).await;
+        let found = asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        let found = found.and_then(|found| match found.is_empty() {
+            true => Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address")),
+            false => Ok(found),
+        });
+        match found {
+            Ok(found) => {
+                *lock(&self.good_at) = Some(Instant::now());
+                let backend = |address: &SocketAddr| Backend::new(&address.to_string());
+                Ok((found.iter().take(ADDRESSES_MAX).map(backend).collect::<Result<_>>()?, HashMap::new()))
+            }
+            Err(_) if lock(&self.good_at).is_some_and(|at| at.elapsed() >= self.stale) => {
+                log::error!("resolve {}: what was known is too old", self.host);
+                *lock(&self.good_at) = None;
+                Ok((BTreeSet::new(), HashMap::new()))
+            }
+            Err(error) => Err(error).or_err(ErrorType::ConnectNoRoute, "look the name up"),
+        }
+    }
+}
+
+/// Pingora's HTTP check within a time for all of it, which its own limits per read are not.
+struct Bounded {
+    check: HttpHealthCheck,
+    timeout: Duration,
+}
+
+impl Bounded {
+    fn new(endpoint: &Endpoint, check: &HealthCheck) -> Self {
+        let mut http = HttpHealthCheck::new(&endpoint.host, endpoint.tls);
+        // Both were judged with the config.
+        let _ = http.req.insert_header(http::header::HOST, &endpoint.authority);
+        http.req.set_uri(check.path.parse().unwrap_or_default());
+        http.peer_template.options.connection_timeout = Some(check.timeout);
+        http.peer_template.options.total_connection_timeout = Some(check.timeout);
+        http.peer_template.options.read_timeout = Some(check.timeout);
+        http.consecutive_success = usize::try_from(check.passes_after).unwrap_or(1);
+        http.consecutive_failure = usize::try_from(check.fails_after).unwrap_or(1);
+        http.validator = Some(Box::new(|head| match head.status.as_u16() {
+            200..400 => Ok(()),
+            status => Error::e_explain(ErrorType::HTTPStatus(status), "a health check's answer"),
+        }));
+        Self { check: http, timeout: check.timeout }
+    }
+}
+
+#[async_trait]
+impl Check for Bounded {
+    async fn check(&self, target: &Backend) -> Result<()> {
+        match tokio::time::timeout(self.timeout, self.check.check(target)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Error::e_explain(ErrorType::ReadTimedout, "a health check's time"),
+        }
+    }
+
+    fn health_threshold(&self, success: bool) -> usize {
+        self.check.health_threshold(success)
+    }
+
+    fn backend_summary(&self, target: &Backend) -> String {
+        match &target.addr {
+            Address::Inet(address) => address.to_string(),
+            other => format!("{other:?}"),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,136 @@
+//! Names without a network: what is asked again, what is kept, and that a look-up never stands in the way of another.
+
+use super::names::{Names, Resolve};
+use crate::catalog::Endpoint;
+use crate::config::Limits;
+use async_trait::async_trait;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Tells what it is set to, and counts how often it was asked.
+#[derive(Default)]
+struct Book {
+    addresses: Mutex<Option<Vec<SocketAddr>>>,
+    asked: AtomicUsize,
+    is_silent: bool,
+}
+
+impl Book {
+    fn say(&self, addresses: Option<&[&str]>) {
+        *self.addresses.lock().unwrap() =
+            addresses.map(|list| list.iter().map(|address| address.parse().unwrap()).collect());
+    }
+}
+
+#[async_trait]
+impl Resolve for Book {
+    async fn addresses(&self, _host: &str, _port: u16) -> io::Result<Vec<SocketAddr>> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        if self.is_silent {
+            std::future::pending::<()>().await;
+        }
+        self.addresses.lock().unwrap().clone().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+fn endpoint() -> Endpoint {
+    Endpoint {
+        tls: false,
+        host: "vendor.example".into(),
+        port: 80,
+        authority: "vendor.example".into(),
+        prefix: String::new(),
+        weight: 1,
+        max_concurrent: None,
+        health_check: None,
+    }
+}
+
+fn limits() -> Limits {
+    Limits { name_stale_seconds: 60, ..Limits::default() }
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+#[tokio::test]
+async fn every_address_has_its_turn_and_none_is_tried_twice() {
+    let book = Arc::new(Book::default());
+    book.say(Some(&["10.0.0.1:80", "10.0.0.2:80", "[::1]:80"]));
+    let names = Names::new(Arc::clone(&book) as Arc<dyn Resolve>);
+    let (mut tried, limits) = (Vec::new(), limits());
+    while let Ok(address) = names.address(&endpoint(), &tried, &limits).await {
+        assert!(!tried.contains(&address), "{address} after {tried:?}");
+        assert!(names.has_more(&endpoint(), &tried, &limits));
+        tried.push(address);
+    }
+    assert_eq!(tried.len(), 3);
+    assert!(!names.has_more(&endpoint(), &tried, &limits));
+    let mut first = Vec::new();
+    for _ in 0..6 {
+        first.push(names.address(&endpoint(), &[], &limits).await.unwrap());
+    }
+    first.sort();
+    first.dedup();
+    assert_eq!(first.len(), 3, "all take part");
+    assert_eq!(book.asked.load(Ordering::SeqCst), 1, "asked once, known from then on");
+}
+
+#[tokio::test]
+async fn a_name_that_moves_is_followed_and_the_last_good_address_kept_where_nobody_tells() {
+    let book = Arc::new(Book::default());
+    let names = Names::new(Arc::clone(&book) as Arc<dyn Resolve>);
+    let limits = limits();
+    assert!(names.address(&endpoint(), &[], &limits).await.is_err(), "nothing was ever known");
+    book.say(Some(&["10.0.0.1:80"]));
+    assert_eq!(names.address(&endpoint(), &[], &limits).await.unwrap(), address("10.0.0.1:80"));
+    book.say(Some(&["10.0.0.2:80"]));
+    assert_eq!(names.address(&endpoint(), &[], &limits).await.unwrap(), address("10.0.0.1:80"), "not asked again");
+    names.refresh(&endpoint(), &limits).await.unwrap();
+    assert_eq!(names.address(&endpoint(), &[], &limits).await.unwrap(), address("10.0.0.2:80"));
+    for nothing in [None, Some(&[] as &[&str])] {
+        book.say(nothing);
+        assert!(names.refresh(&endpoint(), &limits).await.is_err());
+        assert_eq!(
+            names.address(&endpoint(), &[], &limits).await.unwrap(),
+            address("10.0.0.2:80"),
+            "the last good one"
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_was_known_is_not_believed_for_ever() {
+    let book = Arc::new(Book::default());
+    book.say(Some(&["10.0.0.1:80"]));
+    let names = Names::new(Arc::clone(&book) as Arc<dyn Resolve>);
+    let limits = Limits { name_stale_seconds: 0, ..Limits::default() };
+    assert!(names.address(&endpoint(), &[], &limits).await.is_ok());
+    book.say(None);
+    let _ = names.refresh(&endpoint(), &limits).await;
+    assert!(names.address(&endpoint(), &[], &limits).await.is_err());
+}
+
+#[tokio::test]
+async fn a_resolver_that_says_nothing_is_given_up_and_many_requests_ask_once() {
+    let book = Arc::new(Book { is_silent: true, ..Book::default() });
+    let names = Names::new(Arc::clone(&book) as Arc<dyn Resolve>);
+    let began = Instant::now();
+    assert!(names.address(&endpoint(), &[], &limits()).await.is_err());
+    let took = began.elapsed();
+    assert!(took > Duration::from_secs(2) && took < Duration::from_secs(20), "{took:?}");
+    let book = Arc::new(Book::default());
+    book.say(Some(&["10.0.0.1:80"]));
+    let names = Arc::new(Names::new(Arc::clone(&book) as Arc<dyn Resolve>));
+    let mut asking = tokio::task::JoinSet::new();
+    for _ in 0..50 {
+        let names = Arc::clone(&names);
+        asking.spawn(async move { names.address(&endpoint(), &[], &limits()).await.unwrap() });
+    }
+    assert!(asking.join_all().await.iter().all(|found| *found == address("10.0.0.1:80")));
+    assert_eq!(book.asked.load(Ordering::SeqCst), 1);
+}

@@ -1,0 +1,193 @@
+//! The filtered rows as a CSV file: read a page at a time while it is sent, so that its size is nobody's memory.
+
+use super::{Asked, outcome_name};
+use crate::billing::activity::{Filter, Place};
+use crate::billing::{Billing, Receipt};
+use crate::clock::rfc3339;
+use crate::sidecar::App;
+use crate::sidecar::live;
+use crate::sidecar::problem::Problem;
+use crate::sidecar::session::Visitor;
+use crate::store::StoreError;
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use futures_core::Stream;
+use std::fmt::Write;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use tokio::task::JoinHandle;
+
+/// Rows of one file; what is left over is told in its last line.
+pub const ROWS_MAX: u32 = 100_000;
+
+/// Rows that are read at a time.
+const CHUNK_ROWS: u32 = 500;
+
+const HEAD: &str = "time,request_id,model,surface,key,outcome,estimated,input,cache_read,cache_write_5m,cache_write_1h,\
+                    audio_input,output,reasoning,audio_output,web_searches,credits,balance_after,conversation\r\n";
+
+pub async fn download(
+    State(app): State<Arc<App>>,
+    visitor: Visitor,
+    asked: Result<Query<Asked>, QueryRejection>,
+) -> Result<Response, Problem> {
+    let Query(asked) = asked.map_err(|_| Problem::NotFound)?;
+    let filter = asked.filter().map_err(|_| Problem::NotFound)?;
+    let account = visitor.account.id;
+    let place = live::Place::take(&app.streams, &account).ok_or(Problem::Busy)?;
+    let file = File { _place: place, billing: app.billing.clone(), account, filter, next: Next::Head, left: ROWS_MAX };
+    let headers = [
+        (header::CONTENT_TYPE, "text/csv; charset=utf-8"),
+        (header::CONTENT_DISPOSITION, "attachment; filename=\"responses.csv\""),
+    ];
+    Ok((headers, Body::from_stream(file)).into_response())
+}
+
+struct File {
+    /// Counted among the account's streams.
+    _place: live::Place,
+    billing: Billing,
+    account: String,
+    filter: Filter,
+    next: Next,
+    left: u32,
+}
+
+enum Next {
+    Head,
+    Rows(Option<Place>),
+    Reading(JoinHandle<Result<Vec<Receipt>, StoreError>>),
+    Ended,
+}
+
+impl File {
+    fn read(&self, before: Option<Place>) -> JoinHandle<Result<Vec<Receipt>, StoreError>> {
+        let (billing, account, filter) = (self.billing.clone(), self.account.clone(), self.filter.clone());
+        // One more than the file may have tells that it was cut.
+        let most = CHUNK_ROWS.min(self.left.saturating_add(1));
+        tokio::task::spawn_blocking(move || billing.activity(&account, &filter, before, most))
+    }
+
+    fn lines(&mut self, receipts: &[Receipt]) -> String {
+        let mut text = String::new();
+        for receipt in receipts {
+            if self.left == 0 {
+                let _ = write!(text, "\"cut here: a file has at most {ROWS_MAX} rows, ask for fewer days\"\r\n");
+                self.next = Next::Ended;
+                return text;
+            }
+            self.left -= 1;
+            line(&mut text, receipt);
+        }
+        self.next = receipts.last().map_or(Next::Ended, |last| Next::Rows(Some(last.place())));
+        text
+    }
+}
+
+impl Stream for File {
+    type Item = io::Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            match &mut self.next {
+                Next::Head => {
+                    self.next = Next::Rows(None);
+                    return Poll::Ready(Some(Ok(Bytes::from_static(HEAD.as_bytes()))));
+                }
+                Next::Rows(before) => {
+                    let before = *before;
+                    self.next = Next::Reading(self.read(before));
+                }
+                Next::Reading(reading) => {
+                    let read = ready!(Pin::new(reading).poll(context));
+                    let receipts = match read.map_err(io::Error::other).and_then(|read| read.map_err(io::Error::other))
+                    {
+                        Ok(receipts) => receipts,
+                        Err(error) => {
+                            // The connection is cut: a file that lacks rows must not look whole.
+                            log::error!("sidecar: write an account's responses as a file: {error}");
+                            self.next = Next::Ended;
+                            return Poll::Ready(Some(Err(error)));
+                        }
+                    };
+                    let text = self.lines(&receipts);
+                    if !text.is_empty() {
+                        return Poll::Ready(Some(Ok(text.into())));
+                    }
+                }
+                Next::Ended => return Poll::Ready(None),
+            }
+        }
+    }
+}
+
+fn line(text: &mut String, receipt: &Receipt) {
+    let detail = &receipt.detail;
+    let usage = &detail.usage;
+    let words = [
+        rfc3339(receipt.at_ms),
+        receipt.request_id.clone(),
+        detail.model.clone(),
+        detail.surface.as_str().to_owned(),
+        detail.key_shown.clone(),
+        outcome_name(detail.outcome).to_owned(),
+    ];
+    for word in &words {
+        quoted(text, word);
+        text.push(',');
+    }
+    let estimated = if detail.estimated { "yes" } else { "no" };
+    let _ = write!(
+        text,
+        "{estimated},{},{},{},{},{},{},{},{},{},{},{},",
+        usage.input,
+        usage.cache_read,
+        usage.cache_write_5m,
+        usage.cache_write_1h,
+        usage.audio_input,
+        usage.output,
+        usage.reasoning,
+        usage.audio_output,
+        usage.web_searches,
+        receipt.credits,
+        receipt.balance_after,
+    );
+    quoted(text, detail.conversation.as_deref().unwrap_or_default());
+    text.push_str("\r\n");
+}
+
+/// A cell of words. What a spreadsheet would take for a formula becomes a text.
+fn quoted(text: &mut String, word: &str) {
+    text.push('"');
+    if word.starts_with(['=', '+', '-', '@', '\t', '\r']) {
+        text.push('\'');
+    }
+    text.push_str(&word.replace('"', "\"\""));
+    text.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_is_a_text_whatever_it_holds() {
+        let cell = |word: &str| {
+            let mut text = String::new();
+            quoted(&mut text, word);
+            text
+        };
+        assert_eq!(cell("a,b"), "\"a,b\"");
+        assert_eq!(cell("a\"b"), "\"a\"\"b\"");
+        for formula in ["=1+1", "+1", "-1", "@x", "\t=1", "\r=1"] {
+            assert!(cell(formula).starts_with("\"'"), "{formula:?}");
+        }
+        assert_eq!(HEAD.trim_end().split(',').count(), 19);
+    }
+}

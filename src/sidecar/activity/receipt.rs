@@ -1,0 +1,218 @@
+//! One response's receipt: what was used, at which price, what it came to, and why.
+
+use super::{Row, row};
+use crate::billing::Receipt;
+use crate::billing::activity::Outcome;
+use crate::billing::pricing::{self, Unit};
+use crate::money::Factor;
+use crate::sidecar::App;
+use crate::sidecar::page::{Frame, grouped, html};
+use crate::sidecar::problem::Problem;
+use crate::sidecar::session::Visitor;
+use askama::Template;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use std::sync::Arc;
+
+/// One class on a receipt; its credits are exact.
+struct Line {
+    class: &'static str,
+    count: String,
+    price: String,
+    /// The price is of a thousand uses, not of a million tokens.
+    per_thousand: bool,
+    credits: String,
+}
+
+#[derive(Template)]
+#[template(path = "receipt.html")]
+struct ReceiptPage {
+    frame: Frame,
+    row: Row,
+    /// Why it cost what it cost.
+    why: &'static str,
+    lines: Vec<Line>,
+    /// The sum in one line, where all is tokens at their own price.
+    formula: Option<String>,
+    /// The lines' sum before it is rounded.
+    exact: String,
+    reasoning: u64,
+    /// What the cache saved.
+    saved: Option<String>,
+    took: Option<String>,
+    conversation: Option<String>,
+    vendor: String,
+    price_version: String,
+    /// The long-context tier in force.
+    above_input_tokens: Option<String>,
+    /// The service tier that was billed, and its multiple.
+    service_tier: Option<(String, String)>,
+    balance_after: String,
+    /// The part that the account could not pay.
+    writeoff: Option<String>,
+}
+
+pub async fn receipt(
+    State(app): State<Arc<App>>,
+    visitor: Visitor,
+    Path(request_id): Path<String>,
+) -> Result<Response, Problem> {
+    let account = &visitor.account.id;
+    let receipt = app.billing.receipt(account, &request_id)?.ok_or(Problem::NotFound)?;
+    Ok(html(StatusCode::OK, &receipt_page(Frame::of("Activity", &visitor), &receipt)))
+}
+
+fn receipt_page(frame: Frame, receipt: &Receipt) -> ReceiptPage {
+    let (detail, price) = (&receipt.detail, &receipt.price);
+    let usage = &detail.usage;
+    let priced = pricing::lines(usage, price);
+    let terms = priced.iter().filter(|line| line.count > 0);
+    let is_plain = terms.clone().all(|line| line.unit == Unit::Tokens && line.factor == Factor::ONE);
+    let terms: Vec<_> = terms.map(|line| format!("{} × {}", grouped(line.count), line.price)).collect();
+    let lines = priced
+        .into_iter()
+        .filter(|line| line.count > 0 || matches!(line.class, "input" | "output"))
+        .map(|line| Line {
+            class: line.class,
+            count: grouped(line.count),
+            price: line.price.to_string(),
+            per_thousand: line.unit == Unit::Uses,
+            credits: line.credits(),
+        })
+        .collect();
+    let saved = receipt.saved();
+    ReceiptPage {
+        row: row(receipt),
+        why: why(detail.outcome, detail.estimated),
+        lines,
+        formula: (is_plain && !terms.is_empty()).then(|| terms.join(" + ")),
+        exact: pricing::exact_cost(usage, price),
+        reasoning: usage.reasoning,
+        saved: saved.is_positive().then(|| saved.to_string()),
+        took: detail.took_ms.map(took),
+        conversation: detail.conversation.clone(),
+        vendor: detail.vendor.clone(),
+        price_version: price.version.clone(),
+        above_input_tokens: price.span_of(usage.input_total()).above_input_tokens.map(grouped),
+        service_tier: usage.service_tier.map(|tier| (tier.to_string(), price.factor(Some(tier)).to_string())),
+        balance_after: receipt.balance_after.to_string(),
+        writeoff: receipt.writeoff.is_positive().then(|| receipt.writeoff.to_string()),
+        frame,
+    }
+}
+
+/// `840 ms`, `12.3 s`.
+fn took(ms: u64) -> String {
+    match ms {
+        0..1_000 => format!("{ms} ms"),
+        ms => format!("{}.{} s", ms / 1_000, ms % 1_000 / 100),
+    }
+}
+
+/// In plain words, why a response cost what it cost.
+fn why(outcome: Outcome, estimated: bool) -> &'static str {
+    match (outcome, estimated) {
+        (Outcome::Completed, false) => "The answer was finished, and is billed by the vendor's own count.",
+        (Outcome::Completed, true) => {
+            "The answer was finished, but the vendor did not say what it used: two bytes count as a token, and never more \
+             than was held."
+        }
+        (Outcome::ClientLeft, false) => {
+            "The client left before the answer ended. The vendor was read on to learn its count; what it had generated is \
+             billed."
+        }
+        (Outcome::ClientLeft, true) => {
+            "The client left before the answer ended, and the vendor's count was not learned in time. What was generated \
+             until then is billed: two bytes count as a token, and never more than was held."
+        }
+        (Outcome::GatewayEnded, _) => {
+            "The gateway ended the answer at one of its limits: time, size, a client that reads too slowly, or the end of \
+             what was held. What was generated until then is billed."
+        }
+        (Outcome::RefusedFree, _) => {
+            "The model refused before it wrote anything, which the vendor does not charge for."
+        }
+        (Outcome::VendorError, _) => {
+            "The vendor failed, or refused the request: nothing is billed, and what was held was given back."
+        }
+        (Outcome::VendorCut, _) => {
+            "The vendor broke the answer off: nothing is billed, and what was held was given back."
+        }
+        (Outcome::Interrupted, _) => {
+            "The gateway was interrupted while the request ran: nothing is billed, and what was held was given back."
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::Price;
+    use crate::money::Micro;
+    use crate::protocol::Protocol;
+    use crate::store::ledger::Detail;
+    use crate::usage::Usage;
+
+    fn left(usage: Usage, price: Price) -> Receipt {
+        let detail = Detail {
+            key_id: "key_1".into(),
+            key_shown: "gw-sk-Ab12…wxyz".into(),
+            model: "<script>alert(1)</script>".into(),
+            surface: Protocol::Messages,
+            vendor: "alpha".into(),
+            outcome: Outcome::ClientLeft,
+            usage,
+            price_version: price.version.clone(),
+            estimated: true,
+            conversation: Some("<b>0123".into()),
+            took_ms: Some(12_345),
+        };
+        Receipt {
+            seq: 1,
+            request_id: "req_1".into(),
+            at_ms: 0,
+            detail,
+            credits: pricing::cost(&usage, &price),
+            price,
+            writeoff: Micro::ZERO,
+            balance_after: Micro::new(299_894_300),
+        }
+    }
+
+    #[test]
+    fn a_receipt_shows_every_class_and_escapes_what_it_is_given() {
+        let price = Price::new([500, 50, 625, 1000, 2500].map(|credits| Micro::new(credits * 1_000_000)));
+        let usage = Usage { input: 3, cache_read: 1_234, output: 17, reasoning: 5, ..Usage::default() };
+        let receipt = left(usage, price);
+        // 1234 tokens at 500 instead of 50.
+        assert_eq!(receipt.saved(), Micro::new(555_300));
+        let text = receipt_page(Frame::public("Activity"), &receipt).render().unwrap();
+        // 3·500 + 1234·50 + 17·2500 = 105 700 credits per million tokens' worth: 0.1057 credits.
+        for part in ["0.0015", "0.0617", "0.0425", "0.1057", "cache_read", "1\u{202f}234", "client left", "299.8943"] {
+            assert!(text.contains(part), "{part} is not on the receipt");
+        }
+        for part in ["0.5553", "12.3 s", "two bytes count as a token", "3 × 500 + 1\u{202f}234 × 50 + 17 × 2500"] {
+            assert!(text.contains(part), "{part} is not on the receipt: {text}");
+        }
+        assert!(!text.contains("<script>alert") && !text.contains("<b>0123"), "a name was not escaped");
+        assert!(!text.contains("cache_write_1h"), "a class without tokens is left out");
+    }
+
+    #[test]
+    fn a_cache_that_is_no_cheaper_saves_nothing() {
+        let dear = Price::new([50, 500, 625, 1000, 2500].map(|credits| Micro::new(credits * 1_000_000)));
+        let usage = Usage { input: 3, cache_read: 1_234, ..Usage::default() };
+        assert_eq!(left(usage, dear.clone()).saved(), Micro::ZERO);
+        assert_eq!(left(Usage { cache_read: 0, ..usage }, dear).saved(), Micro::ZERO);
+    }
+
+    #[test]
+    fn every_outcome_is_explained_and_what_is_free_is_called_free() {
+        for outcome in Outcome::ALL {
+            let free = matches!(outcome, Outcome::VendorError | Outcome::VendorCut | Outcome::Interrupted);
+            assert_eq!(why(outcome, false).contains("nothing is billed"), free, "{outcome:?}");
+        }
+        assert_eq!([took(0), took(999), took(1_000), took(61_980)], ["0 ms", "999 ms", "1.0 s", "61.9 s"]);
+    }
+}

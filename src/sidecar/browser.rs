@@ -1,0 +1,56 @@
+//! What a browser says it is, in two words: enough for a person to know a session of theirs.
+//!
+//! Only names from here are kept, never the header's own text.
+
+use axum::http::{HeaderMap, header};
+
+/// Each says that it is some of those after it too.
+const BROWSERS: [(&str, &str); 8] = [
+    ("Edg", "Edge"),
+    ("OPR/", "Opera"),
+    ("Firefox/", "Firefox"),
+    ("FxiOS/", "Firefox"),
+    ("Chrome/", "Chrome"),
+    ("CriOS/", "Chrome"),
+    ("Safari/", "Safari"),
+    ("curl/", "curl"),
+];
+
+const SYSTEMS: [(&str, &str); 6] = [
+    ("Android", "Android"),
+    ("iPhone", "iPhone"),
+    ("iPad", "iPad"),
+    ("Windows", "Windows"),
+    ("Mac OS", "macOS"),
+    ("Linux", "Linux"),
+];
+
+/// `Firefox on Linux`
+pub fn name(headers: &HeaderMap) -> String {
+    let said = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let find =
+        |names: &[(&str, &'static str)]| names.iter().find(|(mark, _)| said.contains(mark)).map(|(_, name)| *name);
+    match (find(&BROWSERS), find(&SYSTEMS)) {
+        (Some(browser), Some(system)) => format!("{browser} on {system}"),
+        (Some(one), None) | (None, Some(one)) => one.to_owned(),
+        (None, None) => "unknown".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    #[test]
+    fn a_browser_is_known_by_name_alone() {
+        let told =
+            |text: &'static str| name(&[(header::USER_AGENT, HeaderValue::from_static(text))].into_iter().collect());
+        let chrome =
+            "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0 Safari/537.36";
+        assert_eq!(told(chrome), "Chrome on Linux");
+        assert_eq!(told("Mozilla/5.0 (Windows NT 10.0) Gecko/20100101 Firefox/140.0"), "Firefox on Windows");
+        assert_eq!(told("<script>alert(1)</script>"), "unknown");
+        assert_eq!(name(&HeaderMap::new()), "unknown");
+    }
+}

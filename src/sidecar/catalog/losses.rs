@@ -1,0 +1,130 @@
+//! What a model cannot be told through the surface that is not its vendor's: by the translation's own tables, so that the
+//! page cannot promise what the translation does not keep.
+
+use crate::protocol::Protocol;
+use crate::protocol::rules::{Accepts, ChatModel, MessagesModel, Outcome, Sampling, ToolsWithReasoning};
+use crate::protocol::translate;
+use serde::Serialize;
+
+/// Members of a request that share a fate.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Loss {
+    pub members: Vec<&'static str>,
+    pub what: &'static str,
+}
+
+/// The surface that is not its vendor's own.
+pub fn other_surface(accepts: &Accepts) -> Protocol {
+    match accepts {
+        Accepts::Messages(_) => Protocol::Chat,
+        Accepts::Chat(_) => Protocol::Messages,
+    }
+}
+
+pub fn losses(accepts: &Accepts) -> Vec<Loss> {
+    // What the tables say of every model, and this one takes all the same.
+    let (own, taken) = match accepts {
+        Accepts::Messages(model) => {
+            let may_search = model.server_tools.iter().any(|tool| tool == "web_search");
+            (of_messages_model(model), may_search.then_some("web_search_options"))
+        }
+        Accepts::Chat(model) => (of_chat_model(model), model.top_k.then_some("top_k")),
+    };
+    let told: Vec<_> = own.iter().flat_map(|loss| loss.members.clone()).chain(taken).collect();
+    let of = |outcome: Outcome| {
+        let rows = translate::fields(other_surface(accepts)).iter();
+        // Those at the top: what stands deeper would fill the page.
+        let top = rows.filter(|(path, of)| *of == outcome && !path.contains(['.', '[']));
+        top.map(|(path, _)| *path).filter(|path| !told.contains(path)).collect::<Vec<_>>()
+    };
+    let general = [
+        Loss { members: of(Outcome::Warn), what: "left out, and named in the warnings" },
+        Loss { members: of(Outcome::Refuse), what: "refused with 400" },
+    ];
+    own.into_iter().chain(general).filter(|loss| !loss.members.is_empty()).collect()
+}
+
+fn of_messages_model(model: &MessagesModel) -> Vec<Loss> {
+    let sampling = match model.sampling {
+        Sampling::Fixed => Loss {
+            members: vec!["temperature", "top_p", "top_k"],
+            what: "left out unless they ask for the default: the model samples its own way",
+        },
+        Sampling::OneOf => Loss {
+            members: vec!["temperature", "top_p"],
+            what: "only one of them, the temperature first, which is lowered to at most 1",
+        },
+        Sampling::Free => Loss { members: vec!["temperature"], what: "lowered to at most 1" },
+    };
+    let schema = Loss {
+        members: vec!["response_format"],
+        what: "a schema is asked for in words: the vendor does not enforce it",
+    };
+    [Some(sampling), (!model.structured).then_some(schema)].into_iter().flatten().collect()
+}
+
+fn of_chat_model(model: &ChatModel) -> Vec<Loss> {
+    let loss = |lost: bool, members: Vec<&'static str>, what| lost.then_some(Loss { members, what });
+    [
+        loss(
+            !model.sampling,
+            vec!["temperature", "top_p"],
+            "left out unless they are 1: the model samples its own way",
+        ),
+        loss(!model.stop, vec!["stop_sequences"], "left out: the model takes none"),
+        loss(model.stop, vec!["stop_sequences"], "the first four of them"),
+        loss(!model.reasoning, vec!["thinking"], "left out: the model does not reason"),
+        loss(
+            model.reasoning && model.tools_with_reasoning == ToolsWithReasoning::EffortNone,
+            vec!["thinking"],
+            "switched off where the request has tools: the vendor refuses both together",
+        ),
+        loss(
+            !model.cache_breakpoints,
+            vec!["cache_control"],
+            "nothing is marked: the vendor caches what it likes by itself, and bills it by its own count",
+        ),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fate<'a>(losses: &'a [Loss], member: &str) -> Option<&'a str> {
+        let fates: Vec<_> = losses.iter().filter(|loss| loss.members.contains(&member)).map(|loss| loss.what).collect();
+        assert!(fates.len() <= 1, "{member}: {fates:?}");
+        fates.first().copied()
+    }
+
+    #[test]
+    fn what_a_model_refuses_is_told_once_and_what_it_takes_is_not() {
+        let strict = losses(&Accepts::Messages(MessagesModel::default()));
+        assert!(fate(&strict, "temperature").unwrap().starts_with("left out"));
+        assert_eq!(fate(&strict, "seed"), Some("left out, and named in the warnings"));
+        assert_eq!(fate(&strict, "n"), Some("refused with 400"));
+        assert_eq!(fate(&strict, "web_search_options"), Some("refused with 400"));
+        assert!(fate(&strict, "response_format").is_some() && fate(&strict, "tools").is_none());
+
+        let able = MessagesModel {
+            sampling: Sampling::Free,
+            structured: true,
+            server_tools: vec!["web_search".into()],
+            ..MessagesModel::default()
+        };
+        let able = losses(&Accepts::Messages(able));
+        assert_eq!(fate(&able, "temperature"), Some("lowered to at most 1"));
+        assert!(fate(&able, "web_search_options").is_none() && fate(&able, "response_format").is_none());
+
+        let plain = losses(&Accepts::Chat(ChatModel::default()));
+        assert!(fate(&plain, "temperature").is_none());
+        assert_eq!(fate(&plain, "stop_sequences"), Some("the first four of them"));
+        assert_eq!(fate(&plain, "top_k"), Some("left out, and named in the warnings"));
+        assert_eq!(fate(&plain, "thread"), Some("refused with 400"));
+        let lists = losses(&Accepts::Chat(ChatModel { top_k: true, ..ChatModel::default() }));
+        assert!(fate(&lists, "top_k").is_none(), "a compatible server that takes it");
+    }
+}

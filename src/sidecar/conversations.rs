@@ -1,0 +1,172 @@
+//! Conversations: a client sends the whole history again with every turn, and here one sees what that comes to, and what
+//! caching takes off it.
+//!
+//! A conversation is known by a key that tells nothing of what was said.
+
+use super::App;
+use super::page::{Frame, grouped, html, when};
+use super::problem::Problem;
+use super::session::Visitor;
+use super::spending::percent;
+use crate::billing::Receipt;
+use crate::billing::activity::{self, Filter, Outcome};
+use crate::money::Micro;
+use askama::Template;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Deserialize;
+use std::sync::Arc;
+
+/// Conversations of one page.
+const ROWS: u32 = 50;
+
+/// Turns that are shown of a conversation: the last ones.
+const TURNS: u32 = 200;
+
+struct Row {
+    id: String,
+    last: String,
+    began: String,
+    turns: String,
+    tokens_in: String,
+    cached_percent: u64,
+    tokens_out: String,
+    credits: String,
+}
+
+#[derive(Template)]
+#[template(path = "conversations.html")]
+struct ConversationsPage {
+    frame: Frame,
+    rows: Vec<Row>,
+    first: bool,
+    older: Option<String>,
+}
+
+/// One turn; numbers for the chart beside their texts.
+struct Turn {
+    number: u64,
+    request_id: String,
+    at: String,
+    model: String,
+    sent: u64,
+    sent_text: String,
+    cached: u64,
+    cached_text: String,
+    fresh: u64,
+    fresh_text: String,
+    tokens_out: String,
+    credits: String,
+    saved: String,
+}
+
+#[derive(Template)]
+#[template(path = "conversation.html")]
+struct ConversationPage {
+    frame: Frame,
+    row: Row,
+    turns: Vec<Turn>,
+    /// Not all turns are shown.
+    is_cut: bool,
+    /// How often as many tokens the last of the turns shown sent as the first one, in tenths.
+    growth: Option<String>,
+    saved: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub struct Asked {
+    /// When the last row of the page before was spoken in last, and which it was.
+    before: String,
+}
+
+fn row(conversation: &activity::Conversation) -> Row {
+    let sum = &conversation.sum;
+    Row {
+        id: conversation.id.clone(),
+        last: when(conversation.last_ms),
+        began: when(conversation.began_ms),
+        turns: grouped(sum.responses),
+        tokens_in: grouped(sum.input),
+        cached_percent: percent(sum.cache_read, sum.input),
+        tokens_out: grouped(sum.output),
+        credits: sum.credits.to_string(),
+    }
+}
+
+pub async fn list(
+    State(app): State<Arc<App>>,
+    visitor: Visitor,
+    asked: Result<Query<Asked>, QueryRejection>,
+) -> Result<Response, Problem> {
+    let Query(Asked { before }) = asked.map_err(|_| Problem::NotFound)?;
+    let place = match before.as_str() {
+        "" => None,
+        text => {
+            let (last_ms, id) = text.split_once('.').ok_or(Problem::NotFound)?;
+            Some((last_ms.parse().map_err(|_| Problem::NotFound)?, id))
+        }
+    };
+    let found = app.billing.conversations(&visitor.account.id, place, ROWS + 1)?;
+    let page_rows = usize::try_from(ROWS).unwrap_or(usize::MAX);
+    let shown = found.get(..page_rows.min(found.len())).unwrap_or_default();
+    let last = shown.last().filter(|_| found.len() > page_rows);
+    let page = ConversationsPage {
+        frame: Frame::of("Conversations", &visitor),
+        rows: shown.iter().map(row).collect(),
+        first: place.is_none(),
+        older: last.map(|last| format!("{}.{}", last.last_ms, last.id)),
+    };
+    Ok(html(StatusCode::OK, &page))
+}
+
+pub async fn one(State(app): State<Arc<App>>, visitor: Visitor, Path(id): Path<String>) -> Result<Response, Problem> {
+    let account = &visitor.account.id;
+    let conversation = app.billing.conversation(account, &id)?.ok_or(Problem::NotFound)?;
+    let filter = Filter { conversation: Some(id), ..Filter::default() };
+    let mut receipts = app.billing.activity(account, &filter, None, TURNS)?;
+    // What failed was no turn.
+    receipts.retain(|receipt| {
+        !matches!(receipt.detail.outcome, Outcome::VendorError | Outcome::VendorCut | Outcome::Interrupted)
+    });
+    receipts.reverse();
+    let frame = Frame::of("Conversations", &visitor).with_charts();
+    Ok(html(StatusCode::OK, &conversation_page(frame, &conversation, &receipts)))
+}
+
+fn conversation_page(frame: Frame, conversation: &activity::Conversation, receipts: &[Receipt]) -> ConversationPage {
+    let shown = u64::try_from(receipts.len()).unwrap_or(u64::MAX);
+    let before = conversation.sum.responses.saturating_sub(shown);
+    let turns: Vec<_> = receipts.iter().zip(before + 1..).map(|(receipt, number)| turn(number, receipt)).collect();
+    let saved = receipts.iter().fold(Micro::ZERO, |sum, receipt| sum.plus(receipt.saved()));
+    let growth = match (turns.first(), turns.last()) {
+        (Some(first), Some(last)) if turns.len() > 1 && first.sent > 0 && last.sent > first.sent => {
+            let tenths = u128::from(last.sent) * 10 / u128::from(first.sent);
+            Some(format!("{}.{}", tenths / 10, tenths % 10))
+        }
+        _ => None,
+    };
+    ConversationPage { frame, row: row(conversation), is_cut: before > 0, turns, growth, saved: saved.to_string() }
+}
+
+fn turn(number: u64, receipt: &Receipt) -> Turn {
+    let usage = &receipt.detail.usage;
+    let sent = usage.input_total();
+    Turn {
+        number,
+        request_id: receipt.request_id.clone(),
+        at: when(receipt.at_ms),
+        model: receipt.detail.model.clone(),
+        sent,
+        sent_text: grouped(sent),
+        cached: usage.cache_read,
+        cached_text: grouped(usage.cache_read),
+        fresh: sent.saturating_sub(usage.cache_read),
+        fresh_text: grouped(sent.saturating_sub(usage.cache_read)),
+        tokens_out: grouped(usage.output_total()),
+        credits: receipt.credits.to_string(),
+        saved: receipt.saved().to_string(),
+    }
+}

@@ -1,0 +1,117 @@
+//! A copy of everything that an account has here, as one JSON document, written as it is read: however long the ledger,
+//! one page of it is in memory.
+//!
+//! No secret is in it: of a key, what the account holder is shown anyway; of a password and a session token, nothing.
+
+use super::App;
+use super::problem::Problem;
+use super::session::Visitor;
+use crate::account::{Key, OwnSession};
+use crate::admin::document;
+use crate::clock::{now_ms, rfc3339};
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use futures_core::Stream;
+use serde_json::{Value, json};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// Entries that are read at one time.
+const PAGE: u32 = 200;
+
+pub async fn export(State(app): State<Arc<App>>, visitor: Visitor) -> Result<Response, Problem> {
+    let now_ms = now_ms();
+    let account = visitor.account;
+    let balance = app.billing.balance(&account.id, now_ms)?;
+    let mut head = json!({
+        "exported_at": rfc3339(now_ms),
+        "account": document::account_with(&account, &balance),
+        "keys": app.accounts.keys(&account.id)?.iter().map(key).collect::<Vec<_>>(),
+        "sessions": app.accounts.sessions(&account.id, now_ms)?.iter().map(session).collect::<Vec<_>>(),
+    })
+    .to_string();
+    // The entries are the last member, and the document ends with them.
+    head.pop();
+    head += ",\"entries\":[";
+    let entries = Entries { app, account: account.id, part: Part::Head(head), before: None, is_first: true };
+    let headers = [
+        (header::CONTENT_TYPE, "application/json"),
+        (header::CONTENT_DISPOSITION, "attachment; filename=\"model-gateway-account.json\""),
+    ];
+    Ok((headers, Body::from_stream(entries)).into_response())
+}
+
+fn key(key: &Key) -> Value {
+    json!({
+        "key_id": key.id, "name": key.name, "shown": key.shown, "status": key.status.name(),
+        "created_at": rfc3339(key.created_at_ms), "revoked_at": key.revoked_at_ms.map(rfc3339),
+    })
+}
+
+fn session(session: &OwnSession) -> Value {
+    json!({
+        "created_at": rfc3339(session.created_at_ms), "used_at": rfc3339(session.used_at_ms),
+        "address": session.address, "browser": session.browser,
+    })
+}
+
+/// The document, part by part.
+struct Entries {
+    app: Arc<App>,
+    account: String,
+    part: Part,
+    before: Option<i64>,
+    is_first: bool,
+}
+
+enum Part {
+    Head(String),
+    Entries,
+    Over,
+}
+
+impl Entries {
+    fn page(&mut self) -> Result<String, Problem> {
+        let entries = self.app.billing.entries(&self.account, self.before, PAGE)?;
+        let mut text = String::new();
+        for entry in &entries {
+            if !self.is_first {
+                text.push(',');
+            }
+            self.is_first = false;
+            text += &document::entry(entry)?.to_string();
+        }
+        match entries.last() {
+            Some(last) if entries.len() as u64 >= u64::from(PAGE) => self.before = Some(last.seq),
+            _ => {
+                text += "]}";
+                self.part = Part::Over;
+            }
+        }
+        Ok(text)
+    }
+}
+
+impl Stream for Entries {
+    type Item = Result<Bytes, std::io::Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let text = match std::mem::replace(&mut self.part, Part::Entries) {
+            Part::Head(head) => Ok(head),
+            Part::Entries => self.page(),
+            Part::Over => {
+                self.part = Part::Over;
+                return Poll::Ready(None);
+            }
+        };
+        // A document that breaks off is seen to be one: the body does not end as it should.
+        let cut = |problem| {
+            log::error!("sidecar: export account {}: {problem:?}", self.account);
+            std::io::Error::other("the export cannot be continued")
+        };
+        Poll::Ready(Some(text.map(Bytes::from).map_err(cut)))
+    }
+}

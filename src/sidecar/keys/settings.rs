@@ -1,0 +1,166 @@
+//! A key's settings as the forms have them: what is offered, what was typed, and what is set, in words.
+//!
+//! Must not decide what a setting does.
+
+use super::super::App;
+use super::super::page::when;
+use super::super::session::SignedForm;
+use crate::account::KeySettings;
+use crate::billing::bounds::{Period, SpendLimit};
+use crate::money::Micro;
+
+/// Before a model's id, in the name of its box.
+const MODEL: &str = "model:";
+
+/// In whose place an expiry stays as it is.
+const KEEP: &str = "keep";
+
+const DAY_MS: i64 = 86_400_000;
+
+/// Days after which a key may expire.
+const EXPIRIES: [(&str, &str); 6] = [
+    ("", "never"),
+    ("1", "after 1 day"),
+    ("7", "after 7 days"),
+    ("30", "after 30 days"),
+    ("90", "after 90 days"),
+    ("365", "after 365 days"),
+];
+
+/// What was typed.
+#[derive(Default)]
+pub struct Typed {
+    expires_days: String,
+    /// Where there is one, what stands for leaving it.
+    expires_at_ms: Option<i64>,
+    credits: String,
+    period: String,
+    models: Vec<String>,
+}
+
+impl Typed {
+    pub fn of(form: &SignedForm) -> Self {
+        Self {
+            expires_days: form.field("expires_days").to_owned(),
+            expires_at_ms: None,
+            credits: form.field("spend_credits").trim().to_owned(),
+            period: form.field("spend_period").to_owned(),
+            models: form.ticked(MODEL),
+        }
+    }
+
+    pub fn from(settings: &KeySettings) -> Self {
+        let limit = settings.spend_limit;
+        Self {
+            expires_days: settings.expires_at_ms.map_or("", |_| KEEP).to_owned(),
+            expires_at_ms: settings.expires_at_ms,
+            credits: limit.map_or_else(String::new, |limit| limit.credits.to_string()),
+            period: limit.map_or("", |limit| limit.period.name()).to_owned(),
+            models: settings.allowed_models.clone(),
+        }
+    }
+
+    pub fn keeps_expiry(&self) -> bool {
+        self.expires_days == KEEP
+    }
+
+    /// `bound_to`: models of the key as it is, which the catalog may have no more.
+    ///
+    /// # Errors
+    /// What is wrong, for whoever typed it.
+    pub fn settings(&self, app: &App, bound_to: &[String], now_ms: i64) -> Result<KeySettings, String> {
+        let expires_at_ms = match self.expires_days.as_str() {
+            "" | KEEP => None,
+            days => {
+                let is_offered = EXPIRIES.iter().any(|(offered, _)| *offered == days);
+                let days = days.parse::<i64>().ok().filter(|_| is_offered).ok_or("Choose when the key expires.")?;
+                Some(now_ms.saturating_add(days.saturating_mul(DAY_MS)))
+            }
+        };
+        let spend_limit = match self.credits.as_str() {
+            "" => None,
+            credits => {
+                let period = Period::ALL.into_iter().find(|period| period.name() == self.period);
+                let period = period.ok_or("Choose the spend limit's period.")?;
+                let credits: Micro = credits.parse().map_err(|error| format!("Spend limit: {error}."))?;
+                if credits < Micro::ZERO {
+                    return Err("A spend limit is not below 0.".into());
+                }
+                Some(SpendLimit { credits, period })
+            }
+        };
+        let settings = app.settings.load();
+        let is_known = |model: &String| settings.catalog.find(model).is_some() || bound_to.contains(model);
+        if let Some(unknown) = self.models.iter().find(|model| !is_known(model)) {
+            return Err(format!("There is no model {unknown:?}."));
+        }
+        let allowed_models = self.models.clone();
+        Ok(KeySettings { expires_at_ms, spend_limit, allowed_models, ..KeySettings::default() })
+    }
+}
+
+/// One choice of several.
+pub struct Choice {
+    pub value: String,
+    pub text: String,
+    pub chosen: bool,
+}
+
+/// What the form offers, with what was typed.
+pub struct Choices {
+    pub expiries: Vec<Choice>,
+    pub credits: String,
+    pub periods: Vec<Choice>,
+    pub models: Vec<Choice>,
+    /// Something is set: the part of the form is shown open.
+    pub is_set: bool,
+}
+
+impl Choices {
+    pub fn new(app: &App, typed: &Typed) -> Self {
+        let choice = |value: &str, text: String, chosen| Choice { value: value.to_owned(), text, chosen };
+        let kept = typed.expires_at_ms.map(|at_ms| choice(KEEP, when(at_ms), typed.keeps_expiry()));
+        let offered = EXPIRIES.iter().map(|(days, text)| choice(days, (*text).to_owned(), *days == typed.expires_days));
+        let period = |period: Period| {
+            let text = if period == Period::Total { "in total".to_owned() } else { format!("per {}", period.name()) };
+            choice(period.name(), text, period.name() == typed.period)
+        };
+        let settings = app.settings.load();
+        let is_offered = |id: &str| settings.catalog.find(id).is_some();
+        let model = |id: &str| choice(id, id.to_owned(), typed.models.iter().any(|model| model == id));
+        let offered_models: Vec<_> = settings.catalog.models().iter().map(|one| model(&one.id)).collect();
+        // Left out, they would not be sent again, and a key bound to nothing else would be bound to nothing.
+        let gone = typed.models.iter().filter(|id| !is_offered(id));
+        let gone: Vec<_> = gone.map(|id| choice(id, format!("{id} (no longer offered)"), true)).collect();
+        Self {
+            expiries: kept.into_iter().chain(offered).collect(),
+            credits: typed.credits.clone(),
+            periods: Period::ALL.into_iter().map(period).collect(),
+            models: offered_models.into_iter().chain(gone).collect(),
+            is_set: !typed.expires_days.is_empty() || !typed.credits.is_empty() || !typed.models.is_empty(),
+        }
+    }
+}
+
+/// What is set for a key, with what it has spent in its limit's period.
+pub fn in_words(settings: &KeySettings, spent: Option<Micro>) -> Vec<String> {
+    let expires = settings.expires_at_ms.map(|at_ms| format!("until {}", when(at_ms)));
+    let limit = settings.spend_limit.map(|SpendLimit { credits, period }| {
+        let per = if period == Period::Total { "in total".to_owned() } else { format!("this {}", period.name()) };
+        format!("{} of {credits} credits {per}", spent.unwrap_or(Micro::ZERO))
+    });
+    let models = (!settings.allowed_models.is_empty()).then(|| settings.allowed_models.join(", "));
+    let rates = settings.rates;
+    let rate = |rate: Option<u64>, what: &str| rate.map(|rate| format!("{rate} {what}"));
+    [
+        expires,
+        limit,
+        models,
+        rate(rates.requests_per_minute, "requests per minute"),
+        rate(rates.tokens_per_minute, "tokens per minute"),
+        rate(rates.concurrent, "requests at once"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}

@@ -1,0 +1,93 @@
+//! The operator's view: accounts to look at and to act upon, in an administrator's name.
+//!
+//! This file finds accounts; `operator/account.rs` shows one and acts on it, `operator/service.rs` shows what the gateway
+//! does, `operator/invites.rs` invites, `operator/log.rs` shows what administrators did. Every handler takes an
+//! `Operator` or an `OperatorForm` (`role.rs`): to everybody else there is no such page.
+
+pub mod account;
+pub mod invites;
+pub mod log;
+pub mod service;
+
+use super::App;
+use super::page::{Frame, html, when};
+use super::problem::Problem;
+use super::role::Operator;
+use crate::account::Account;
+use askama::Template;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Deserialize;
+use std::sync::Arc;
+
+/// Accounts of one page.
+const ROWS: u32 = 50;
+
+/// Of what is looked for; an e-mail has at most 254.
+const PREFIX_CHARS_MAX: usize = 254;
+
+#[derive(Deserialize)]
+pub struct Search {
+    /// The beginning of an id or an e-mail.
+    #[serde(default)]
+    q: String,
+    /// The id of the last account of the page before.
+    after: Option<String>,
+}
+
+pub struct Row {
+    pub id: String,
+    pub email: String,
+    pub status: &'static str,
+    pub admin: bool,
+    pub created: String,
+}
+
+impl From<Account> for Row {
+    fn from(account: Account) -> Self {
+        Self {
+            status: account.status.name(),
+            admin: account.admin,
+            created: when(account.created_at_ms),
+            id: account.id,
+            email: account.email,
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "operator.html")]
+struct AccountsPage {
+    frame: Frame,
+    here: &'static str,
+    q: String,
+    rows: Vec<Row>,
+    next: Option<String>,
+    first: bool,
+}
+
+pub async fn accounts(
+    State(app): State<Arc<App>>,
+    Operator(visitor): Operator,
+    search: Result<Query<Search>, QueryRejection>,
+) -> Result<Response, Problem> {
+    let Query(Search { q, after }) = search.map_err(|_| Problem::NotFound)?;
+    let q: String = q.trim().chars().take(PREFIX_CHARS_MAX).collect();
+    let found = if q.is_empty() {
+        app.accounts.page(after.as_deref(), ROWS)?
+    } else {
+        app.accounts.search(&q, after.as_deref(), ROWS)?
+    };
+    let full = found.len() >= usize::try_from(ROWS).unwrap_or(usize::MAX);
+    let page = AccountsPage {
+        frame: Frame::of("Operator", &visitor),
+        here: "accounts",
+        next: found.last().filter(|_| full).map(|last| last.id.clone()),
+        rows: found.into_iter().map(Row::from).collect(),
+        q,
+        first: after.is_none(),
+    };
+    Ok(html(StatusCode::OK, &page))
+}

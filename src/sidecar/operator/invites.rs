@@ -1,0 +1,91 @@
+//! Invitations: making codes, which are shown once, and what became of those that were made.
+
+use super::super::App;
+use super::super::page::{Frame, html, when};
+use super::super::problem::Problem;
+use super::super::role::{Operator, OperatorForm};
+use super::super::session::{Visitor, blocking};
+use crate::account::{AccountError, INVITE_MS_MAX, INVITES_AT_ONCE_MAX, Invite};
+use crate::clock::now_ms;
+use crate::config::SignupMode;
+use askama::Template;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use std::sync::Arc;
+
+const DAY_MS: i64 = 86_400_000;
+
+struct Row {
+    id: String,
+    created: String,
+    expires: String,
+    by: String,
+    state: String,
+}
+
+#[derive(Template)]
+#[template(path = "operator_invites.html")]
+struct InvitesPage {
+    frame: Frame,
+    here: &'static str,
+    csrf: String,
+    /// Sign-up asks for a code.
+    in_force: bool,
+    rows: Vec<Row>,
+    codes: Vec<String>,
+    fault: Option<String>,
+    at_once_max: u32,
+    days_max: i64,
+}
+
+fn row(invite: Invite, now_ms: i64) -> Row {
+    let state = match invite.used_by {
+        Some(account) => format!("used by {account}"),
+        None if invite.expires_at_ms <= now_ms => "expired".to_owned(),
+        None => "open".to_owned(),
+    };
+    Row {
+        id: invite.id,
+        created: when(invite.created_at_ms),
+        expires: when(invite.expires_at_ms),
+        by: invite.created_by,
+        state,
+    }
+}
+
+fn page(app: &App, visitor: &Visitor) -> Result<InvitesPage, Problem> {
+    let now_ms = now_ms();
+    Ok(InvitesPage {
+        frame: Frame::of("Operator", visitor),
+        here: "invites",
+        csrf: visitor.csrf.clone(),
+        in_force: app.settings.load().signup.mode == SignupMode::Invite,
+        rows: app.accounts.invites()?.into_iter().map(|invite| row(invite, now_ms)).collect(),
+        codes: Vec::new(),
+        fault: None,
+        at_once_max: INVITES_AT_ONCE_MAX,
+        days_max: INVITE_MS_MAX / DAY_MS,
+    })
+}
+
+pub async fn show(State(app): State<Arc<App>>, Operator(visitor): Operator) -> Result<Response, Problem> {
+    Ok(html(StatusCode::OK, &page(&app, &visitor)?))
+}
+
+/// Answers with the page itself: the codes are nowhere to be read from again.
+pub async fn create(State(app): State<Arc<App>>, OperatorForm { form, by }: OperatorForm) -> Result<Response, Problem> {
+    // What is no number is none that is allowed.
+    let count = form.field("count").trim().parse().unwrap_or(0);
+    let days = form.field("days").trim().parse::<i64>().unwrap_or(0);
+    let accounts = app.accounts.clone();
+    let made = blocking(move || accounts.acting(&by, now_ms()).invite(count, days.saturating_mul(DAY_MS))).await?;
+    let (status, codes, fault) = match made {
+        Ok(codes) => (StatusCode::CREATED, codes, None),
+        Err(error @ AccountError::BadInvite) => (StatusCode::UNPROCESSABLE_ENTITY, Vec::new(), Some(error)),
+        Err(error @ AccountError::TooManyInvites) => (StatusCode::CONFLICT, Vec::new(), Some(error)),
+        Err(other) => return Err(other.into()),
+    };
+    let fault = fault.map(|error| format!("Not done: {error}."));
+    Ok(html(status, &InvitesPage { codes, fault, ..page(&app, &form.visitor)? }))
+}

@@ -1,0 +1,187 @@
+//! What the gateway does: models and prices in force, endpoints and how they are, what is held, and the last audit of the
+//! ledger, which is run on demand and never on a thread that serves.
+
+use super::super::App;
+use super::super::page::{Frame, html, when};
+use super::super::problem::Problem;
+use super::super::role::{Operator, OperatorForm};
+use super::super::session::blocking;
+use crate::billing::Verdict;
+use crate::catalog::Endpoint;
+use crate::clock::now_ms;
+use crate::telemetry::METRICS;
+use askama::Template;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Redirect, Response};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Findings that are shown.
+const FINDINGS: usize = 20;
+
+/// The last audit of the ledger, and whether one is running.
+#[derive(Default)]
+pub struct Audits {
+    state: Mutex<AuditState>,
+}
+
+#[derive(Default, Clone)]
+struct AuditState {
+    running_since_ms: Option<i64>,
+    last: Option<LastAudit>,
+}
+
+#[derive(Clone)]
+struct LastAudit {
+    at: String,
+    seconds: i64,
+    outcome: String,
+    is_good: bool,
+    findings: Vec<String>,
+}
+
+impl Audits {
+    fn look(&self) -> AuditState {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// False where one is running already.
+    fn begin(&self, now_ms: i64) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_free = state.running_since_ms.is_none();
+        if is_free {
+            state.running_since_ms = Some(now_ms);
+        }
+        is_free
+    }
+
+    fn end(&self, last: LastAudit) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = AuditState { running_since_ms: None, last: Some(last) };
+    }
+}
+
+struct ModelRow {
+    id: String,
+    vendor: String,
+    input: String,
+    cache_read: String,
+    cache_write_5m: String,
+    cache_write_1h: String,
+    output: String,
+    version: String,
+}
+
+struct EndpointRow {
+    vendor: String,
+    address: String,
+    weight: u32,
+    health: &'static str,
+}
+
+struct HoldsShown {
+    requests: u64,
+    credits: String,
+    oldest: Option<String>,
+}
+
+#[derive(Template)]
+#[template(path = "operator_service.html")]
+struct ServicePage {
+    frame: Frame,
+    here: &'static str,
+    csrf: String,
+    models: Vec<ModelRow>,
+    endpoints: Vec<EndpointRow>,
+    holds: Option<HoldsShown>,
+    running: Option<String>,
+    last: Option<LastAudit>,
+}
+
+fn endpoint(vendor: &str, endpoint: &Endpoint) -> EndpointRow {
+    let scheme = if endpoint.tls { "https" } else { "http" };
+    EndpointRow {
+        vendor: vendor.to_owned(),
+        address: format!("{scheme}://{}{}", endpoint.authority, endpoint.prefix),
+        weight: endpoint.weight,
+        health: match METRICS.is_healthy(vendor, &endpoint.label()) {
+            Some(true) => "gets requests",
+            Some(false) => "is spared: it fails",
+            None => "not known to this process",
+        },
+    }
+}
+
+pub async fn show(State(app): State<Arc<App>>, Operator(visitor): Operator) -> Result<Response, Problem> {
+    let settings = app.settings.load_full();
+    let models: Vec<_> = settings
+        .catalog
+        .models()
+        .iter()
+        .map(|model| {
+            let price = &model.price;
+            let [input, cache_read, cache_write_5m, cache_write_1h, output] =
+                [price.input, price.cache_read, price.cache_write_5m, price.cache_write_1h, price.output]
+                    .map(|price| price.to_string());
+            let (id, vendor, version) = (model.id.clone(), model.vendor.name.clone(), price.version.clone());
+            ModelRow { id, vendor, input, cache_read, cache_write_5m, cache_write_1h, output, version }
+        })
+        .collect();
+    let vendors: BTreeMap<_, _> =
+        settings.catalog.models().iter().map(|model| (model.vendor.name.as_str(), &model.vendor)).collect();
+    let endpoints =
+        vendors.iter().flat_map(|(name, vendor)| vendor.endpoints.iter().map(|one| endpoint(name, one))).collect();
+    let billing = app.billing.clone();
+    let holds = blocking(move || billing.open_holds()).await??.map(|open| HoldsShown {
+        requests: open.requests,
+        credits: open.credits.to_string(),
+        oldest: open.oldest_at_ms.map(when),
+    });
+    let AuditState { running_since_ms, last } = app.audits.look();
+    let page = ServicePage {
+        frame: Frame::of("Operator", &visitor),
+        here: "service",
+        csrf: visitor.csrf.clone(),
+        models,
+        endpoints,
+        holds,
+        running: running_since_ms.map(when),
+        last,
+    };
+    Ok(html(StatusCode::OK, &page))
+}
+
+/// Begins an audit on a thread of its own, unless one is running; the page says when it is done.
+pub async fn verify(State(app): State<Arc<App>>, OperatorForm { by, .. }: OperatorForm) -> Result<Response, Problem> {
+    let began = now_ms();
+    if app.audits.begin(began) {
+        let work = Arc::clone(&app);
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = work.accounts.acting(&by, began).tell("ledger.verify", "ledger", &json!({})) {
+                log::error!("tell of an audit of the ledger: {error}");
+            }
+            let verdict = work.billing.verify(began);
+            let (outcome, is_good, findings) = match verdict {
+                Ok(verdict) => told(&verdict),
+                Err(error) => {
+                    log::error!("audit the ledger: {error}");
+                    ("It could not be run: see the log.".to_owned(), false, Vec::new())
+                }
+            };
+            let seconds = (now_ms() - began) / 1_000;
+            work.audits.end(LastAudit { at: when(began), seconds, outcome, is_good, findings });
+        });
+    }
+    Ok(Redirect::to("/dashboard/operator/service").into_response())
+}
+
+fn told(verdict: &Verdict) -> (String, bool, Vec<String>) {
+    let count = verdict.findings.len();
+    let of = format!("{} entries, {} debits, {} accounts", verdict.entries, verdict.debits, verdict.accounts);
+    let outcome = if count == 0 { format!("No finding in {of}.") } else { format!("{count} findings in {of}.") };
+    let line =
+        |finding: &crate::billing::Finding| format!("{} (entry {}): {}", finding.rule, finding.seq, finding.message);
+    (outcome, count == 0, verdict.findings.iter().take(FINDINGS).map(line).collect())
+}

@@ -1,0 +1,118 @@
+//! How long somebody who types one wrong password after another waits: twice as long after each, up to a quarter of an
+//! hour.
+//!
+//! It is counted for an account and an address together, so that a stranger who guesses cannot keep an account's holder
+//! out from elsewhere; how often an account may be tried from everywhere is `throttle.rs`. Nobody is locked out: a wait
+//! ends by itself, tries that come too early do not lengthen it, and the right password ends it.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+
+/// Wrong passwords that cost no wait.
+const FREE: u32 = 5;
+
+const WAIT_LEAST_MS: i64 = 2_000;
+const WAIT_MOST_MS: i64 = 15 * 60_000;
+
+/// Without a try for so long, it begins anew.
+const FORGOTTEN_AFTER_MS: i64 = 60 * 60_000;
+
+/// Entries of the table. When it is full, the one that was tried the longest ago goes.
+const ENTRIES_MAX: usize = 10_000;
+
+#[derive(Debug, Clone, Copy)]
+struct Streak {
+    wrong: u32,
+    last_ms: i64,
+}
+
+impl Streak {
+    fn wait_ms(self) -> i64 {
+        let doublings = self.wrong.saturating_sub(FREE);
+        if self.wrong < FREE { 0 } else { WAIT_LEAST_MS.saturating_mul(1 << doublings.min(20)).min(WAIT_MOST_MS) }
+    }
+}
+
+#[derive(Default)]
+pub struct Patience {
+    streaks: Mutex<HashMap<(String, IpAddr), Streak>>,
+}
+
+impl Patience {
+    /// Whether a password may be tried now; else in how many seconds.
+    pub fn may(&self, email: &str, address: IpAddr, now_ms: i64) -> Result<(), i64> {
+        let streaks = self.streaks.lock().unwrap_or_else(PoisonError::into_inner);
+        let streak = streaks.get(&(email.to_owned(), address));
+        let wait_ms = streak.map_or(0, |streak| streak.last_ms + streak.wait_ms() - now_ms);
+        if wait_ms > 0 { Err((wait_ms + 999) / 1_000) } else { Ok(()) }
+    }
+
+    pub fn failed(&self, email: &str, address: IpAddr, now_ms: i64) {
+        let mut streaks = self.streaks.lock().unwrap_or_else(PoisonError::into_inner);
+        let who = (email.to_owned(), address);
+        if streaks.len() >= ENTRIES_MAX && !streaks.contains_key(&who) {
+            make_room(&mut streaks, now_ms);
+        }
+        let streak = streaks.entry(who).or_insert(Streak { wrong: 0, last_ms: now_ms });
+        let is_old = now_ms - streak.last_ms >= FORGOTTEN_AFTER_MS;
+        *streak = Streak { wrong: if is_old { 1 } else { streak.wrong.saturating_add(1) }, last_ms: now_ms };
+    }
+
+    pub fn succeeded(&self, email: &str, address: IpAddr) {
+        self.streaks.lock().unwrap_or_else(PoisonError::into_inner).remove(&(email.to_owned(), address));
+    }
+}
+
+fn make_room(streaks: &mut HashMap<(String, IpAddr), Streak>, now_ms: i64) {
+    streaks.retain(|_, streak| now_ms - streak.last_ms < FORGOTTEN_AFTER_MS);
+    if streaks.len() >= ENTRIES_MAX
+        && let Some(oldest) = streaks.iter().min_by_key(|(_, streak)| streak.last_ms).map(|(who, _)| who.clone())
+    {
+        streaks.remove(&oldest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+    const THERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
+
+    #[test]
+    fn a_wait_doubles_has_an_end_and_is_nobody_elses() {
+        let patience = Patience::default();
+        let mut now_ms = 0;
+        let mut waits = Vec::new();
+        for _ in 0..20 {
+            waits.push(patience.may("a", HERE, now_ms).err().unwrap_or(0));
+            now_ms += waits.last().unwrap() * 1_000;
+            assert_eq!(patience.may("a", HERE, now_ms), Ok(()), "a wait ends by itself");
+            patience.failed("a", HERE, now_ms);
+        }
+        assert_eq!(waits[..10], [0, 0, 0, 0, 0, 2, 4, 8, 16, 32]);
+        assert_eq!(waits[19], 900, "never longer than a quarter of an hour");
+        assert_eq!(patience.may("a", HERE, now_ms), Err(900));
+        assert_eq!(patience.may("a", HERE, now_ms), Err(900), "asking does not lengthen it");
+        assert_eq!(patience.may("a", THERE, now_ms), Ok(()), "the holder is not kept out from elsewhere");
+        assert_eq!(patience.may("b", HERE, now_ms), Ok(()));
+        patience.succeeded("a", HERE);
+        assert_eq!(patience.may("a", HERE, now_ms), Ok(()));
+    }
+
+    #[test]
+    fn after_an_hour_it_begins_anew() {
+        let patience = Patience::default();
+        (0..9).for_each(|_| patience.failed("a", HERE, 0));
+        patience.failed("a", HERE, FORGOTTEN_AFTER_MS);
+        assert_eq!(patience.may("a", HERE, FORGOTTEN_AFTER_MS), Ok(()));
+    }
+
+    #[test]
+    fn the_table_has_a_ceiling() {
+        let patience = Patience::default();
+        (0..ENTRIES_MAX + 100).for_each(|index| patience.failed(&index.to_string(), HERE, 0));
+        assert_eq!(patience.streaks.lock().unwrap().len(), ENTRIES_MAX);
+    }
+}

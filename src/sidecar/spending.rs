@@ -1,0 +1,255 @@
+//! What was spent: today, of late and at what pace, by day and by model. All times are UTC, which the pages say.
+//!
+//! Must not read the ledger row by row: it is given sums by the hour.
+
+use super::page::grouped;
+use crate::billing::activity::{HOUR_MS, Spent, Sum};
+use crate::clock::rfc3339;
+use crate::money::Micro;
+
+/// Days on the charts, today among them.
+pub const DAYS: i64 = 30;
+
+/// Models that have a colour of their own on a chart; what the others cost is one more.
+const MODELS_MAX: usize = 7;
+
+const DAY_HOURS: i64 = 24;
+const MINUTE_MS: i64 = 60_000;
+
+/// Spent since midnight, and in the hour before this one and what has passed of this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    pub today: Micro,
+    recent: Micro,
+    since_ms: i64,
+}
+
+impl Pace {
+    /// The first hour that [`Pace::of`] wants to be told of.
+    pub fn from_hour(now_ms: i64) -> i64 {
+        let hour = now_ms.div_euclid(HOUR_MS);
+        (hour - hour.rem_euclid(DAY_HOURS)).min(hour - 1)
+    }
+
+    pub fn of(spent: &[Spent], now_ms: i64) -> Self {
+        let hour = now_ms.div_euclid(HOUR_MS);
+        let from = |first: i64| {
+            let hours = spent.iter().filter(|spent| spent.hour >= first);
+            hours.fold(Micro::ZERO, |sum, spent| sum.plus(spent.sum.credits))
+        };
+        Self {
+            today: from(hour - hour.rem_euclid(DAY_HOURS)),
+            recent: from(hour - 1),
+            since_ms: (hour - 1).saturating_mul(HOUR_MS),
+        }
+    }
+
+    /// How fast credit goes, and how long `available` lasts at that.
+    pub fn words(&self, available: Micro, now_ms: i64) -> String {
+        let since = rfc3339(self.since_ms);
+        let since = since.get(11..16).unwrap_or_default();
+        if !self.recent.is_positive() {
+            return format!("Nothing spent since {since} UTC");
+        }
+        // To the minute: else the words would change with every look at the clock.
+        let minutes = i128::from(now_ms.saturating_sub(self.since_ms).div_euclid(MINUTE_MS).max(1));
+        let recent = i128::from(self.recent.get());
+        let an_hour = Micro::new(i64::try_from(recent * 60 / minutes).unwrap_or(i64::MAX));
+        let left = i128::from(available.or_zero().get()) * minutes / recent;
+        let left = i64::try_from(left).unwrap_or(i64::MAX).saturating_mul(MINUTE_MS);
+        format!("{} credits an hour since {since} UTC; at that pace it lasts {}", rounded(an_hour), span(left))
+    }
+}
+
+/// An amount with as many digits as one reads at a glance, down to a thousandth.
+fn rounded(amount: Micro) -> String {
+    match amount.get() {
+        0..1_000 => "less than 0.001".to_owned(),
+        micro => Micro::new(micro - micro % 1_000).to_string(),
+    }
+}
+
+/// `5 days 3 h`, `3 h 12 min`, `12 min`.
+pub fn span(ms: i64) -> String {
+    let minutes = ms.max(0) / MINUTE_MS;
+    let (days, hours, minutes) = (minutes / 1_440, minutes / 60 % 24, minutes % 60);
+    match (days, hours, minutes) {
+        (400.., ..) => "more than a year".to_owned(),
+        (1, hours, _) => format!("1 day {hours} h"),
+        (2.., hours, _) => format!("{days} days {hours} h"),
+        (_, 1.., _) => format!("{hours} h {minutes} min"),
+        (_, _, 1..) => format!("{minutes} min"),
+        _ => "less than a minute".to_owned(),
+    }
+}
+
+/// The last [`DAYS`] days.
+pub struct Month {
+    /// The dearest first; each a column of `days`.
+    pub models: Vec<ModelSum>,
+    /// The first one first, days on which nothing was spent among them.
+    pub days: Vec<Day>,
+    pub total: String,
+    pub is_empty: bool,
+}
+
+pub struct ModelSum {
+    pub model: String,
+    pub credits: String,
+    pub responses: String,
+    pub tokens_in: String,
+    /// How much of the input came from a cache.
+    pub cached_percent: u64,
+    pub tokens_out: String,
+    /// Of all that was spent.
+    pub percent: u64,
+    /// Its colour, from 1.
+    pub colour: usize,
+}
+
+pub struct Day {
+    pub date: String,
+    /// Seconds since 1970: the chart's axis.
+    pub at_s: i64,
+    pub credits: Vec<Micro>,
+    pub total: Micro,
+}
+
+/// The first hour of the month that ends today.
+pub fn month_from_hour(now_ms: i64) -> i64 {
+    (now_ms.div_euclid(HOUR_MS * DAY_HOURS) - (DAYS - 1)).saturating_mul(DAY_HOURS)
+}
+
+pub fn month(spent: &[Spent], now_ms: i64) -> Month {
+    let mut sums: Vec<(String, Sum)> = Vec::new();
+    for Spent { model, sum, .. } in spent {
+        match sums.iter_mut().find(|(name, _)| name == model) {
+            Some((_, all)) => *all = all.plus(*sum),
+            None => sums.push((model.clone(), *sum)),
+        }
+    }
+    sums.sort_by(|(a_name, a), (b_name, b)| b.credits.cmp(&a.credits).then_with(|| a_name.cmp(b_name)));
+    let others = sums.split_off(sums.len().min(MODELS_MAX));
+    if !others.is_empty() {
+        let all = others.iter().fold(Sum::default(), |all, (_, sum)| all.plus(*sum));
+        sums.push((format!("{} others", others.len()), all));
+    }
+    let total = sums.iter().fold(Micro::ZERO, |total, (_, sum)| total.plus(sum.credits));
+    let column = |model: &str| sums.iter().position(|(name, _)| name == model).unwrap_or(MODELS_MAX);
+    let first_day = month_from_hour(now_ms) / DAY_HOURS;
+    let mut days: Vec<_> = (first_day..first_day + DAYS).map(|day| empty_day(day, sums.len())).collect();
+    for Spent { hour, model, sum } in spent {
+        let day = usize::try_from(hour / DAY_HOURS - first_day).ok().and_then(|index| days.get_mut(index));
+        let Some(day) = day else { continue };
+        day.total = day.total.plus(sum.credits);
+        if let Some(credits) = day.credits.get_mut(column(model)) {
+            *credits = credits.plus(sum.credits);
+        }
+    }
+    let models = sums.iter().zip(1..).map(|((model, sum), colour)| model_sum(model, sum, total, colour)).collect();
+    Month { models, days, total: total.to_string(), is_empty: spent.is_empty() }
+}
+
+fn empty_day(day: i64, models: usize) -> Day {
+    let at_ms = day.saturating_mul(DAY_HOURS * HOUR_MS);
+    let date = rfc3339(at_ms).get(..10).unwrap_or_default().to_owned();
+    Day { date, at_s: at_ms / 1_000, credits: vec![Micro::ZERO; models], total: Micro::ZERO }
+}
+
+fn model_sum(model: &str, sum: &Sum, total: Micro, colour: usize) -> ModelSum {
+    let micro = |amount: Micro| amount.or_zero().get().unsigned_abs();
+    ModelSum {
+        model: model.to_owned(),
+        credits: sum.credits.to_string(),
+        responses: grouped(sum.responses),
+        tokens_in: grouped(sum.input),
+        cached_percent: percent(sum.cache_read, sum.input),
+        tokens_out: grouped(sum.output),
+        percent: percent(micro(sum.credits), micro(total)),
+        colour,
+    }
+}
+
+/// `part` of `whole`, rounded down.
+pub fn percent(part: u64, whole: u64) -> u64 {
+    let percent = u128::from(part) * 100 / u128::from(whole).max(1);
+    u64::try_from(percent.min(100)).unwrap_or(100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 2027-01-15 08:00 UTC.
+    const NOW: i64 = 1_800_000_000_000;
+    const HOUR: i64 = NOW / HOUR_MS;
+
+    fn spent(hour: i64, model: &str, credits: i64) -> Spent {
+        let sum = Sum { responses: 1, credits: Micro::new(credits * 1_000_000), input: 40, cache_read: 30, output: 5 };
+        Spent { hour, model: model.into(), sum }
+    }
+
+    #[test]
+    fn the_pace_is_of_the_last_full_hour_and_this_one() {
+        assert_eq!(rfc3339(NOW), "2027-01-15T08:00:00.000Z");
+        let rows = [spent(HOUR - 9, "a", 50), spent(HOUR - 7, "a", 4), spent(HOUR - 1, "a", 2), spent(HOUR, "b", 1)];
+        let now_ms = NOW + 30 * MINUTE_MS;
+        let pace = Pace::of(&rows, now_ms);
+        assert_eq!(pace.today.to_string(), "7", "yesterday is not today");
+        // Three credits in ninety minutes: two an hour, and ten last five hours.
+        let ten = Micro::new(10_000_000);
+        let words = "2 credits an hour since 07:00 UTC; at that pace it lasts 5 h 0 min";
+        assert_eq!(pace.words(ten, now_ms), words);
+        assert_eq!(pace.words(ten, now_ms + 59_999), words, "the words change by the minute");
+        assert_eq!(Pace::of(&rows[..2], now_ms).words(ten, now_ms), "Nothing spent since 07:00 UTC");
+        assert_eq!(
+            Pace::of(&rows, now_ms).words(Micro::ZERO, now_ms).split("lasts ").last(),
+            Some("less than a minute")
+        );
+        // Just after midnight the hour before counts for the pace, not for today.
+        let midnight = HOUR - 8;
+        assert_eq!(Pace::from_hour(midnight * HOUR_MS), midnight - 1);
+        let early = Pace::of(&[spent(midnight - 1, "a", 6)], midnight * HOUR_MS);
+        assert_eq!((early.today, early.recent), (Micro::ZERO, Micro::new(6_000_000)));
+    }
+
+    #[test]
+    fn spans_are_said_in_two_units_at_most() {
+        let minutes = |count: i64| span(count * MINUTE_MS);
+        assert_eq!(
+            [0, 1, 59, 60, 1_439, 1_440, 7_403, 576_000].map(minutes),
+            [
+                "less than a minute",
+                "1 min",
+                "59 min",
+                "1 h 0 min",
+                "23 h 59 min",
+                "1 day 0 h",
+                "5 days 3 h",
+                "more than a year"
+            ]
+        );
+        assert_eq!(span(-5), "less than a minute");
+    }
+
+    #[test]
+    fn a_month_has_every_day_and_the_dearest_models_first() {
+        let first = month_from_hour(NOW);
+        let mut rows = vec![spent(first, "a", 1), spent(HOUR, "a", 1), spent(HOUR, "b", 6)];
+        let shown = month(&rows, NOW);
+        assert_eq!((shown.days.len(), shown.total.as_str(), shown.is_empty), (30, "8", false));
+        let models: Vec<_> =
+            shown.models.iter().map(|sum| (sum.model.as_str(), sum.percent, sum.cached_percent)).collect();
+        assert_eq!(models, [("b", 75, 75), ("a", 25, 75)]);
+        let day = |index: usize| (shown.days[index].date.as_str(), shown.days[index].total.get() / 1_000_000);
+        assert_eq!((day(0), day(1), day(29)), (("2026-12-17", 1), ("2026-12-18", 0), ("2027-01-15", 7)));
+        // More models than colours: what is left is one column, and nothing is lost.
+        rows.extend((0..20).map(|n| spent(HOUR, &format!("m{n:02}"), 1)));
+        let shown = month(&rows, NOW);
+        assert_eq!((shown.models.len(), shown.models[MODELS_MAX].model.as_str()), (MODELS_MAX + 1, "15 others"));
+        assert!(
+            shown.days.iter().all(|day| day.credits.iter().fold(Micro::ZERO, |sum, one| sum.plus(*one)) == day.total)
+        );
+        assert!(month(&[], NOW).is_empty);
+    }
+}

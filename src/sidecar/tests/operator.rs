@@ -1,0 +1,237 @@
+//! The operator's view: what an administrator does is done once, asked for again, and told of.
+
+use super::*;
+use crate::account::Status;
+
+struct Root {
+    world: World,
+    cookie: String,
+    csrf: String,
+    /// Of an account to act upon.
+    account: String,
+}
+
+/// An administrator who has just signed in, and somebody else's account.
+async fn root() -> Root {
+    let world = world(&[]).await;
+    let (admin, other) = (Some(PASSWORD), None);
+    let open = |email, password, admin| {
+        let new = NewAccount { email, password, admin, trial: None };
+        sign_up_with(&world.accounts, &world.billing, &new, now_ms()).unwrap().id
+    };
+    open("root@example.com", admin, true);
+    let account = open("a@example.com", other, false);
+    let body = format!("email=root@example.com&password={PASSWORD}");
+    let cookie = world.post("/dashboard/sign-in", "", &body).await.cookie();
+    let csrf = world.get("/dashboard/account", &cookie).await.csrf();
+    Root { world, cookie, csrf, account }
+}
+
+impl Root {
+    async fn get(&self, path: &str) -> Answer {
+        self.world.get(path, &self.cookie).await
+    }
+
+    async fn post(&self, path: &str, fields: &str) -> Answer {
+        self.world.post(path, &self.cookie, &format!("csrf={}&{fields}", self.csrf)).await
+    }
+
+    fn path(&self, what: &str) -> String {
+        format!("/dashboard/operator/accounts/{}/{what}", self.account)
+    }
+
+    fn balance(&self) -> String {
+        self.world.billing.balance(&self.account, now_ms()).unwrap().balance.to_string()
+    }
+
+    /// The audit log, the oldest first: what was done.
+    fn acts(&self) -> Vec<String> {
+        self.world.accounts.audit(None, 100).unwrap().into_iter().rev().map(|line| line.act).collect()
+    }
+
+    /// Signed in for longer than a typed password stands for its holder.
+    fn later(self) -> Self {
+        let admin = self.world.accounts.find("root@example.com").unwrap().unwrap().id;
+        let token = self.world.accounts.create_session(&admin, now_ms() - 11 * 60_000).unwrap().token;
+        Self { csrf: crate::account::csrf_token(&token), cookie: format!("gw-session={token}"), ..self }
+    }
+}
+
+#[tokio::test]
+async fn accounts_are_found_by_the_start_of_an_email_or_an_id() {
+    let root = root().await;
+    for index in 0..60 {
+        let email = format!("many{index:02}@example.com");
+        let new = NewAccount { email: &email, password: None, admin: false, trial: None };
+        root.world.accounts.create_account(&new, now_ms()).unwrap();
+    }
+    let all = root.get("/dashboard/operator").await.body;
+    assert_eq!(all.matches("/dashboard/operator/accounts/").count(), 50);
+    let next = all.split_once("rel=\"next\"").unwrap().0.rsplit_once("href=\"").unwrap().1;
+    let next = next.split('"').next().unwrap().replace("&amp;", "&").replace("&#38;", "&");
+    assert_eq!(root.get(&next).await.body.matches("/dashboard/operator/accounts/").count(), 12);
+    for (q, count) in [("many1", 10), ("A@EX", 1), (&root.account[..], 1), ("nobody", 0), ("%25", 0), ("'", 0)] {
+        let found = root.get(&format!("/dashboard/operator?q={q}")).await;
+        assert_eq!(found.status, 200);
+        assert_eq!(found.body.matches("/dashboard/operator/accounts/").count(), count, "{q}");
+    }
+}
+
+#[tokio::test]
+async fn credit_is_posted_once_per_reference_and_told_of() {
+    let root = root().await;
+    let granted = root.post(&root.path("post"), "kind=grant&credits=12.5&ref=ticket 1").await;
+    assert_eq!(granted.status, 201, "{}", granted.body);
+    assert_eq!(granted.inside("account-balance"), "12.5");
+    let again = root.post(&root.path("post"), "kind=grant&credits=12.5&ref=ticket 1").await;
+    assert_eq!(again.status, 200);
+    assert!(again.body.contains("counted already: nothing changed"));
+    for (fields, status) in [
+        ("kind=grant&credits=1&ref=", 422),
+        ("kind=grant&credits=-1&ref=r", 422),
+        ("kind=gift&credits=1&ref=r", 422),
+        ("kind=adjustment&credits=-1&ref=r", 422),
+        ("kind=adjustment&credits=0&ref=r&reason=x", 422),
+        ("kind=grant&credits=nan&ref=r", 422),
+        ("kind=grant&credits=13&ref=ticket 1", 409),
+        ("kind=adjustment&credits=-100&ref=r&reason=too much", 409),
+    ] {
+        let refused = root.post(&root.path("post"), fields).await;
+        assert_eq!(refused.status, status, "{fields}");
+        assert!(refused.body.contains("role=\"alert\""), "{fields}");
+    }
+    assert_eq!(root.balance(), "12.5", "nothing else was posted");
+    assert_eq!(root.post(&root.path("post"), "kind=topup&credits=10&ref=invoice 1").await.status, 201);
+    let taken = root.post(&root.path("post"), "kind=adjustment&credits=-2.5&ref=slip&reason=a slip").await;
+    assert_eq!(taken.status, 201);
+    assert_eq!(root.balance(), "20");
+    assert!(taken.body.contains("a slip"), "the entries say why");
+    let verdict = root.world.billing.verify(now_ms()).unwrap();
+    assert_eq!((verdict.findings.len(), verdict.entries), (0, 3), "{:?}", verdict.findings);
+
+    let admin = root.world.accounts.find("root@example.com").unwrap().unwrap().id;
+    let lines = root.world.accounts.audit(None, 100).unwrap();
+    assert!(lines.iter().all(|line| line.actor == admin && line.object == root.account && line.address == "127.0.0.1"));
+    let (grants, refusals) = ("account.grant", "refused");
+    let [granted, refused] = [grants, refusals].map(|act| lines.iter().filter(|line| line.act == act).count());
+    assert_eq!((granted, refused), (3, 2), "asked for twice and refused once; and an adjustment refused");
+    assert!(lines.iter().any(|line| line.act == "account.adjust" && line.after.contains("a slip")));
+    let page = root.get("/dashboard/operator/log").await.body;
+    assert!(page.contains("account.topup") && page.contains("invoice 1"));
+}
+
+#[tokio::test]
+async fn money_and_an_administrators_key_ask_for_the_password_again() {
+    let root = root().await.later();
+    let page = root.get(&format!("/dashboard/operator/accounts/{}", root.account)).await;
+    assert!(page.body.contains("Your password"));
+    let post = async |password: &str| {
+        let fields = format!("kind=grant&credits=5&ref=r&password={password}");
+        root.post(&root.path("post"), &fields).await
+    };
+    let unconfirmed = post("").await;
+    assert_eq!(unconfirmed.status, 403);
+    assert!(unconfirmed.body.contains("value=\"5\""), "what was typed is not lost");
+    assert_eq!(post("not the password").await.status, 403);
+    let key = root.post("/dashboard/keys", "name=k").await;
+    assert_eq!(key.status, 403);
+    assert!(!key.body.contains("new-key"));
+    assert_eq!(root.balance(), "0");
+    assert!(root.acts().is_empty(), "what was not begun is not told of");
+    assert_eq!(post(PASSWORD).await.status, 201);
+    assert_eq!(root.balance(), "5");
+    // For ten minutes from now.
+    assert_eq!(root.post(&root.path("post"), "kind=grant&credits=5&ref=s").await.status, 201);
+    assert_eq!(root.post("/dashboard/keys", "name=k").await.status, 201);
+}
+
+#[tokio::test]
+async fn an_account_is_suspended_and_resumed_and_its_holder_is_not_asked() {
+    let root = root().await;
+    let key = root.world.accounts.create_key(&root.account, "k", now_ms()).unwrap().key;
+    assert_eq!(root.post(&root.path("suspend"), "").await.status, 303);
+    assert!(root.world.accounts.authenticate(&key, now_ms()).is_err());
+    let page = root.get(&format!("/dashboard/operator/accounts/{}", root.account)).await;
+    assert_eq!(page.inside("status"), "suspended");
+    assert_eq!(root.post(&root.path("resume"), "").await.status, 303);
+    assert!(root.world.accounts.authenticate(&key, now_ms()).is_ok());
+    assert_eq!(root.acts(), ["account.suspend", "account.resume"]);
+    let lines = root.world.accounts.audit(None, 1).unwrap();
+    assert_eq!(lines[0].before, r#"{"status":"suspended"}"#);
+    assert_eq!(lines[0].after, r#"{"status":"active"}"#);
+    for unknown in ["acct_0", "a@example.com"] {
+        let path = format!("/dashboard/operator/accounts/{unknown}/suspend");
+        assert_eq!(root.post(&path, "").await.status, 404, "{unknown}");
+    }
+}
+
+#[tokio::test]
+async fn a_suspended_administrator_is_none() {
+    let root = root().await;
+    let admin = root.world.accounts.find("root@example.com").unwrap().unwrap().id;
+    root.world.accounts.set_status(&admin, Status::Suspended).unwrap();
+    assert_eq!(root.get("/dashboard/operator").await.status, 404);
+    assert_eq!(root.post(&root.path("post"), "kind=grant&credits=5&ref=s").await.status, 404);
+    assert_eq!(root.balance(), "0");
+}
+
+#[tokio::test]
+async fn invitations_are_shown_once() {
+    let root = root().await;
+    let made = root.post("/dashboard/operator/invites", "count=3&days=7").await;
+    assert_eq!(made.status, 201);
+    let codes = made.inside("new-invites").to_owned();
+    assert_eq!(codes.lines().count(), 3);
+    let listed = root.get("/dashboard/operator/invites").await.body;
+    assert!(codes.lines().all(|code| !listed.contains(code)), "shown a second time");
+    for bad in ["count=0&days=7", "count=101&days=7", "count=1&days=0", "count=1&days=366", "count=x&days=7", ""] {
+        assert_eq!(root.post("/dashboard/operator/invites", bad).await.status, 422, "{bad}");
+    }
+    assert_eq!(root.acts(), ["invite.create"]);
+    let line = &root.world.accounts.audit(None, 1).unwrap()[0];
+    assert!(codes.lines().all(|code| !line.after.contains(code)), "a code is in the audit log");
+}
+
+#[tokio::test]
+async fn the_ledger_is_verified_on_demand_and_the_service_is_shown() {
+    let root = root().await;
+    let page = root.get("/dashboard/operator/service").await;
+    assert_eq!(page.status, 200);
+    for part in ["alpha-opus-4-7", "http://127.0.0.1:9100", "Open holds", "Not run since"] {
+        assert!(page.body.contains(part), "{part}");
+    }
+    assert!(!page.body.contains("sim-alpha-key"), "a vendor's key is on the page");
+    assert_eq!(root.post("/dashboard/operator/verify", "").await.status, 303);
+    let done = async {
+        loop {
+            let page = root.get("/dashboard/operator/service").await;
+            if page.body.contains("data-testid=\"audit\"") {
+                break page;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let page = tokio::time::timeout(Duration::from_secs(30), done).await.expect("the audit ends");
+    assert!(page.inside("audit").starts_with("No finding in 0 entries"), "{}", page.inside("audit"));
+    assert_eq!(root.acts(), ["ledger.verify"]);
+}
+
+#[tokio::test]
+async fn the_audit_log_shows_what_was_tampered_with() {
+    let root = root().await;
+    for _ in 0..3 {
+        root.post(&root.path("suspend"), "").await;
+    }
+    assert!(root.world.accounts.verify_audit().unwrap().findings.is_empty());
+    let tamper = rusqlite::Connection::open(root.world.folder.path().join("app.db")).unwrap();
+    for change in ["UPDATE audit SET actor = 'nobody'", "DELETE FROM audit"] {
+        assert!(tamper.execute(change, []).is_err(), "{change}");
+    }
+    tamper.execute_batch("DROP TRIGGER audit_is_never_changed; DROP TRIGGER audit_is_never_shortened").unwrap();
+    tamper.execute("UPDATE audit SET actor = 'nobody' WHERE seq = 2", []).unwrap();
+    let verdict = root.world.accounts.verify_audit().unwrap();
+    assert_eq!((verdict.lines, verdict.findings), (3, vec![(2, "it is not as it was written")]));
+    tamper.execute("DELETE FROM audit WHERE seq = 2", []).unwrap();
+    let findings = root.world.accounts.verify_audit().unwrap().findings;
+    assert_eq!(findings, [(3, "a line before it is missing"), (3, "it does not follow the line before it")]);
+}

@@ -1,0 +1,201 @@
+//! Opening and ending accounts, and invitations, as rows of `app.db`: each one transaction that does all of it or nothing.
+//!
+//! Must not see a password or an invitation's code.
+
+use super::audit::{self, Act};
+use super::{ACCOUNT, AccountRow, AppDb, account_row, first};
+use crate::money::Micro;
+use crate::store::StoreError;
+use rusqlite::{OptionalExtension, Transaction, params};
+
+/// Under what an account may be opened.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Terms<'a> {
+    /// The hash of an invitation that is used up by it.
+    pub invite: Option<&'a [u8; 32]>,
+    /// Refuse a mailbox that an account has already under another spelling.
+    pub one_per_mailbox: bool,
+    /// What trials may be promised since a moment, this one with them.
+    pub budget: Option<(Micro, i64)>,
+    pub told: Option<Act<'a>>,
+}
+
+/// What became of opening an account.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Opened {
+    Done,
+    EmailTaken,
+    /// No such invitation, or it is used or over.
+    NoInvite,
+    BudgetSpent,
+}
+
+/// An invitation as it is stored, without its hash's secret: the code.
+#[derive(Debug, Clone)]
+pub struct InviteRow {
+    pub hash: [u8; 32],
+    pub created_at_ms: i64,
+    pub expires_at_ms: i64,
+    pub created_by: String,
+    pub used_by: Option<String>,
+}
+
+impl AppDb {
+    /// Opens an account. Nothing is written but where it is `Done`.
+    pub fn insert_account(
+        &self,
+        row: &AccountRow,
+        password: Option<&str>,
+        mailbox: Option<&str>,
+        terms: &Terms<'_>,
+    ) -> Result<Opened, StoreError> {
+        self.write("insert an account", |transaction| {
+            if let Some(refused) = refused(transaction, row, mailbox, terms)? {
+                return Ok(refused);
+            }
+            let (micro, ends) = row.trial.map(|(credits, ends)| (credits.get(), ends)).unzip();
+            transaction.execute(
+                "INSERT INTO account(id, email, mailbox, password, admin, status, created_at_ms, trial_micro,
+                   trial_ends_at_ms)
+                 VALUES(?1, ?2, ?3, ?4, ?5, 'active', ?6, ?7, ?8)",
+                params![row.id, row.email, mailbox, password, row.admin, row.created_at_ms, micro, ends],
+            )?;
+            if let Some(hash) = terms.invite {
+                transaction.execute(
+                    "UPDATE invite SET used_by = ?2, used_at_ms = ?3 WHERE hash = ?1",
+                    params![hash, row.id, row.created_at_ms],
+                )?;
+            }
+            terms.told.iter().try_for_each(|act| audit::append(transaction, act))?;
+            Ok(Opened::Done)
+        })
+    }
+
+    /// Ends an account for ever: its keys, its sessions, its sign-in. Its e-mail becomes `pseudonym` and is free again.
+    /// False where there is no such live account.
+    pub fn delete_account(&self, id: &str, pseudonym: &str, now_ms: i64, told: &Act<'_>) -> Result<bool, StoreError> {
+        self.write("delete an account", |transaction| {
+            let rows = transaction.execute(
+                "UPDATE account SET email = ?2, mailbox = NULL, password = NULL, admin = 0, status = 'suspended',
+                   deleted_at_ms = ?3
+                 WHERE id = ?1 AND deleted_at_ms IS NULL",
+                params![id, pseudonym, now_ms],
+            )?;
+            if rows == 0 {
+                return Ok(false);
+            }
+            transaction.execute(
+                "UPDATE api_key SET status = 'revoked', revoked_at_ms = ?2 WHERE account = ?1 AND status <> 'revoked'",
+                params![id, now_ms],
+            )?;
+            // A name is whatever its holder wrote.
+            transaction.execute("UPDATE api_key SET name = '(deleted)' WHERE account = ?1", [id])?;
+            transaction.execute("DELETE FROM session WHERE account = ?1", [id])?;
+            audit::append(transaction, told)?;
+            Ok(true)
+        })
+    }
+
+    /// Accounts whose id or e-mail begins with `prefix`, in the order of their ids: at most `limit`, after `after`.
+    pub fn accounts_like(&self, prefix: &str, after: &str, limit: u32) -> Result<Vec<AccountRow>, StoreError> {
+        self.read("find accounts", |connection| {
+            // Prefixes as ranges, which the two indexes serve; U+10FFFF sorts behind whatever a name may have.
+            let last = format!("{prefix}\u{10ffff}");
+            connection
+                .prepare_cached(&format!(
+                    "SELECT {ACCOUNT} FROM account
+                     WHERE id IN (SELECT id FROM account WHERE id >= ?1 AND id < ?2
+                                  UNION SELECT id FROM account WHERE email >= ?1 AND email < ?2)
+                       AND id > ?3
+                     ORDER BY id LIMIT ?4"
+                ))?
+                .query_map(params![prefix, last, after, limit], account_row)?
+                .collect()
+        })
+    }
+
+    /// Keeps invitations, unless more than `most` would be open then.
+    pub fn insert_invites(&self, rows: &[InviteRow], most: i64, told: &Act<'_>) -> Result<bool, StoreError> {
+        self.write("insert invitations", |transaction| {
+            let now_ms = rows.first().map_or(0, |row| row.created_at_ms);
+            let open: i64 = transaction.query_row(
+                "SELECT count(*) FROM invite WHERE used_by IS NULL AND expires_at_ms > ?1",
+                [now_ms],
+                first,
+            )?;
+            if open.saturating_add(i64::try_from(rows.len()).unwrap_or(i64::MAX)) > most {
+                return Ok(false);
+            }
+            for InviteRow { hash, created_at_ms, expires_at_ms, created_by, .. } in rows {
+                transaction.execute(
+                    "INSERT INTO invite(hash, created_at_ms, expires_at_ms, created_by) VALUES(?1, ?2, ?3, ?4)",
+                    params![hash, created_at_ms, expires_at_ms, created_by],
+                )?;
+            }
+            audit::append(transaction, told)?;
+            Ok(true)
+        })
+    }
+
+    /// The latest invitations, the newest first.
+    pub fn invites(&self, limit: u32) -> Result<Vec<InviteRow>, StoreError> {
+        self.read("list invitations", |connection| {
+            connection
+                .prepare_cached(
+                    "SELECT hash, created_at_ms, expires_at_ms, created_by, used_by FROM invite
+                     ORDER BY created_at_ms DESC, hash LIMIT ?1",
+                )?
+                .query_map([limit], |row| {
+                    Ok(InviteRow {
+                        hash: row.get(0)?,
+                        created_at_ms: row.get(1)?,
+                        expires_at_ms: row.get(2)?,
+                        created_by: row.get(3)?,
+                        used_by: row.get(4)?,
+                    })
+                })?
+                .collect()
+        })
+    }
+}
+
+/// Why an account is not opened. The invitation is judged first: who has none learns nothing of e-mails.
+fn refused(
+    transaction: &Transaction<'_>,
+    row: &AccountRow,
+    mailbox: Option<&str>,
+    terms: &Terms<'_>,
+) -> rusqlite::Result<Option<Opened>> {
+    if let Some(hash) = terms.invite {
+        let is_good: Option<bool> = transaction
+            .query_row(
+                "SELECT used_by IS NULL AND expires_at_ms > ?2 FROM invite WHERE hash = ?1",
+                params![hash, row.created_at_ms],
+                first,
+            )
+            .optional()?;
+        if is_good != Some(true) {
+            return Ok(Some(Opened::NoInvite));
+        }
+    }
+    let mailbox = mailbox.filter(|_| terms.one_per_mailbox);
+    let is_taken: bool = transaction.query_row(
+        "SELECT EXISTS(SELECT 1 FROM account WHERE email = ?1) OR EXISTS(SELECT 1 FROM account WHERE mailbox = ?2)",
+        params![row.email, mailbox],
+        first,
+    )?;
+    if is_taken {
+        return Ok(Some(Opened::EmailTaken));
+    }
+    if let (Some((most, since_ms)), Some((credits, _))) = (terms.budget, row.trial) {
+        let promised: i64 = transaction.query_row(
+            "SELECT ifnull(sum(trial_micro), 0) FROM account WHERE created_at_ms >= ?1 AND trial_micro IS NOT NULL",
+            [since_ms],
+            first,
+        )?;
+        if Micro::new(promised).plus(credits) > most {
+            return Ok(Some(Opened::BudgetSpent));
+        }
+    }
+    Ok(None)
+}

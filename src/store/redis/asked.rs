@@ -1,0 +1,162 @@
+//! What was asked under which idempotency key, and what was answered, for all edges: in the account's hash slot.
+//!
+//! An entry is running, with the time until which that is believed; or done, with its answer or without. It expires by
+//! itself. Of a process that died its entries are found by its name. Must not judge keys, nor know what a request costs.
+
+use super::{Answer, PARTITIONS, SharedStore, key, partition};
+use crate::store::StoreError;
+use crate::store::idempotency::{Found, Kept};
+use ::redis::{Cmd, Script, ScriptInvocation};
+use std::time::Duration;
+
+/// Expired answers and keys that one script takes out of the count.
+const TIDIED_AT_ONCE: usize = 100;
+
+/// A request under a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub account: String,
+    /// Of account, path and key: one word without a colon.
+    pub name: String,
+    /// Of the body, in hex; empty where only the store knows it.
+    pub hash: String,
+    pub request_id: String,
+    /// The process that answers it.
+    pub boot: String,
+}
+
+/// How much is kept of answers, at most.
+#[derive(Debug, Clone, Copy)]
+pub struct SharedRoom {
+    pub of_account: u64,
+    /// Of all accounts; a sixteenth for each partition.
+    pub of_all: u64,
+}
+
+impl Entry {
+    fn named(&self) -> String {
+        format!("{}:{}", self.account, self.name)
+    }
+
+    fn keys<'s>(&self, script: &'s Script, before: &[String]) -> ScriptInvocation<'s> {
+        let partition = partition(&self.account);
+        let mut call = script.prepare_invoke();
+        for name in before {
+            call.key(name.as_str());
+        }
+        call.key(key(partition, "i:", &self.named())).key(key(partition, "ib:", &self.boot));
+        call
+    }
+}
+
+/// The keys of `answers.lua`.
+fn indexes(partition: u32) -> [String; 3] {
+    ["il", "ik", "iu"].map(|kind| key(partition, kind, ""))
+}
+
+impl SharedStore {
+    /// Looks a key up, and enters the request as running where nothing is known of it: both or neither, whichever edge
+    /// asks at the same time. After `runs` it is no longer believed to run.
+    ///
+    /// # Errors
+    /// The store cannot be asked; the request may be entered all the same.
+    pub async fn ask_under_key(&self, entry: &Entry, runs: Duration, known_for: Duration) -> Result<Found, StoreError> {
+        let mut call = entry.keys(&self.0.scripts.ask, &[]);
+        call.arg(&entry.hash).arg(&entry.request_id).arg(entry.named()).arg(ms(runs)).arg(ms(known_for));
+        let answer: Vec<Vec<u8>> = self.call_bytes("begin a request under an idempotency key", &call).await?;
+        let text = |index: usize| answer.get(index).map(|text| String::from_utf8_lossy(text).into_owned());
+        Ok(match text(0).as_deref() {
+            Some("new") => Found::Nothing,
+            Some("running") => Found::Running,
+            Some("other_body") => Found::OtherBody,
+            Some("done") => {
+                let headers = text(2).and_then(|headers| serde_json::from_str(&headers).ok());
+                let kept = headers.zip(answer.get(3).cloned()).map(|(headers, body)| Kept { headers, body });
+                Found::Done { request_id: text(1).unwrap_or_default(), kept }
+            }
+            other => return Err(StoreError::Unusable(format!("look an idempotency key up: answered {other:?}"))),
+        })
+    }
+
+    /// The request is done, and this was the answer; `None`: it is not kept. It is not kept either where there is no
+    /// room for it once the oldest answers have gone.
+    ///
+    /// # Errors
+    /// The store cannot be asked; to be done again, for it counts once.
+    pub async fn keep(
+        &self,
+        entry: &Entry,
+        kept: Option<&Kept>,
+        known_for: Duration,
+        room: SharedRoom,
+    ) -> Result<(), StoreError> {
+        let at = partition(&entry.account);
+        let mut call = entry.keys(&self.0.scripts.keep, &indexes(at));
+        call.key(key(at, "ia:", &entry.account));
+        call.arg(&entry.hash).arg(&entry.request_id).arg(entry.named()).arg(&entry.account).arg(ms(known_for));
+        call.arg(room.of_account).arg(room.of_all / u64::from(PARTITIONS));
+        if let Some(kept) = kept {
+            let headers = serde_json::to_string(&kept.headers)
+                .map_err(|error| StoreError::Unusable(format!("keep an answer for its idempotency key: {error}")))?;
+            call.arg(headers).arg(&kept.body[..]);
+        }
+        self.call("keep an answer for its idempotency key", &call).await.map(drop)
+    }
+
+    /// Frees the key of a request that came to nothing.
+    ///
+    /// # Errors
+    /// The store cannot be asked; to be done again.
+    pub async fn free(&self, entry: &Entry) -> Result<(), StoreError> {
+        let mut call = entry.keys(&self.0.scripts.free, &[]);
+        call.arg(&entry.request_id);
+        self.call("free an idempotency key", &call).await.map(drop)
+    }
+
+    /// What a process has left running under keys. Of such an entry the body's hash is not known.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn left_running(&self, boot: &str) -> Result<Vec<Entry>, StoreError> {
+        let mut left = Vec::new();
+        for partition in 0..PARTITIONS {
+            let mut get = Cmd::new();
+            get.arg("HGETALL").arg(key(partition, "ib:", boot));
+            let found: Vec<(String, String)> = self.ask("look for requests of ended processes", &get).await?;
+            left.extend(found.into_iter().filter_map(|(request_id, named)| {
+                let (account, name) = named.split_once(':')?;
+                let (account, name, boot) = (account.to_owned(), name.to_owned(), boot.to_owned());
+                Some(Entry { account, name, hash: String::new(), request_id, boot })
+            }));
+        }
+        Ok(left)
+    }
+
+    /// The store knows that the request has ended.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn has_ended(&self, account: &str, request_id: &str) -> Result<bool, StoreError> {
+        let mut exists = Cmd::new();
+        exists.arg("EXISTS").arg(key(partition(account), "r:", request_id));
+        self.ask("look for a request's end", &exists).await
+    }
+
+    /// Takes what has expired out of the count of kept answers. Returns how much that was.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn tidy_answers(&self, partition: u32) -> Result<usize, StoreError> {
+        let mut call = self.0.scripts.tidy.prepare_invoke();
+        for name in indexes(partition) {
+            call.key(name);
+        }
+        call.arg(TIDIED_AT_ONCE);
+        let answer: Answer = self.call("count the kept answers", &call).await?;
+        answer.text(1)?.parse().map_err(|_| answer.strange())
+    }
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

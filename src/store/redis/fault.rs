@@ -1,0 +1,82 @@
+//! What a failure of the shared store means: the word that it is counted by, and whether its connection is of any use.
+//!
+//! Must not decide what is done about it.
+
+use ::redis::{ErrorKind, RedisError};
+
+/// One of a fixed set, for a metric's label.
+pub fn reason(error: &RedisError) -> &'static str {
+    match error.code() {
+        Some("OOM") => return "store_out_of_memory",
+        Some("READONLY") => return "store_read_only",
+        Some("LOADING") => return "store_loading",
+        Some("BUSY") => return "store_busy",
+        Some("MISCONF") => return "store_misconf",
+        Some("NOREPLICAS") => return "store_no_replicas",
+        Some("CLUSTERDOWN") => return "store_cluster_down",
+        Some("MOVED" | "ASK" | "TRYAGAIN") => return "store_moving",
+        Some("MASTERDOWN") => return "store_no_primary",
+        Some("NOAUTH" | "WRONGPASS") => return "store_auth",
+        Some("NOPERM") => return "store_forbidden",
+        _ => {}
+    }
+    match error.kind() {
+        ErrorKind::AuthenticationFailed => "store_auth",
+        ErrorKind::MasterNameNotFoundBySentinel => "store_no_primary",
+        ErrorKind::ClusterConnectionNotFound => "store_unreachable",
+        ErrorKind::Io if error.is_timeout() => "store_timeout",
+        ErrorKind::Io => "store_unreachable",
+        _ => "store_error",
+    }
+}
+
+/// Whoever answered so, or did not, need not be asked again over this connection: it is lost, or leads to a server that
+/// is the primary no more, or knows a password no more.
+pub fn ends_connection(error: &RedisError) -> bool {
+    let is_elsewhere = matches!(error.code(), Some("READONLY" | "MASTERDOWN" | "NOAUTH"));
+    is_elsewhere || error.is_io_error() || error.is_unrecoverable_error()
+}
+
+/// Nobody has done what was asked for, or it does no harm to ask again, and somebody else may answer at once.
+pub fn is_worth_another(error: &RedisError) -> bool {
+    ends_connection(error) && !error.is_timeout() && !error.is_connection_refusal()
+}
+
+/// A pipeline has as many failures as commands: the first tells what is to be told.
+pub fn first_of(error: RedisError) -> RedisError {
+    let first = error.clone().into_server_errors();
+    first.and_then(|errors| errors.first().map(|(_, first)| first.clone().into())).unwrap_or(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::redis::{ErrorKind, make_extension_error};
+    use std::io;
+
+    fn io(kind: io::ErrorKind) -> RedisError {
+        RedisError::from(io::Error::from(kind))
+    }
+
+    #[test]
+    fn each_failure_has_a_word_of_its_own_and_says_whether_its_connection_is_of_use() {
+        let told = |code: &str| make_extension_error(code.into(), None);
+        let none_found = RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, "no such primary"));
+        for (error, word, ends, another) in [
+            (told("OOM"), "store_out_of_memory", false, false),
+            (told("BUSY"), "store_busy", false, false),
+            (told("MISCONF"), "store_misconf", false, false),
+            (told("NOREPLICAS"), "store_no_replicas", false, false),
+            (told("WRONGPASS"), "store_auth", false, false),
+            (told("NOAUTH"), "store_auth", true, true),
+            (told("SOMETHING"), "store_error", false, false),
+            (none_found, "store_no_primary", false, false),
+            (io(io::ErrorKind::TimedOut), "store_timeout", true, false),
+            (io(io::ErrorKind::ConnectionRefused), "store_unreachable", true, false),
+            (io(io::ErrorKind::BrokenPipe), "store_unreachable", true, true),
+        ] {
+            let seen = (reason(&error), ends_connection(&error), is_worth_another(&error));
+            assert_eq!(seen, (word, ends, another), "{error}");
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! One connection for all who ask, and how another is found once it is of no use.
+//!
+//! It is made in a task of its own, by one at a time: whoever gives up waiting does not undo it, and all who waited for
+//! the same attempt share what became of it. What is asked is answered, or has failed, within the link's patience,
+//! connecting included. A question whose connection turns out to be lost is asked once more over a new one: nothing that
+//! is asked here counts twice. Must not know what is asked.
+
+use super::{Address, Sentinel, fault};
+use ::redis::aio::{ConnectionLike, MultiplexedConnection};
+use ::redis::cluster::ClusterClient;
+use ::redis::cluster_async::ClusterConnection;
+use ::redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, FromRedisValue, IntoConnectionInfo,
+    Pipeline, RedisConnectionInfo, RedisError, RedisFuture, Value,
+};
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
+
+pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+/// How long each Sentinel is waited for.
+const SENTINEL_WITHIN: Duration = Duration::from_millis(300);
+/// Requests of one connection that wait to be written; beyond, whoever asks waits.
+const QUEUED: usize = 1_024;
+/// How often a cluster's answer "elsewhere" is followed.
+const CLUSTER_RETRIES: u32 = 3;
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Link(Arc<Inner>);
+
+struct Inner {
+    address: Address,
+    patience: Duration,
+    used: Mutex<Option<Used>>,
+    /// Held by who connects: when the last attempt failed, and why.
+    attempt: tokio::sync::Mutex<Option<(Instant, RedisError)>>,
+}
+
+#[derive(Clone)]
+struct Used {
+    /// Told apart by when it was made.
+    since: Instant,
+    wire: Wire,
+}
+
+#[derive(Clone)]
+enum Wire {
+    One(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+impl Link {
+    pub fn new(address: Address, patience: Duration) -> Self {
+        Self(Arc::new(Inner { address, patience, used: Mutex::default(), attempt: tokio::sync::Mutex::default() }))
+    }
+
+    pub fn address(&self) -> &Address {
+        &self.0.address
+    }
+
+    /// Connects, where that is not done.
+    pub async fn connect(&self) -> Result<(), RedisError> {
+        self.used().await.map(drop)
+    }
+
+    /// The server of which a connection of another kind is to be made.
+    pub async fn server(&self) -> Result<Client, RedisError> {
+        match &self.0.address {
+            Address::One(url) => Client::open(url.as_str()),
+            // What is published at one node is heard at each.
+            Address::Cluster(nodes) => Client::open(nodes.first().map_or("", String::as_str)),
+            Address::Sentinel(sentinel) => Client::open(primary(sentinel).await?),
+        }
+    }
+
+    fn live(&self) -> Option<Used> {
+        self.0.used.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn forget(&self, used: &Used) {
+        let mut live = self.0.used.lock().unwrap_or_else(PoisonError::into_inner);
+        if live.as_ref().is_some_and(|live| live.since == used.since) {
+            *live = None;
+        }
+    }
+
+    async fn used(&self) -> Result<Used, RedisError> {
+        if let Some(used) = self.live() {
+            return Ok(used);
+        }
+        let (link, asked) = (self.clone(), Instant::now());
+        let made = tokio::spawn(async move { link.make(asked).await }).await;
+        made.unwrap_or_else(|_| Err((ErrorKind::Io, "the task that connects is gone").into()))
+    }
+
+    async fn make(&self, asked: Instant) -> Result<Used, RedisError> {
+        let mut failed = self.0.attempt.lock().await;
+        if let Some(used) = self.live() {
+            return Ok(used);
+        }
+        // Whoever waited for an attempt has its outcome: else many would wait for one another's.
+        if let Some((at, error)) = failed.as_ref().filter(|(at, _)| *at >= asked) {
+            log::trace!("connecting failed {:?} ago", at.elapsed());
+            return Err(error.clone());
+        }
+        let made =
+            timeout(CONNECT_WITHIN, wire(&self.0.address, self.0.patience)).await.unwrap_or_else(|_| Err(late()));
+        match made {
+            Ok(wire) => {
+                let used = Used { since: Instant::now(), wire };
+                *self.0.used.lock().unwrap_or_else(PoisonError::into_inner) = Some(used.clone());
+                Ok(used)
+            }
+            Err(error) => {
+                *failed = Some((Instant::now(), error.clone()));
+                Err(error)
+            }
+        }
+    }
+
+    /// What became of asking over `used`; `None` where it is to be asked once more.
+    fn judge<T>(&self, used: &Used, outcome: Result<T, RedisError>, is_first: bool) -> Option<Result<T, RedisError>> {
+        if let Err(error) = &outcome
+            && fault::ends_connection(error)
+        {
+            // A cluster's connection finds its nodes by itself, unless it has none left.
+            if matches!(used.wire, Wire::One(_)) || error.kind() == ErrorKind::ClusterConnectionNotFound {
+                self.forget(used);
+            }
+            if is_first && fault::is_worth_another(error) {
+                return None;
+            }
+        }
+        Some(outcome)
+    }
+
+    async fn command(&self, command: &Cmd) -> Result<Value, RedisError> {
+        let until = Instant::now() + self.0.patience;
+        let mut is_first = true;
+        loop {
+            let used = timeout_at(until, self.used()).await.map_err(|_| late())??;
+            let mut wire = used.wire.clone();
+            let answer = timeout_at(until, wire.req_packed_command(command)).await.unwrap_or_else(|_| Err(late()));
+            if let Some(outcome) = self.judge(&used, answer, is_first) {
+                return outcome;
+            }
+            is_first = false;
+        }
+    }
+
+    async fn commands(&self, pipeline: &Pipeline, offset: usize, count: usize) -> Result<Vec<Value>, RedisError> {
+        let until = Instant::now() + self.0.patience;
+        let mut is_first = true;
+        loop {
+            let used = timeout_at(until, self.used()).await.map_err(|_| late())??;
+            let mut wire = used.wire.clone();
+            let asked = wire.req_packed_commands(pipeline, offset, count);
+            let answers = timeout_at(until, asked).await.unwrap_or_else(|_| Err(late()));
+            if let Some(outcome) = self.judge(&used, answers, is_first) {
+                return outcome;
+            }
+            is_first = false;
+        }
+    }
+}
+
+impl ConnectionLike for Link {
+    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+        Box::pin(self.command(command))
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        Box::pin(self.commands(pipeline, offset, count))
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+}
+
+impl ConnectionLike for Wire {
+    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+        match self {
+            Self::One(connection) => connection.req_packed_command(command),
+            Self::Cluster(connection) => connection.req_packed_command(command),
+        }
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        match self {
+            Self::One(connection) => connection.req_packed_commands(pipeline, offset, count),
+            Self::Cluster(connection) => connection.req_packed_commands(pipeline, offset, count),
+        }
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+}
+
+fn config(patience: Duration) -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT_WITHIN))
+        .set_response_timeout(Some(patience))
+        .set_pipeline_buffer_size(QUEUED)
+}
+
+async fn wire(address: &Address, patience: Duration) -> Result<Wire, RedisError> {
+    Ok(match address {
+        Address::One(url) => {
+            let client = Client::open(url.as_str())?;
+            Wire::One(client.get_multiplexed_async_connection_with_config(&config(patience)).await?)
+        }
+        Address::Cluster(nodes) => {
+            let client = ClusterClient::builder(nodes.iter().map(String::as_str))
+                .connection_timeout(CONNECT_WITHIN)
+                .response_timeout(patience)
+                .retries(CLUSTER_RETRIES)
+                .build()?;
+            Wire::Cluster(client.get_async_connection().await?)
+        }
+        Address::Sentinel(sentinel) => {
+            let client = Client::open(primary(sentinel).await?)?;
+            let mut connection = client.get_multiplexed_async_connection_with_config(&config(patience)).await?;
+            is_primary(&mut connection).await?;
+            Wire::One(connection)
+        }
+    })
+}
+
+/// What a Sentinel says.
+struct Word {
+    epoch: u64,
+    host: String,
+    port: u16,
+}
+
+/// Where the primary is, by the newest word of the Sentinels: one that was cut off from the others may still name the
+/// last one. More than half of them are heard, or all that answer.
+async fn primary(sentinel: &Sentinel) -> Result<ConnectionInfo, RedisError> {
+    let mut asked = JoinSet::new();
+    for node in &sentinel.nodes {
+        asked.spawn(timeout(SENTINEL_WITHIN, word(node.clone(), sentinel.master.clone())));
+    }
+    let (mut heard, mut newest, mut failed) = (0, None::<Word>, late());
+    while let Some(answer) = asked.join_next().await {
+        match answer {
+            Ok(Ok(Ok(word))) => {
+                heard += 1;
+                if newest.as_ref().is_none_or(|newest| newest.epoch < word.epoch) {
+                    newest = Some(word);
+                }
+            }
+            Ok(Ok(Err(error))) => failed = error,
+            Ok(Err(_)) | Err(_) => {}
+        }
+        if heard * 2 > sentinel.nodes.len() {
+            break;
+        }
+    }
+    let Some(Word { host, port, .. }) = newest else { return Err(failed) };
+    let address = if sentinel.tls {
+        ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+    } else {
+        ConnectionAddr::Tcp(host, port)
+    };
+    let mut settings = RedisConnectionInfo::default().set_db(sentinel.database);
+    if let Some(user) = &sentinel.user {
+        settings = settings.set_username(user);
+    }
+    if let Some(password) = &sentinel.password {
+        settings = settings.set_password(password);
+    }
+    Ok(address.into_connection_info()?.set_redis_settings(settings))
+}
+
+async fn word(node: String, master: String) -> Result<Word, RedisError> {
+    let client = Client::open(node)?;
+    let mut connection = client.get_multiplexed_async_connection_with_config(&config(SENTINEL_WITHIN)).await?;
+    let mut ask = Pipeline::new();
+    // The first says sooner where the new one is, the second how new that is.
+    ask.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&master);
+    ask.cmd("SENTINEL").arg("MASTER").arg(&master);
+    let (address, about): (Option<(String, u16)>, HashMap<String, String>) =
+        ask.query_async(&mut connection).await.map_err(|error| not_found(&master, &error))?;
+    let (host, port) = address.ok_or_else(|| not_found(&master, &late()))?;
+    let epoch = about.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
+    Ok(Word { epoch, host, port })
+}
+
+fn not_found(master: &str, error: &RedisError) -> RedisError {
+    let detail = format!("{master}: {error}");
+    RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, "ask a Sentinel for the primary", detail))
+}
+
+/// One that was the primary does not know at once that it is no more; one that may not be asked tells when it is written
+/// to.
+async fn is_primary(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
+    let mut role = Cmd::new();
+    role.arg("ROLE");
+    let answer: Vec<Value> = match role.query_async(connection).await {
+        Err(error) if error.code() == Some("NOPERM") => return Ok(()),
+        answer => answer?,
+    };
+    let role = answer.into_iter().next().map(String::from_redis_value).transpose()?;
+    if role.as_deref() == Some("master") {
+        return Ok(());
+    }
+    let detail = format!("it is a {}", role.unwrap_or_default());
+    Err((ErrorKind::MasterNameNotFoundBySentinel, "the server that Sentinel names is no primary", detail).into())
+}
+
+fn late() -> RedisError {
+    RedisError::from(io::Error::from(io::ErrorKind::TimedOut))
+}

@@ -1,0 +1,73 @@
+//! How an edge hears of keys that are good no more.
+//!
+//! A connection that is cut says nothing: so every half second something is published that must be heard over it. Must not
+//! know what is remembered of keys.
+
+use super::SharedStore;
+use super::link::CONNECT_WITHIN;
+use crate::store::StoreError;
+use ::redis::Cmd;
+use futures_core::Stream;
+use std::io;
+use std::pin::Pin;
+use std::time::Duration;
+use tokio::time::{Instant, interval, timeout};
+
+/// How often something is published that must be heard.
+const BEAT_EVERY: Duration = Duration::from_millis(500);
+/// How long nothing may be heard.
+const DEAF_AFTER: Duration = Duration::from_millis(1_500);
+
+impl SharedStore {
+    /// Hands over the hashes of keys that have changed for the worse, as they are told, and when that was by the
+    /// server's clock, until the connection is lost.
+    ///
+    /// # Errors
+    /// The connection cannot be made, or nothing is heard over it.
+    pub async fn watch_keys(
+        &self,
+        ready: impl FnOnce(),
+        mut changed: impl FnMut(&str, Option<i64>),
+    ) -> Result<(), StoreError> {
+        let failed = |source| StoreError::redis("watch for revoked keys", source);
+        let late = || StoreError::io("watch for revoked keys", io::Error::from(io::ErrorKind::TimedOut));
+        let beat = format!("gw:heard:{}", uuid::Uuid::now_v7().simple());
+        let listen = async {
+            let mut channel = self.0.link.server().await?.get_async_pubsub().await?;
+            channel.subscribe(&["gw:revoked", beat.as_str()]).await?;
+            Ok(channel)
+        };
+        let mut channel = timeout(CONNECT_WITHIN, listen).await.map_err(|_| late())?.map_err(failed)?;
+        let mut messages = channel.on_message();
+        let (mut beats, mut heard, mut ready) = (interval(BEAT_EVERY), Instant::now(), Some(ready));
+        loop {
+            tokio::select! {
+                message = next(&mut messages) => {
+                    let Some(message) = message else { return Ok(()) };
+                    heard = Instant::now();
+                    if message.get_channel_name() == beat {
+                        if let Some(ready) = ready.take() {
+                            ready();
+                        }
+                    } else if let Ok(told) = message.get_payload::<String>() {
+                        let (hash, at_ms) = told.split_once(' ').unwrap_or((&told, ""));
+                        changed(hash, at_ms.parse().ok());
+                    }
+                }
+                _ = beats.tick() => {
+                    let mut publish = Cmd::new();
+                    publish.arg("PUBLISH").arg(&beat).arg(1);
+                    // Whether it was published is heard, or not.
+                    let _: Result<i64, _> = self.ask("say that revocations are heard", &publish).await;
+                    if heard.elapsed() > DEAF_AFTER {
+                        return Err(late());
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn next<S: Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
+    std::future::poll_fn(|context| Pin::new(&mut *stream).poll_next(context)).await
+}

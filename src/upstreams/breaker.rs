@@ -1,0 +1,158 @@
+//! One endpoint's breaker: it opens when requests fail in a row or in too large a part, and lets one through after a
+//! while, to see.
+//!
+//! Must not read a clock, nor know what a request is.
+
+use crate::config::Limits;
+use std::time::{Duration, Instant};
+
+/// When it opens, and for how long.
+#[derive(Debug, Clone, Copy)]
+pub struct Rules {
+    /// In a row; 0: it never opens.
+    pub failures: u64,
+    /// Of the requests of a window that holds at least so many.
+    pub percent: u64,
+    pub window: Duration,
+    pub window_requests: u64,
+    /// The first time; each further time twice as long.
+    pub open: Duration,
+    pub open_max: Duration,
+}
+
+impl Rules {
+    pub fn of(limits: &Limits) -> Self {
+        Self {
+            failures: limits.breaker_failures,
+            percent: limits.breaker_failure_percent,
+            window: Duration::from_secs(limits.breaker_window_seconds),
+            window_requests: limits.breaker_window_requests,
+            open: Duration::from_secs(limits.breaker_open_seconds),
+            open_max: Duration::from_secs(limits.breaker_open_max_seconds),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Breaker {
+    state: State,
+    in_a_row: u64,
+    window: Option<Window>,
+    /// How often it opened without having closed, and when it did last.
+    opened: u32,
+    opened_at: Option<Instant>,
+    /// Tells one process from another, so that not all try again at the same instant.
+    seed: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    Closed,
+    /// Until then; afterwards one request may try.
+    Open(Instant),
+    /// One request tries.
+    HalfOpen,
+}
+
+/// The requests since it began.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    began: Instant,
+    requests: u64,
+    failures: u64,
+}
+
+/// Whether a request may pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pass {
+    Free,
+    /// As the one that tries.
+    Probe,
+    /// Only where nothing else is left; it tries again at the instant, if that is known.
+    Shut(Option<Instant>),
+}
+
+impl Breaker {
+    pub fn new(seed: u64) -> Self {
+        Self { state: State::Closed, in_a_row: 0, window: None, opened: 0, opened_at: None, seed }
+    }
+
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    pub fn pass(&self, now: Instant) -> Pass {
+        match self.state {
+            State::Closed => Pass::Free,
+            State::Open(until) if now >= until => Pass::Probe,
+            State::Open(until) => Pass::Shut(Some(until)),
+            State::HalfOpen => Pass::Shut(None),
+        }
+    }
+
+    /// The request that tries has begun.
+    pub fn probe(&mut self) {
+        self.state = State::HalfOpen;
+    }
+
+    /// It came to nothing that tells: the next may try.
+    pub fn probe_again(&mut self, now: Instant) {
+        if self.state == State::HalfOpen {
+            self.state = State::Open(now);
+        }
+    }
+
+    /// The endpoint answers a request that began then: one that was shut is open to all again. What began before it was
+    /// shut says nothing of it since.
+    pub fn answers(&mut self, began: Instant) {
+        let is_late = self.opened_at.is_some_and(|opened| began < opened);
+        if self.state != State::Closed && !is_late {
+            *self = Self::new(self.seed);
+        }
+    }
+
+    pub fn succeeded(&mut self, rules: &Rules, began: Instant, now: Instant) {
+        self.answers(began);
+        if self.state == State::Closed {
+            self.in_a_row = 0;
+            self.count(rules, now, 0);
+        }
+    }
+
+    /// Whether it has opened by that.
+    pub fn failed(&mut self, rules: &Rules, now: Instant) -> bool {
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        let window = self.count(rules, now, 1);
+        let too_many = window.requests >= rules.window_requests
+            && window.failures.saturating_mul(100) >= window.requests.saturating_mul(rules.percent);
+        let opens = match self.state {
+            State::HalfOpen => true,
+            State::Closed => rules.failures > 0 && (self.in_a_row >= rules.failures || too_many),
+            // A request that was let through because nothing else was left changes nothing.
+            State::Open(_) => false,
+        };
+        if opens {
+            self.state = State::Open(now + self.open_for(rules));
+            self.opened = self.opened.saturating_add(1);
+            self.opened_at = Some(now);
+            self.window = None;
+        }
+        opens
+    }
+
+    fn count(&mut self, rules: &Rules, now: Instant, failures: u64) -> Window {
+        let fresh = Window { began: now, requests: 0, failures: 0 };
+        let mut window = self.window.filter(|window| now.duration_since(window.began) < rules.window).unwrap_or(fresh);
+        window.requests = window.requests.saturating_add(1);
+        window.failures = window.failures.saturating_add(failures);
+        self.window = Some(window);
+        window
+    }
+
+    /// Twice as long each time, up to the most, and up to a quarter longer, by chance.
+    fn open_for(&self, rules: &Rules) -> Duration {
+        let whole = rules.open.saturating_mul(1 << self.opened.min(16)).min(rules.open_max.max(rules.open));
+        let quarter = u64::try_from(whole.as_millis() / 4).unwrap_or(u64::MAX).max(1);
+        whole + Duration::from_millis(super::choice::mix(self.seed ^ u64::from(self.opened)) % quarter)
+    }
+}

@@ -1,0 +1,286 @@
+//! Endpoints without a network or a clock: who is chosen, when a breaker opens and closes, and what is refused.
+
+use super::breaker::{Breaker, Pass, Rules, State};
+use super::choice::{Candidate, Turns, by_key, mix};
+use super::*;
+use crate::catalog::{HealthCheck, Secret};
+use crate::protocol::Protocol;
+
+fn endpoint(host: &str, weight: u32) -> Endpoint {
+    Endpoint {
+        tls: true,
+        host: host.into(),
+        port: 443,
+        authority: host.into(),
+        prefix: String::new(),
+        weight,
+        max_concurrent: None,
+        health_check: None,
+    }
+}
+
+fn vendor(endpoints: Vec<Endpoint>) -> Arc<Vendor> {
+    let (name, api_key) = ("alpha".into(), Secret::new("k".into()));
+    let (protocol, sticky) = (Protocol::Messages, true);
+    Arc::new(Vendor { name, protocol, official: true, endpoints, sticky, api_key, version_header: None })
+}
+
+fn three() -> Arc<Endpoints> {
+    Fleet::default().of(&vendor(["a", "b", "c"].map(|host| endpoint(host, 1)).to_vec()))
+}
+
+fn limits() -> Limits {
+    Limits { breaker_failures: 3, ..Limits::default() }
+}
+
+fn any() -> Wish<'static> {
+    Wish { model: "m", key: None, stays: false, tried: &[] }
+}
+
+fn of_key(key: u64) -> Wish<'static> {
+    Wish { key: Some(key), ..any() }
+}
+
+fn index(endpoints: &Endpoints, wish: Wish<'_>, now: Instant) -> usize {
+    endpoints.choose(wish, now).map(|lease| lease.index).unwrap()
+}
+
+fn fail(endpoints: &Endpoints, index: usize, times: usize, now: Instant) {
+    let others: Vec<_> = (0..endpoints.tracks.len()).filter(|other| *other != index).collect();
+    for _ in 0..times {
+        endpoints.choose(Wish { tried: &others, ..any() }, now).unwrap().failed(&limits(), now);
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn turns_are_smooth_and_exact() {
+    let weights = [(0, 5), (1, 1), (2, 1)].map(|(index, weight)| Candidate { index, weight, seed: 0 });
+    let mut turns = Turns::default();
+    let order: Vec<_> = (0..7).map(|_| turns.next(&weights).unwrap()).collect();
+    assert_eq!(order, [0, 0, 1, 0, 2, 0, 0]);
+    let mut counts = [0; 3];
+    for _ in 0..700 {
+        counts[turns.next(&weights).unwrap()] += 1;
+    }
+    assert_eq!(counts, [500, 100, 100]);
+    assert_eq!(turns.next(&[]), None);
+}
+
+#[test]
+fn every_endpoint_gets_its_share_of_the_conversations() {
+    let candidates =
+        [(0, 6), (1, 3), (2, 1)].map(|(index, weight)| Candidate { index, weight, seed: mix(index as u64) });
+    let mut counts = [0_u32; 3];
+    for key in 0..10_000 {
+        counts[by_key(mix(key), &candidates).unwrap()] += 1;
+    }
+    for (count, expected) in counts.into_iter().zip([6_000_u32, 3_000, 1_000]) {
+        assert!(count.abs_diff(expected) < 250, "{counts:?}");
+    }
+    assert_eq!(by_key(1, &[]), None);
+}
+
+/// A conversation moves only when its own endpoint goes, and comes back with it.
+#[test]
+fn the_loss_of_an_endpoint_moves_its_own_conversations_alone() {
+    let (endpoints, now) = (three(), Instant::now());
+    let before: Vec<_> = (0..300).map(|key| index(&endpoints, of_key(mix(key)), now)).collect();
+    assert!((0..3).all(|endpoint| before.iter().filter(|chosen| **chosen == endpoint).count() > 60), "{before:?}");
+    fail(&endpoints, 1, 3, now);
+    let without: Vec<_> = (0..300).map(|key| index(&endpoints, of_key(mix(key)), now)).collect();
+    for (key, (before, without)) in before.iter().zip(&without).enumerate() {
+        assert!(*without != 1 && (*before == 1 || before == without), "{key}: {before} {without}");
+    }
+    let later = now + Duration::from_secs(60);
+    // One of its own conversations tries it, and finds it well.
+    let own = before.iter().position(|chosen| *chosen == 1).unwrap() as u64;
+    let probe = endpoints.choose(of_key(mix(own)), later).unwrap();
+    assert_eq!(probe.index, 1);
+    probe.answers();
+    let after: Vec<_> = (0..300).map(|key| index(&endpoints, of_key(mix(key)), later)).collect();
+    assert_eq!(after, before);
+}
+
+#[test]
+fn a_breaker_opens_lets_one_request_try_and_closes() {
+    let (endpoints, now) = (three(), Instant::now());
+    let only_a = Wish { tried: &[1, 2], ..any() };
+    let state = |at| endpoints.tracks[0].state(at).breaker;
+    fail(&endpoints, 0, 2, now);
+    assert_eq!(state(now), "closed");
+    endpoints.choose(only_a, now).unwrap().succeeded(&limits(), now);
+    fail(&endpoints, 0, 2, now);
+    assert_eq!(state(now), "closed", "a success in between ends the row");
+    fail(&endpoints, 0, 1, now);
+    assert_eq!(state(now), "open");
+    assert!((0..30).all(|_| index(&endpoints, any(), now) != 0));
+    // At the latest a quarter after its time.
+    let later = now + 7 * SECOND;
+    let (mut probes, mut others) = (Vec::new(), 0);
+    for _ in 0..30 {
+        match endpoints.choose(any(), later).unwrap() {
+            lease if lease.index == 0 => probes.push(lease),
+            _ => others += 1,
+        }
+    }
+    assert_eq!((probes.len(), others, state(later)), (1, 29, "half_open"));
+    // One that comes to nothing leaves the next to try.
+    drop(probes);
+    assert_eq!(endpoints.tracks[0].state(later).breaker, "open");
+    let probe =
+        std::iter::repeat_with(|| endpoints.choose(any(), later).unwrap()).take(5).find(|lease| lease.index == 0);
+    probe.expect("another probe").succeeded(&limits(), later);
+    assert_eq!(state(later), "closed");
+}
+
+#[test]
+fn an_open_breaker_stays_open_longer_each_time_and_never_past_its_most() {
+    let rules = Rules { open: SECOND, open_max: 10 * SECOND, ..Rules::of(&limits()) };
+    let mut now = Instant::now();
+    let mut breaker = Breaker::new(7);
+    for _ in 0..3 {
+        breaker.failed(&rules, now);
+    }
+    for least in [1, 2, 4, 8, 10, 10] {
+        let State::Open(until) = breaker.state() else { panic!("{:?}", breaker.state()) };
+        let open = until - now;
+        assert!(open >= least * SECOND && open < least * SECOND * 5 / 4, "{least}: {open:?}");
+        assert_eq!(breaker.pass(until - Duration::from_millis(1)), Pass::Shut(Some(until)));
+        now = until;
+        assert_eq!(breaker.pass(now), Pass::Probe);
+        breaker.probe();
+        assert!(breaker.failed(&rules, now));
+    }
+}
+
+/// A stream that began before the trouble and ends well after it has begun says nothing.
+#[test]
+fn what_began_before_a_breaker_opened_does_not_close_it() {
+    let (endpoints, now) = (three(), Instant::now());
+    let only_a = Wish { tried: &[1, 2], ..any() };
+    let mut old = endpoints.choose(only_a, now).unwrap();
+    fail(&endpoints, 0, 3, now + SECOND);
+    old.answers();
+    old.succeeded(&limits(), now + 2 * SECOND);
+    assert_eq!(endpoints.tracks[0].state(now).breaker, "open");
+    endpoints.choose(only_a, now + 2 * SECOND).unwrap().succeeded(&limits(), now + 2 * SECOND);
+    assert_eq!(endpoints.tracks[0].state(now).breaker, "closed");
+}
+
+#[test]
+fn failures_that_are_too_large_a_part_open_it_too() {
+    let rules = Rules { failures: 1_000, percent: 50, window_requests: 20, ..Rules::of(&limits()) };
+    let now = Instant::now();
+    let mut breaker = Breaker::new(7);
+    for turn in 0..19 {
+        match turn % 2 {
+            0 => assert!(!breaker.failed(&rules, now), "{turn}: too few to judge"),
+            _ => breaker.succeeded(&rules, now, now),
+        }
+    }
+    assert!(breaker.failed(&rules, now));
+    // What lies in a window before does not count, and off is off.
+    let mut breaker = Breaker::new(7);
+    for turn in 0..100 {
+        assert!(!breaker.failed(&rules, now + 2 * turn * SECOND), "{turn}");
+    }
+    let off = Rules { failures: 0, ..rules };
+    let mut breaker = Breaker::new(7);
+    assert!((0..100).all(|_| !breaker.failed(&off, now)));
+}
+
+#[test]
+fn where_every_breaker_is_open_the_least_bad_is_tried() {
+    let (endpoints, now) = (three(), Instant::now());
+    for (index, at) in [(0, 2), (1, 0), (2, 1)] {
+        fail(&endpoints, index, 3, now + at * SECOND / 100);
+    }
+    let now = now + SECOND;
+    assert_eq!(index(&endpoints, any(), now), soonest(&endpoints));
+    assert_eq!(index(&endpoints, of_key(9), now), soonest(&endpoints));
+    // That changes no breaker, unless it turns out to be well.
+    let before = soonest(&endpoints);
+    let mut lease = endpoints.choose(any(), now).unwrap();
+    lease.failed(&limits(), now);
+    assert_eq!(soonest(&endpoints), before);
+    endpoints.choose(any(), now).unwrap().answers();
+    assert_eq!(endpoints.tracks[before].state(now).breaker, "closed");
+}
+
+fn soonest(endpoints: &Endpoints) -> usize {
+    let until = |index: &usize| match lock(&endpoints.tracks[*index].health).breaker.state() {
+        State::Open(until) => until,
+        other => panic!("{other:?}"),
+    };
+    (0..endpoints.tracks.len()).min_by_key(until).unwrap()
+}
+
+#[test]
+fn an_endpoint_that_asked_for_it_is_left_alone_with_that_model() {
+    let (endpoints, now) = (three(), Instant::now());
+    for index in 0..3 {
+        let others: Vec<_> = (0..3).filter(|other| *other != index).collect();
+        let lease = endpoints.choose(Wish { tried: &others, ..any() }, now).unwrap();
+        let why = if index == 0 { Cooling::Overloaded } else { Cooling::RateLimited };
+        lease.cool("m", why, SECOND * (10 - u32::try_from(index).unwrap()), &limits(), now);
+    }
+    let refused = endpoints.choose(any(), now).err();
+    assert_eq!(refused, Some(Unavailable::Cooling { why: Cooling::RateLimited, left: 8 * SECOND }));
+    assert!(!endpoints.has(any(), now));
+    assert!(endpoints.choose(Wish { model: "n", ..any() }, now).is_ok(), "another model is not meant");
+    assert_eq!(index(&endpoints, any(), now + 8 * SECOND), 2);
+    // A vendor that asks for an hour gets what the limit says.
+    let lease = endpoints.choose(Wish { model: "n", tried: &[1, 2], ..any() }, now).unwrap();
+    lease.cool("n", Cooling::RateLimited, SECOND * 3_600, &limits(), now);
+    let only_a = Wish { model: "n", tried: &[1, 2], ..any() };
+    assert!(endpoints.choose(only_a, now + 59 * SECOND).is_err());
+    assert!(endpoints.choose(only_a, now + 60 * SECOND).is_ok());
+}
+
+#[test]
+fn as_many_requests_run_at_an_endpoint_as_may() {
+    let mut listed = ["a", "b"].map(|host| endpoint(host, 1)).to_vec();
+    listed.iter_mut().for_each(|endpoint| endpoint.max_concurrent = Some(2));
+    let (fleet, now) = (Fleet::default(), Instant::now());
+    let endpoints = fleet.of(&vendor(listed.clone()));
+    let mut leases: Vec<_> = (0..4).map(|_| endpoints.choose(of_key(5), now).unwrap()).collect();
+    let at = |index| leases.iter().filter(|lease| lease.index == index).count();
+    assert_eq!((at(0), at(1)), (2, 2));
+    assert_eq!(endpoints.choose(of_key(5), now).err(), Some(Unavailable::Full));
+    // A reload forgets nobody.
+    let reloaded = fleet.of(&vendor(listed));
+    assert_eq!(reloaded.choose(any(), now).err(), Some(Unavailable::Full));
+    leases.pop();
+    assert!(reloaded.choose(any(), now).is_ok());
+    drop(leases);
+    assert!(fleet.states(now).iter().all(|state| state.in_flight == 0));
+}
+
+#[test]
+fn what_stays_goes_to_its_own_endpoint_or_to_none() {
+    let (endpoints, now) = (three(), Instant::now());
+    let own = index(&endpoints, of_key(11), now);
+    fail(&endpoints, own, 3, now);
+    let stays = Wish { stays: true, ..of_key(11) };
+    assert_ne!(index(&endpoints, of_key(11), now), own);
+    assert_eq!(index(&endpoints, stays, now), own, "open or not");
+    assert!(!endpoints.has(Wish { tried: &[own], ..stays }, now));
+    assert_eq!(endpoints.choose(Wish { tried: &[own], ..stays }, now).err(), Some(Unavailable::Tried));
+}
+
+#[test]
+fn an_endpoint_that_fails_its_checks_is_not_asked_while_another_passes() {
+    let check = HealthCheck { path: "/".into(), interval: SECOND, timeout: SECOND, passes_after: 1, fails_after: 1 };
+    let listed = ["a", "b"].map(|host| Endpoint { health_check: Some(check.clone()), ..endpoint(host, 1) });
+    let (fleet, now) = (Fleet::default(), Instant::now());
+    let endpoints = fleet.of(&vendor(listed.to_vec()));
+    endpoints.set_passes_checks(0, false);
+    assert!((0..10).all(|_| index(&endpoints, any(), now) == 1));
+    endpoints.set_passes_checks(1, false);
+    assert!(endpoints.choose(any(), now).is_ok(), "nobody is refused for that");
+    // A config without checks believes none.
+    let unchecked = fleet.of(&vendor(["a", "b"].map(|host| endpoint(host, 1)).to_vec()));
+    assert!(unchecked.tracks.iter().all(|track| track.state(now).passes_checks));
+}

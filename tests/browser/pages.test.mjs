@@ -1,0 +1,317 @@
+// What account holders look at: filters, receipts, conversations, charts, the live overview, the catalog; on a phone,
+// in the dark, by keyboard, without JavaScript, without credit.
+
+import assert from 'node:assert/strict';
+import { randomUUID } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { after, before, test } from 'node:test';
+import { gzipSync } from 'node:zlib';
+
+import { BASE_URL, MODELS, command, eventually, prompt } from '../world/client.mjs';
+import { launch, look, person } from './browser.mjs';
+
+/** Of one page with its charts, compressed, in bytes. */
+const PAGE_BYTES_MAX = 150 * 1024;
+
+const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+const RULES = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'];
+
+let browser;
+before(async () => {
+  browser = await launch();
+});
+after(() => browser?.close());
+
+/** An account holder who is signed in, with a key. */
+async function holder(options = {}) {
+  const who = await person(browser, options);
+  const email = `${randomUUID()}@example.com`;
+  const { page } = who;
+  await page.goto('/dashboard/sign-up');
+  await page.getByLabel('Email', { exact: true }).fill(email);
+  await page.getByLabel('Password', { exact: true }).fill(`a long password ${randomUUID()}`);
+  await page.getByRole('button', { name: 'Sign up', exact: true }).click();
+  await page.waitForURL((url) => url.pathname === '/dashboard');
+  const { key, key_id: keyId } = await command('key', 'create', '--account', email, '--name', 'laptop');
+  return { ...who, email, key, keyId };
+}
+
+/** One turn of a conversation on the messages surface, answered and billed. */
+async function turn(key, session, marker, model = 'alpha-opus-4-7') {
+  const answer = await fetch(`${BASE_URL}/v1/messages`, {
+    method: 'POST',
+    headers: { 'x-api-key': key, 'content-type': 'application/json', 'x-session-id': session },
+    body: JSON.stringify({ model, max_tokens: 200, messages: [{ role: 'user', content: prompt(marker) }] }),
+  });
+  const text = await answer.text();
+  assert.equal(answer.status, 200, text);
+  const requestId = answer.headers.get('x-request-id');
+  const receipt = await fetch(`${BASE_URL}/v1/receipts/${requestId}`, { headers: { 'x-api-key': key } });
+  assert.equal(receipt.status, 200);
+  return { requestId, ...(await receipt.json()) };
+}
+
+/** Violations of the rules on the page, in words; in light and in the dark. */
+async function violations(page) {
+  const found = [];
+  for (const colorScheme of ['light', 'dark']) {
+    await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' });
+    // The page's own script policy refuses a script element: the debugger evaluates it.
+    await page.evaluate(`${AXE}; undefined`);
+    const { violations } = await page.evaluate((values) => axe.run(document, { runOnly: { type: 'tag', values } }), RULES);
+    for (const { id, nodes } of violations) {
+      found.push(...nodes.map((node) => `${colorScheme} ${id}: ${node.target.join(' ')}: ${node.failureSummary}`));
+    }
+  }
+  await page.emulateMedia({ colorScheme: null, reducedMotion: null });
+  return found;
+}
+
+test('every page keeps the rules of accessibility in both themes, fits a phone, and is light', async () => {
+  const { page, key, faults, context } = await holder();
+  const session = randomUUID();
+  for (const marker of ['input=2000 output=80', 'input=400 cache_read=2000 output=90', 'input=500 cache_read=4000 output=70']) {
+    await turn(key, session, marker);
+  }
+  const { requestId } = await turn(key, randomUUID(), 'input=900 output=40', 'beta-5.2');
+  await page.goto('/dashboard/conversations');
+  const conversation = await page.getByRole('link', { name: /^Conversation of/ }).last().getAttribute('href');
+
+  const stranger = await person(browser);
+  const pages = [
+    [page, 'overview', '/dashboard'],
+    [page, 'activity', '/dashboard/activity'],
+    [page, 'activity-filtered', '/dashboard/activity?model=beta-5.2&outcome=completed&from=2026-01-01'],
+    [page, 'activity-fault', '/dashboard/activity?from=never'],
+    [page, 'receipt', `/dashboard/activity/${requestId}`],
+    [page, 'conversations', '/dashboard/conversations'],
+    [page, 'conversation', conversation],
+    [page, 'keys', '/dashboard/keys'],
+    [page, 'docs', '/docs'],
+    [page, 'not-found', '/dashboard/nothing'],
+    [stranger.page, 'sign-in', '/dashboard/sign-in'],
+    [stranger.page, 'sign-up', '/dashboard/sign-up'],
+  ];
+  for (const [at, name, path] of pages) {
+    const bytes = [];
+    const weigh = async (response) => {
+      const body = await response.body().catch(() => Buffer.alloc(0));
+      bytes.push(gzipSync(body).length);
+    };
+    const waiting = [];
+    const listener = (response) => {
+      if (!response.url().includes('/live')) waiting.push(weigh(response));
+    };
+    at.on('response', listener);
+    await at.goto(path, { waitUntil: 'load' });
+    await Promise.all(waiting);
+    at.off('response', listener);
+    const weight = bytes.reduce((sum, one) => sum + one, 0);
+    assert.ok(bytes.length >= 1 && weight < PAGE_BYTES_MAX, `${name} weighs ${weight} bytes`);
+    assert.deepEqual(await violations(at), [], name);
+    await look(at, `page-${name}`);
+    await at.emulateMedia({ colorScheme: 'dark' });
+    await look(at, `page-${name}-dark`);
+    await at.emulateMedia({ colorScheme: null });
+  }
+  // Two pages were asked for that do not exist, or not so.
+  const expected = /Failed to load resource: the server responded with a status of (404|422)/;
+  assert.deepEqual([...faults, ...stranger.faults].filter((fault) => !expected.test(fault)), []);
+  await context.close();
+  await stranger.context.close();
+});
+
+test('the rules are looked at: a page that breaks one is found out', async () => {
+  const { page, context } = await person(browser);
+  await page.goto('/dashboard/sign-in');
+  await page.evaluate(() => document.querySelector('label[for="email"]').remove());
+  assert.match((await violations(page)).join('\n'), /label/);
+  await context.close();
+});
+
+test('activity is filtered by an address, paged, and downloaded', async () => {
+  const { page, key, email, keyId, faults, context } = await holder();
+  const { key: other } = await command('key', 'create', '--account', email, '--name', 'server');
+  await turn(key, randomUUID(), 'input=1000 output=10');
+  const mine = await turn(other, randomUUID(), 'input=3000 cache_read=1000 output=20', 'beta-5.2');
+  await page.goto('/dashboard/activity');
+  const rows = page.getByRole('region', { name: 'Responses' }).getByRole('link', { name: /^Receipt of/ });
+  assert.equal(await rows.count(), 2);
+
+  await page.getByLabel('Model', { exact: true }).selectOption('beta-5.2');
+  await page.getByRole('button', { name: 'Filter', exact: true }).click();
+  await page.waitForURL(/model=beta-5\.2/);
+  assert.equal(await rows.count(), 1);
+  const download = page.waitForEvent('download');
+  await page.getByRole('link', { name: 'Download as CSV' }).click();
+  const lines = readFileSync(await (await download).path(), 'utf8').trimEnd().split('\r\n');
+  assert.equal(lines.length, 2);
+  assert.ok(lines[1].includes(mine.requestId) && lines[1].includes(`,${mine.credits},`), lines[1]);
+
+  for (const [query, count] of [
+    [`key=${keyId}`, 1],
+    [`key=${keyId}&model=beta-5.2`, 0],
+    ['outcome=completed', 2],
+    ['outcome=vendor_cut', 0],
+    ['from=2026-01-01', 2],
+    ['to=2026-01-01', 0],
+  ]) {
+    await page.goto(`/dashboard/activity?${query}`);
+    assert.equal(await rows.count(), count, query);
+  }
+  await page.goto('/dashboard/activity?model=beta-5.2');
+  assert.equal(await page.getByLabel('Model', { exact: true }).inputValue(), 'beta-5.2');
+  await rows.first().click();
+  await page.getByTestId('credits').waitFor();
+  assert.equal(await page.getByTestId('credits').innerText(), mine.credits);
+  assert.match(await page.getByTestId('why').innerText(), /finished.*vendor's own count/);
+  assert.match(await page.getByTestId('saved').innerText(), /0\.1575 credits/); // 1000 × (175 − 17.5) ÷ 1 000 000
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test('a conversation shows how its turns grow and what caching saved', async () => {
+  const { page, key, faults, context } = await holder();
+  const session = randomUUID();
+  const first = await turn(key, session, 'input=1000 output=10');
+  const second = await turn(key, session, 'input=200 cache_read=1800 output=10');
+  await turn(key, randomUUID(), 'input=10 output=10');
+  await page.goto(`/dashboard/activity/${second.requestId}`);
+  await page.getByRole('link', { name: /^[0-9a-f]{16}$/ }).click();
+  await page.waitForURL(/\/conversations\//);
+  assert.equal(await page.getByTestId('turns').innerText(), '2');
+  const credits = Number(await page.getByTestId('credits').innerText());
+  assert.ok(Math.abs(credits - Number(first.credits) - Number(second.credits)) < 1e-9);
+  assert.equal(await page.getByTestId('saved').innerText(), '0.81'); // 1800 × (500 − 50) ÷ 1 000 000
+  assert.match(await page.locator('main').innerText(), /sent 2\.0 times as many tokens/);
+  assert.equal(await page.getByRole('row', { name: /^(1|2)\b/ }).count(), 2);
+  assert.equal(await page.locator('figure canvas').count(), 2, 'a chart of tokens and one of credits');
+  await page.goto('/dashboard/conversations');
+  assert.equal(await page.getByRole('link', { name: /^Conversation of/ }).count(), 2);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test('the overview lives: numbers, latest responses and charts; and what is old is called so', async () => {
+  const { page, key, faults, context } = await holder();
+  assert.match(await page.getByTestId('trial').innerText(), /6 days 23 h left, 300 of 300 credits/);
+  await page.locator('[data-live-state].live').waitFor();
+  const before = Number(await page.getByTestId('available').innerText());
+  const { requestId, credits } = await turn(key, randomUUID(), 'input=2000 output=100');
+  await page.locator(`a[href$="${requestId}"]`).waitFor();
+  await page.waitForFunction((text) => document.querySelector('[data-testid="today"]').innerText === text, credits);
+  await page.waitForFunction(() => / credits an hour since .* lasts /.test(document.querySelector('[data-testid="pace"]').innerText));
+  assert.equal(Number(await page.getByTestId('available').innerText()), before - Number(credits));
+
+  // The gateway out of reach: nothing on the page looks live.
+  await context.route('**/dashboard/live', (route) => route.abort());
+  await page.evaluate(() => document.dispatchEvent(new Event('visibilitychange')));
+  await page.locator('[data-live-state].stale').waitFor();
+  assert.match(await page.locator('[data-live-state]').innerText(), /not live since .*reconnecting/);
+  assert.equal(await page.locator('.old [data-testid="balance"]').count(), 1);
+  await context.unroute('**/dashboard/live');
+  await page.locator('[data-live-state].live').waitFor({ timeout: 20_000 });
+  assert.equal(await page.locator('.old').count(), 0);
+
+  await page.reload();
+  assert.equal(await page.locator('figure canvas').count(), 1);
+  await page.getByText('Credits per day as a table').click();
+  assert.equal(await page.locator('#days tbody tr').count(), 30);
+  assert.equal(await page.locator('#days tbody tr').last().locator('td').first().innerText(), credits);
+  const unexpected = faults.filter((fault) => !fault.includes('net::ERR_FAILED'));
+  assert.deepEqual(unexpected, []);
+  await context.close();
+});
+
+test('silence is not taken for life', async () => {
+  const { page, context } = await holder();
+  // A connection that stays open and says nothing, as a network that was cut leaves it.
+  await page.addInitScript(() => {
+    const Real = window.EventSource;
+    window.EventSource = class {
+      constructor(url) {
+        window.opened = (window.opened ?? 0) + 1;
+        if (window.opened > 1) return new Real(url);
+        this.addEventListener = (name, listener) => name === 'balance' && listener({ data: '{}' });
+        this.close = () => {};
+      }
+    };
+  });
+  await page.goto('/dashboard');
+  await page.locator('[data-live-state].live').waitFor();
+  await page.locator('[data-live-state].stale').waitFor({ timeout: 30_000 });
+  await page.locator('[data-live-state].live').waitFor({ timeout: 30_000 });
+  assert.equal(await page.evaluate(() => window.opened), 2);
+  await context.close();
+});
+
+test('everything can be reached by keyboard and is seen to be', async () => {
+  const { page, context } = await holder();
+  await page.goto('/dashboard/activity');
+  const seen = new Set();
+  for (let i = 0; i < 60; i++) {
+    await page.keyboard.press('Tab');
+    const at = await page.evaluate(() => {
+      const element = document.activeElement;
+      if (!element || element === document.body) return null;
+      const style = getComputedStyle(element);
+      const name = element.getAttribute('aria-label') || element.innerText || element.id;
+      return { name: name.trim(), seen: style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2 };
+    });
+    if (!at) break;
+    assert.ok(at.seen, `${at.name} has no visible focus`);
+    seen.add(at.name);
+  }
+  for (const name of ['Skip to the content', 'Overview', 'Keys', 'Activity', 'Conversations', 'Docs', 'Sign out', 'Filter']) {
+    assert.ok(seen.has(name), `${name} in ${[...seen]}`);
+  }
+  await context.close();
+});
+
+test('without JavaScript, and with no credit, everything is there to be read', async () => {
+  const { page, email, key, context } = await holder({ javaScriptEnabled: false });
+  await turn(key, randomUUID(), 'input=1000 output=10');
+  const { balance } = await command('account', 'show', email);
+  await command('ledger', 'adjust', email, `-${balance}`, '--reason', 'test', '--ref', randomUUID());
+  await eventually('nothing is left', async () => {
+    await page.goto('/dashboard');
+    return (await page.getByTestId('balance').innerText()) === '0';
+  });
+  const main = await page.locator('main').innerText();
+  assert.match(main, /There is no credit left/);
+  assert.match(main, /reload the page/);
+  await page.getByText('Credits per day as a table').click();
+  assert.equal(await page.locator('#days tbody tr').count(), 30);
+  for (const [path, text] of [
+    ['/dashboard/activity', /alpha-opus-4-7/],
+    ['/dashboard/activity?model=beta-5.2', /No response fits/],
+    ['/dashboard/conversations', /Turns/i],
+    ['/dashboard/keys', /laptop/],
+  ]) {
+    const answer = await page.goto(path);
+    assert.equal(answer.status(), 200, path);
+    assert.match(await page.locator('main').innerText(), text, path);
+  }
+  await page.goto('/dashboard/conversations');
+  await page.getByRole('link', { name: /^Conversation of/ }).click();
+  assert.equal(await page.getByTestId('turns').innerText(), '1');
+  await context.close();
+});
+
+test('a model has an address of its own, and its id a button that copies it', async () => {
+  const { page, faults, context } = await person(browser, { permissions: ['clipboard-read', 'clipboard-write'] });
+  await page.goto('/docs#alpha-opus-4-7');
+  assert.ok(await page.locator(':target').innerText().then((text) => text.includes('alpha-opus-4-7')));
+  await page.getByRole('button', { name: 'Copy alpha-opus-4-7' }).click();
+  await page.getByText('Copied').waitFor();
+  assert.equal(await page.evaluate(() => navigator.clipboard.readText()), 'alpha-opus-4-7');
+  const json = await (await fetch(`${BASE_URL}/docs/models.json`)).json();
+  for (const id of MODELS) {
+    assert.equal(await page.locator(`[id="${id}"]`).count(), 1, id);
+    const model = json.models.find((model) => model.id === id);
+    assert.ok(model.lost_in_translation.members.length > 0, id);
+  }
+  assert.deepEqual(faults, []);
+  await context.close();
+});

@@ -1,0 +1,308 @@
+// What an attacker writes into every free field, and what the pages of account holders and operators do with it; and
+// those pages themselves: by keyboard, on a phone, in both themes, without JavaScript.
+
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { randomUUID } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { after, before, test } from 'node:test';
+
+import { BASE_URL, command, createAccount } from '../world/client.mjs';
+import { launch, look, person } from './browser.mjs';
+
+const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+const RULES = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'];
+const PASSWORD = 'a long password of theirs';
+
+// None longer than a key's name may be.
+const PAYLOADS = [
+  '<script>alert(1)</script>',
+  '<img src=x onerror=alert(1)>',
+  '<svg onload=alert(1)>',
+  '<svg><script>alert(1)</script></svg>',
+  '"><script>alert(1)</script>',
+  "'><script>alert(1)</script>",
+  '"><img src=x onerror=alert(1)>',
+  '" autofocus onfocus=alert(1) x="',
+  "' autofocus onfocus=alert(1) x='",
+  '" onmouseover="alert(1)',
+  '</title><script>alert(1)</script>',
+  '</textarea><script>alert(1)</script>',
+  '</code></pre><script>alert(1)</script>',
+  '</option></select><script>alert(1)</script>',
+  '<iframe src=javascript:alert(1)>',
+  '<iframe srcdoc="<script>alert(1)</script>">',
+  '<a href=javascript:alert(1) autofocus>x</a>',
+  '<details open ontoggle=alert(1)>',
+  '<body onload=alert(1)>',
+  '<input autofocus onfocus=alert(1)>',
+  '<video><source onerror=alert(1)></video>',
+  '<object data=javascript:alert(1)>',
+  '<embed src=javascript:alert(1)>',
+  '<meta http-equiv=refresh content="0;javascript:alert(1)">',
+  '<base href=https://evil.example/>',
+  '<link rel=stylesheet href=https://evil.example/x.css>',
+  '<style>@import "https://evil.example/x.css";</style>',
+  '<math><mtext><img src=x onerror=alert(1)></mtext></math>',
+  '{{constructor.constructor("alert(1)")()}}',
+  '&lt;script&gt;alert(1)&lt;/script&gt;&#60;img src=x&#62;',
+];
+
+/** Every page with every payload takes minutes: each payload is on some page always, on all of them in the long run. */
+const SOME = process.env.GATEWAY_LONG === '1' ? PAYLOADS : PAYLOADS.filter((_, index) => index % 10 === 1);
+
+let browser;
+before(async () => {
+  assert.equal(PAYLOADS.length, 30);
+  assert.ok(PAYLOADS.every((payload) => payload.length <= 64));
+  browser = await launch();
+});
+after(() => browser?.close());
+
+/** Somebody who is signed in; `admin` makes it an operator. */
+async function holder({ admin = false, email = `${randomUUID()}@example.com`, ...options } = {}) {
+  const args = ['account', 'create', '--email', email, '--password-stdin', ...(admin ? ['--admin'] : [])];
+  const made = spawnSync(process.env.MODEL_GATEWAY_BIN, [...args, '--json'], { input: PASSWORD, encoding: 'utf8' });
+  assert.equal(made.status, 0, made.stderr);
+  const who = await person(browser, options);
+  const dialogs = [];
+  who.page.on('dialog', (dialog) => dialogs.push(dialog.message()));
+  await signIn(who.page, email);
+  return { ...who, email, accountId: JSON.parse(made.stdout).account_id, dialogs };
+}
+
+async function signIn(page, email) {
+  await page.goto('/dashboard/sign-in');
+  // The browser's idea of an e-mail is narrower than the gateway's.
+  await page.locator('form[action="/dashboard/sign-in"]').evaluate((form) => { form.noValidate = true; });
+  await page.getByLabel('Email', { exact: true }).fill(email);
+  await page.getByLabel('Password', { exact: true }).fill(PASSWORD);
+  await page.getByRole('button', { name: 'Sign in', exact: true }).click();
+  await page.waitForURL((url) => url.pathname === '/dashboard');
+}
+
+/** A refusal is told to the console by the browser itself. */
+const unexpected = (faults) => faults.filter((fault) => !/Failed to load resource: .* status of 4\d\d/.test(fault));
+
+/** Sends a form of ours once for each of `rows`, from the page's session or, with `asStranger`, from nobody's. */
+async function submit(page, path, rows, status, { asStranger = false } = {}) {
+  await page.goto('/dashboard/account');
+  const csrf = await page.locator('input[name="csrf"]').first().getAttribute('value');
+  for (const row of rows) {
+    const body = new URLSearchParams({ csrf, ...row }).toString();
+    const cookies = await page.context().cookies();
+    const cookie = asStranger ? '' : cookies.map(({ name, value }) => `${name}=${value}`).join('; ');
+    const answer = await fetch(BASE_URL + path, {
+      method: 'POST',
+      headers: { cookie, origin: BASE_URL, 'content-type': 'application/x-www-form-urlencoded' },
+      body,
+      redirect: 'manual',
+    });
+    const text = await answer.text();
+    assert.equal(answer.status, status, text);
+  }
+}
+
+/** Opens each page, lets it do what it may, and touches what could be lying in wait. */
+async function browse(page, paths) {
+  for (const path of paths) {
+    assert.equal((await page.goto(path)).status(), 200, path);
+    for (const summary of await page.locator('summary').all()) await summary.click();
+    await page.keyboard.press('Tab');
+    await page.mouse.move(300, 300);
+  }
+}
+
+test('what is written into the fields of an account is shown and never run', async () => {
+  const { page, faults, dialogs, context } = await holder();
+  for (const payload of SOME) {
+    await page.goto('/dashboard/keys');
+    await page.getByLabel('Key name', { exact: true }).fill(payload);
+    await page.getByRole('button', { name: 'Create key', exact: true }).click();
+    await page.getByRole('heading', { name: `Your new key: ${payload}`, exact: true }).waitFor();
+  }
+  await submit(page, '/dashboard/keys', PAYLOADS.filter((payload) => !SOME.includes(payload)).map((name) => ({ name })), 201);
+  await page.goto('/dashboard/keys');
+  const names = await page.locator('tbody th.name').allInnerTexts();
+  assert.deepEqual(names.toSorted(), PAYLOADS.toSorted(), 'each is shown as it was written');
+  const actions = await page
+    .locator('form[action^="/dashboard/keys/key_"]')
+    .evaluateAll((forms) => forms.map((form) => form.getAttribute('action')));
+  assert.equal(actions.length, 2 * PAYLOADS.length);
+  await browse(page, [...actions.slice(0, 2 * SOME.length), '/dashboard', '/dashboard/account', '/dashboard/activity']);
+  // What was refused is shown again.
+  for (const payload of SOME) {
+    await page.goto(actions[0]);
+    await page.getByLabel('Spend limit, in credits').fill(payload.slice(0, 30));
+    await page.getByRole('button', { name: 'Save' }).click();
+    await page.getByRole('alert').waitFor();
+  }
+  const stranger = await person(browser);
+  stranger.page.on('dialog', (dialog) => dialogs.push(dialog.message()));
+  for (let index = 0; index < PAYLOADS.length; index += 5) {
+    const payload = PAYLOADS.slice(index, index + 5).join('');
+    await stranger.page.goto(`/dashboard/sign-in?next=${encodeURIComponent(payload)}`);
+    await stranger.page.locator('form[action="/dashboard/sign-in"]').evaluate((form) => { form.noValidate = true; });
+    await stranger.page.getByLabel('Email', { exact: true }).evaluate((field) => { field.type = 'text'; field.maxLength = 2000; });
+    await stranger.page.getByLabel('Email', { exact: true }).fill(payload);
+    await stranger.page.getByLabel('Password', { exact: true }).fill('wrong password');
+    await stranger.page.getByRole('button', { name: 'Sign in', exact: true }).click();
+    await stranger.page.getByRole('alert').waitFor();
+    assert.equal(await stranger.page.getByLabel('Email', { exact: true }).getAttribute('value'), payload);
+  }
+  assert.deepEqual(unexpected([...faults, ...stranger.faults]), []);
+  assert.deepEqual(dialogs, [], 'something was run');
+  await Promise.all([context.close(), stranger.context.close()]);
+});
+
+test('what is written into the fields that operators see is shown and never run', async () => {
+  const tag = randomUUID().slice(0, 8);
+  const { page, faults, dialogs, context } = await holder({ admin: true });
+  const { accountId } = await createAccount();
+  const account = `/dashboard/operator/accounts/${accountId}`;
+  for (const payload of SOME) {
+    await page.goto(account);
+    await page.getByLabel('Kind').selectOption('adjustment');
+    await page.getByLabel('Credits').fill('1');
+    await page.getByLabel('Reference').fill(`${payload} ${tag}`);
+    await page.getByLabel('Reason').fill(payload);
+    await page.getByRole('button', { name: 'Post', exact: true }).click();
+    await page.getByRole('status').waitFor();
+  }
+  const others = PAYLOADS.filter((payload) => !SOME.includes(payload));
+  const orders = others.map((payload) => ({ kind: 'adjustment', credits: '1', ref: `${payload} ${tag}`, reason: payload }));
+  await submit(page, `${account}/post`, orders, 201);
+  // An e-mail has no spaces; what it has else is its owner's business.
+  const emails = PAYLOADS.map((payload, index) => `${tag}${index}${payload.replaceAll(/[\s@]/g, '/')}@example.com`);
+  const strangers = emails.map((email) => ({ email, password: PASSWORD }));
+  await submit(page, '/dashboard/sign-up', strangers, 303, { asStranger: true });
+    await page.goto(`/dashboard/operator?q=${tag}`);
+  const shown = await page.locator('tbody th.name a').allInnerTexts();
+  assert.deepEqual(shown.toSorted(), emails.map((email) => email.toLowerCase()).toSorted());
+  const ids = await page.locator('tbody th.name a').evaluateAll((links) => links.map((link) => link.getAttribute('href')));
+  const views = ['', '/service', '/invites', '/log'].map((view) => `/dashboard/operator${view}`);
+  const searches = SOME.map((payload) => `/dashboard/operator?q=${encodeURIComponent(payload)}`);
+  await browse(page, [...ids, ...views, account, ...searches]);
+  assert.deepEqual(unexpected(faults), []);
+  assert.deepEqual(dialogs, [], 'something was run');
+  await context.close();
+
+  // The holder of the worst of those e-mails looks at their own pages.
+  const worst = await holder({ email: `${tag}x"><img/src=x/onerror=alert(1)>@example.com` });
+  await browse(worst.page, ['/dashboard', '/dashboard/keys', '/dashboard/account', '/dashboard/activity']);
+  assert.deepEqual(unexpected(worst.faults), []);
+  assert.deepEqual(worst.dialogs, [], 'something was run');
+  await worst.context.close();
+});
+
+test('the watch over the pages sees a script that is run', async () => {
+  // The control of the two tests above: the same watch, over a page that does what they must not do.
+  const { page, faults, dialogs, context } = await holder();
+  await page.route('**/dashboard/account', async (route) => {
+    const answer = await route.fetch();
+    const body = (await answer.text()).replace('</main>', `${PAYLOADS[1]}</main>`);
+    await route.fulfill({ response: answer, body });
+  });
+  await page.goto('/dashboard/account');
+  await page.waitForFunction(() => document.querySelector('img[src="x"]'));
+  await page.waitForTimeout(0);
+  assert.ok(faults.some((fault) => fault.startsWith('content security policy')), faults.join('\n'));
+  assert.deepEqual(dialogs, [], 'the policy let it run');
+  await context.close();
+});
+
+/** Violations of the rules on the page, in words; in light and in the dark. */
+async function violations(page) {
+  const found = [];
+  for (const colorScheme of ['light', 'dark']) {
+    await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' });
+    // The page's own script policy refuses a script element: the debugger evaluates it.
+    await page.evaluate(`${AXE}; undefined`);
+    const { violations } = await page.evaluate((values) => axe.run(document, { runOnly: { type: 'tag', values } }), RULES);
+    for (const { id, nodes } of violations) {
+      found.push(...nodes.map((node) => `${colorScheme} ${id}: ${node.target.join(' ')}: ${node.failureSummary}`));
+    }
+  }
+  await page.emulateMedia({ colorScheme: null, reducedMotion: null });
+  return found;
+}
+
+test('the pages of accounts, keys and operators keep the rules of accessibility and fit a phone', async () => {
+  const { page, faults, accountId, context } = await holder({ admin: true });
+  const { key_id: keyId } = await command('key', 'create', '--account', accountId, '--name', 'laptop', '--spend-limit', '5/day');
+  await command('account', 'invite', '--count', '2');
+  const paths = {
+    keys: '/dashboard/keys',
+    key: `/dashboard/keys/${keyId}`,
+    revoke: `/dashboard/keys/${keyId}/revoke`,
+    account: '/dashboard/account',
+    operator: '/dashboard/operator',
+    'operator-account': `/dashboard/operator/accounts/${accountId}`,
+    'operator-service': '/dashboard/operator/service',
+    'operator-invites': '/dashboard/operator/invites',
+    'operator-log': '/dashboard/operator/log',
+  };
+  for (const [name, path] of Object.entries(paths)) {
+    await page.goto(path);
+    for (const summary of await page.locator('summary').all()) await summary.click();
+    assert.deepEqual(await violations(page), [], name);
+    await look(page, name);
+  }
+  await page.goto('/dashboard/keys');
+  await page.getByLabel('Key name', { exact: true }).fill('another');
+  await page.getByRole('button', { name: 'Create key', exact: true }).click();
+  await page.getByTestId('new-key').waitFor();
+  assert.deepEqual(await violations(page), [], 'a new key');
+  await look(page, 'keys-set-up');
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+for (const javaScriptEnabled of [true, false]) {
+  test(`by keyboard alone a key is made, paused and an account deleted ${javaScriptEnabled ? '' : 'without JavaScript'}`, async () => {
+    const { page, faults, email, context } = await holder({ javaScriptEnabled });
+    /** Goes on with Tab until the focus is on what has this name. */
+    const reach = async (locator) => {
+      for (let step = 0; step < 80; step += 1) {
+        if (await locator.evaluate((element) => element === document.activeElement)) return;
+        await page.keyboard.press('Tab');
+      }
+      assert.fail(`not reached by keyboard: ${locator}`);
+    };
+    const press = async (locator) => {
+      await reach(locator);
+      await Promise.all([page.waitForNavigation(), page.keyboard.press('Enter')]);
+    };
+    await page.goto('/dashboard/keys');
+    await reach(page.getByLabel('Key name', { exact: true }));
+    await page.keyboard.type('by keyboard');
+    await press(page.getByRole('button', { name: 'Create key', exact: true }));
+    const key = /gw-sk-[0-9A-Za-z]{49}/.exec(await page.getByTestId('new-key').innerText())[0];
+    const status = async () => {
+      const answer = await fetch(`${BASE_URL}/v1/credits`, { headers: { 'x-api-key': key } });
+      await answer.arrayBuffer();
+      return answer.status;
+    };
+    assert.equal(await status(), 200);
+    await press(page.getByRole('row', { name: /by keyboard/ }).getByRole('button', { name: 'Settings' }));
+    await press(page.getByRole('button', { name: 'Disable key' }));
+    assert.equal(await page.getByTestId('key-status').innerText(), 'disabled');
+    assert.equal(await status(), 403);
+    await press(page.getByRole('button', { name: 'Enable key' }));
+    assert.equal(await status(), 200);
+
+    await page.goto('/dashboard/account');
+    await reach(page.getByLabel('Type your e-mail to confirm'));
+    await page.keyboard.type(email);
+    await reach(page.locator('#delete_password'));
+    await page.keyboard.type(PASSWORD);
+    await press(page.getByRole('button', { name: 'Delete account' }));
+    await page.getByRole('heading', { name: 'Your account is deleted' }).waitFor();
+    assert.equal(await status(), 401);
+    await page.goto('/dashboard');
+    assert.equal(new URL(page.url()).pathname, '/dashboard/sign-in');
+    assert.deepEqual(faults, []);
+    await context.close();
+  });
+}

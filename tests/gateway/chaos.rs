@@ -1,0 +1,297 @@
+//! Two edges, a sidecar and Redis under load, while now one and now two of them are killed and come back: whoever has a
+//! whole answer was debited for it once, and nobody was for anything else.
+//!
+//! The clients and their log are those of `crash.rs`. The controls take the edges' journals away, which is all that
+//! knows what the store had forgotten: then answers must be missing. Fifteen seconds by default, two minutes when long,
+//! or as many as `GATEWAY_KILL_SECONDS` says.
+
+use crate::account::{Account, Standing, micro, taken};
+use crate::crash::{self, FUNDS, Log};
+use crate::shared::Fleet;
+use crate::world::{SOON, World, wait_for};
+use serde_json::Value;
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+const SHORT: Duration = Duration::from_secs(15);
+const LONG: Duration = Duration::from_secs(120);
+/// At one edge, that do not leave by themselves.
+const CLIENTS: usize = 8;
+/// How long a killed process stays away, at most.
+const AWAY_MOST_MS: u64 = 250;
+/// How long after the last kill everything may take to be in the ledger.
+const QUIET_WITHIN: Duration = Duration::from_secs(120);
+
+/// Repeatable from one run to the next.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// Who dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Victim {
+    Redis,
+    Sidecar,
+    Edge(usize),
+}
+
+const VICTIMS: [Victim; 4] = [Victim::Redis, Victim::Sidecar, Victim::Edge(0), Victim::Edge(1)];
+
+/// What the kills came to.
+#[derive(Default)]
+struct Kills {
+    of: HashMap<Victim, u64>,
+    restarts: Vec<Duration>,
+}
+
+impl Fleet {
+    fn dies(&mut self, victim: Victim) {
+        match victim {
+            Victim::Redis => self.redis.kill(),
+            Victim::Sidecar => self.sidecar.kill(),
+            Victim::Edge(index) => self.edges[index].kill(),
+        }
+    }
+
+    fn comes_back(&mut self, victim: Victim, kills: &mut Kills) {
+        match victim {
+            Victim::Redis => self.redis.start_again(),
+            // It is ready once it has given back what the store may have lost, and may die on the way there.
+            Victim::Sidecar => self.sidecar.begin_gateway(None),
+            Victim::Edge(index) => kills.restarts.push(self.edges[index].start_gateway()),
+        }
+        *kills.of.entry(victim).or_default() += 1;
+    }
+
+    /// Kills one, and every third time two at once, until the time is over and nobody was left out.
+    fn kills_at_random(&mut self, time: Duration) -> Kills {
+        let (mut dice, mut kills) = (Dice(20_261_121), Kills::default());
+        let began = Instant::now();
+        while began.elapsed() < time || kills.of.len() < VICTIMS.len() {
+            assert!(began.elapsed() < time + QUIET_WITHIN, "somebody is never killed: {:?}", kills.of);
+            std::thread::sleep(Duration::from_millis(150 + dice.below(450)));
+            // Where the store died while it began.
+            if self.sidecar.has_ended() {
+                self.sidecar.begin_gateway(None);
+            }
+            let first = dice.below(4);
+            let mut victims = vec![VICTIMS[first as usize]];
+            if dice.below(3) == 0 {
+                victims.push(VICTIMS[((first + 1 + dice.below(3)) % 4) as usize]);
+            }
+            // One that is killed again and again before it is ready would never be.
+            if !self.sidecar.is_ready() {
+                victims.retain(|victim| *victim != Victim::Sidecar);
+            }
+            victims.iter().for_each(|victim| self.dies(*victim));
+            std::thread::sleep(Duration::from_millis(dice.below(AWAY_MOST_MS)));
+            // The sidecar begins with the store, and an edge is ready with it.
+            victims.sort();
+            victims.iter().for_each(|victim| self.comes_back(*victim, &mut kills));
+        }
+        if self.sidecar.has_ended() {
+            self.sidecar.begin_gateway(None);
+        }
+        wait_for("the sidecar to be ready", QUIET_WITHIN, || self.sidecar.is_ready().then_some(()));
+        kills
+    }
+
+    /// Nothing runs, nothing is held, nothing waits for the ledger.
+    fn wait_quiet(&self, account: &Account) {
+        for world in self.edges.iter().chain([&self.sidecar]) {
+            world.vendor.wait_idle();
+        }
+        let is_idle = |world: &World| {
+            ["gateway_open_holds", "gateway_journal_pending"].iter().all(|name| world.metric(name, &[]) == 0.0)
+        };
+        wait_for("all endings to be in the ledger", QUIET_WITHIN, || {
+            let all_idle = self.edges.iter().chain([&self.sidecar]).all(is_idle);
+            (all_idle && self.edges.iter().all(|edge| edge.standing(account).held == 0)).then_some(())
+        });
+    }
+}
+
+/// The clients' log beside the ledger and the store.
+#[derive(Debug)]
+struct Books {
+    whole: usize,
+    lost: usize,
+    doubled: usize,
+    /// What was granted, less what is left and what the endings took, in µc.
+    drift: i64,
+    /// What the edges say that the ledger does not.
+    apart: Vec<Standing>,
+    completed: usize,
+    interrupted: usize,
+    /// Debited as completed, and no client saw the end of it.
+    unseen: usize,
+}
+
+impl Books {
+    fn of(fleet: &Fleet, account: &Account, log: &Log) -> Self {
+        fleet.wait_quiet(account);
+        let balance = micro(&fleet.sidecar.json(&["account", "show", &account.id])["balance"]);
+        let all = fleet.sidecar.endings(account);
+        let of = |outcome: &str| -> Vec<&str> {
+            let of = all.iter().filter(|ending| ending["outcome"] == outcome);
+            of.map(|ending| ending["request_id"].as_str().unwrap()).collect()
+        };
+        let ids: HashSet<_> = all.iter().map(|ending| ending["request_id"].as_str().unwrap()).collect();
+        let debited = all.iter().filter(|ending| ending["outcome"] == "completed" && micro(&ending["credits"]) > 0);
+        let debited: HashSet<_> = debited.map(|ending| ending["request_id"].as_str().unwrap()).collect();
+        let settled = Standing { balance, held: 0, available: balance };
+        let standings = fleet.edges.iter().map(|edge| edge.standing(account));
+        let completed = of("completed");
+        let unseen = completed.iter().filter(|id| !log.whole.contains(**id) && !log.aborted.contains(**id));
+        Self {
+            whole: log.whole.len(),
+            lost: log.whole.iter().filter(|id| !debited.contains(id.as_str())).count(),
+            doubled: all.len() - ids.len(),
+            drift: FUNDS - balance - taken(&all),
+            apart: standings.filter(|standing| *standing != settled).collect(),
+            unseen: unseen.count(),
+            completed: completed.len(),
+            interrupted: of("interrupted").len(),
+        }
+    }
+
+    #[track_caller]
+    fn are_right(&self) {
+        assert_eq!((self.lost, self.doubled, self.drift), (0, 0, 0), "lost, doubled, drift: {self:?}");
+        assert!(self.apart.is_empty(), "the store says otherwise than the ledger: {self:?}");
+    }
+}
+
+#[track_caller]
+fn audited(fleet: &Fleet) {
+    let verdict = fleet.sidecar.json(&["ledger", "verify"]);
+    assert_eq!(verdict["findings"], Value::Array(Vec::new()), "{verdict}");
+}
+
+/// Whoever is refused is told to come again: a store that is away or that has just lost the ends of what it holds.
+#[track_caller]
+fn are_refusals(odd: &[String]) {
+    let is_refusal = |odd: &&String| {
+        odd.starts_with("503 ") || odd.starts_with("529 ") || odd.starts_with("429 ") && odd.contains("in flight")
+    };
+    let odd: Vec<_> = odd.iter().filter(|odd| !is_refusal(odd)).collect();
+    assert!(odd.is_empty(), "{} odd answers: {:?}", odd.len(), odd.first());
+}
+
+#[test]
+fn kills_all_over_a_fleet_neither_lose_nor_double_a_debit() {
+    let time = crash::asked_seconds().unwrap_or(if crate::is_long() { LONG } else { SHORT });
+    let mut fleet = Fleet::new();
+    let account = fleet.funded(FUNDS);
+    let mut kills = Kills::default();
+    let log = fleet.under_load(&account, |fleet| kills = fleet.kills_at_random(time));
+    let ended = Instant::now();
+    let books = Books::of(&fleet, &account, &log);
+    kills.restarts.sort();
+    let (usual, slowest) = (kills.restarts[kills.restarts.len() / 2], kills.restarts[kills.restarts.len() - 1]);
+    let count = |victim| kills.of.get(&victim).copied().unwrap_or(0);
+    println!(
+        "{time:?}: killed edges {}, sidecar {}, Redis {}; {} answers whole, {} cut, {} refused; quiet after {:?}; an edge \
+         serves again after {usual:?}, the slowest {slowest:?}\n{books:?}",
+        count(Victim::Edge(0)) + count(Victim::Edge(1)),
+        count(Victim::Sidecar),
+        count(Victim::Redis),
+        log.whole.len(),
+        log.cut.len(),
+        log.odd.len(),
+        ended.elapsed(),
+    );
+    books.are_right();
+    audited(&fleet);
+    are_refusals(&log.odd);
+    assert!(books.whole > 100, "{} answers are too few to tell", books.whole);
+    assert!(books.interrupted > 0 && !log.cut.is_empty(), "no kill met a running request");
+    // At a kill each of an edge's clients has one request under way at most.
+    let most = kills.of.values().sum::<u64>() as usize * 2 * CLIENTS;
+    assert!(books.unseen <= most, "{} debits of {} that no client saw the end of", books.unseen, books.completed);
+    // The slowest tells of the machine's other load; the usual one would grow with what is to be told again.
+    assert!(usual < Duration::from_secs(5), "a restart takes {usual:?}");
+    fleet.close();
+}
+
+/// The store forgets all it had while the sidecar is away, and both edges die: what happened meanwhile is in their
+/// journals alone.
+fn after_a_total_loss(journals_are_kept: bool) -> Books {
+    let mut fleet = Fleet::new();
+    let account = fleet.funded(FUNDS);
+    let log = fleet.under_load(&account, |fleet| {
+        std::thread::sleep(Duration::from_millis(500));
+        fleet.sidecar.kill();
+        std::thread::sleep(Duration::from_millis(1_000));
+        fleet.edges.iter_mut().for_each(World::kill);
+        assert_eq!(fleet.redis.cli(&["flushall"]), "OK");
+    });
+    if !journals_are_kept {
+        for edge in &fleet.edges {
+            std::fs::remove_dir_all(edge.data_dir().join("journal")).unwrap();
+        }
+    }
+    fleet.sidecar.start_gateway();
+    for edge in &mut fleet.edges {
+        edge.start_gateway();
+    }
+    fleet.edges.iter().for_each(|edge| fleet.wait_known(edge, &account.key));
+    let books = Books::of(&fleet, &account, &log);
+    audited(&fleet);
+    are_refusals(&log.odd);
+    fleet.close();
+    books
+}
+
+#[test]
+fn a_store_that_forgets_everything_is_told_again_what_the_ledger_lacks() {
+    let books = after_a_total_loss(true);
+    println!("with the journals: {books:?}");
+    books.are_right();
+    assert!(books.whole > 20, "{books:?}");
+}
+
+/// The control: what the store had forgotten, and no journal knows, is lost.
+#[test]
+fn without_the_journals_a_store_that_forgets_everything_loses_debits() {
+    let books = after_a_total_loss(false);
+    println!("without the journals: {books:?}");
+    assert!(books.lost > 0, "{books:?}");
+    assert_eq!((books.doubled, books.drift), (0, 0), "{books:?}");
+    assert!(books.apart.is_empty(), "{books:?}");
+}
+
+/// The control of the kills: what a store that is away was never told dies with the journal.
+#[test]
+fn without_its_journal_an_edge_that_is_killed_loses_what_the_store_was_not_told() {
+    let mut fleet = Fleet::new();
+    let account = fleet.funded(FUNDS);
+    let log = fleet.under_load(&account, |fleet| {
+        std::thread::sleep(Duration::from_millis(500));
+        fleet.redis.kill();
+        std::thread::sleep(Duration::from_millis(300));
+        fleet.edges[0].kill();
+    });
+    std::fs::remove_dir_all(fleet.edges[0].data_dir().join("journal")).unwrap();
+    fleet.redis.start_again();
+    fleet.edges[0].start_gateway();
+    // What it held there is nobody's any more, until its lease ends.
+    fleet.edges.iter().for_each(|edge| fleet.wait_known(edge, &account.key));
+    let seen = |fleet: &Fleet| -> HashSet<String> {
+        let endings = fleet.sidecar.endings(&account);
+        endings.iter().map(|ending| ending["request_id"].as_str().unwrap().to_owned()).collect()
+    };
+    wait_for("the other edge's endings", SOON, || {
+        (fleet.edges[1].metric("gateway_journal_pending", &[]) == 0.0).then_some(())
+    });
+    let endings = seen(&fleet);
+    let lost = log.whole.iter().filter(|id| !endings.contains(*id)).count();
+    println!("without its journal {lost} of {} answers were lost", log.whole.len());
+    assert!(lost > 0, "the journal was deleted while the store was away, and no answer was missed");
+    fleet.close();
+}

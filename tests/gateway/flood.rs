@@ -1,0 +1,230 @@
+//! Clients that come in numbers, or that take their time: each is bounded, and the others are served.
+
+use crate::client::{Connection, Request};
+use crate::surface::{BOTH, Chat, Messages};
+use crate::world::{Plan, SOON, World, wait_for};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How long a test that must see nothing happen looks.
+const A_WHILE: Duration = Duration::from_secs(3);
+
+fn head(world: &World) -> Vec<u8> {
+    let account = world.account();
+    Chat.whole(&account.key, "input=1 output=1").bytes()
+}
+
+/// Sends byte after byte until the gateway has closed; how long that took, and how many it took.
+fn trickle(connection: &mut Connection, bytes: &[u8], gap: Duration, most: Duration) -> Option<Duration> {
+    let began = Instant::now();
+    for byte in bytes.iter().cycle() {
+        if !connection.send(&[*byte]) {
+            return Some(began.elapsed());
+        }
+        if began.elapsed() > most {
+            return None;
+        }
+        std::thread::sleep(gap);
+    }
+    None
+}
+
+const GAP: Duration = Duration::from_millis(50);
+
+#[test]
+fn a_header_that_does_not_end_costs_its_connection() {
+    let world = Plan::default().limit("header_read_seconds", 1).start();
+    let request = head(&world);
+    // From the first byte on, and after a request that was whole.
+    for had_one in [false, true] {
+        let mut connection = world.connect();
+        if had_one {
+            connection.send(&request);
+            assert_eq!(connection.answer().status, 200);
+        }
+        connection.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nx: ");
+        let closed = trickle(&mut connection, b"x", GAP, SOON);
+        assert!(closed.is_some(), "still open after {SOON:?} (had one: {had_one})");
+    }
+    // In the middle of what HTTP/2 begins with, and with nothing at all.
+    for bytes in [&b"PRI * HTTP/2.0\r\n"[..], b"G", b""] {
+        let mut connection = world.connect();
+        connection.send(bytes);
+        assert!(connection.is_closed(), "{bytes:?}");
+    }
+    // Between two requests nothing is late.
+    let mut connection = world.connect();
+    for _ in 0..2 {
+        connection.send(&request);
+        assert_eq!(connection.answer().status, 200);
+        std::thread::sleep(Duration::from_millis(1_500));
+    }
+    world.close();
+}
+
+#[test]
+fn control_without_the_deadline_a_header_may_take_for_ever() {
+    let world = World::new();
+    let mut connection = world.connect();
+    connection.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nx: ");
+    assert_eq!(trickle(&mut connection, b"x", GAP, A_WHILE), None);
+    world.close();
+}
+
+#[test]
+fn a_body_that_comes_too_slowly_is_given_up_and_a_slow_one_that_keeps_pace_is_not() {
+    let plan = || Plan::default().limit("body_bytes_per_second", 100).limit("body_rate_seconds", 1);
+    let world = plan().start();
+    let account = world.account();
+    for surface in BOTH {
+        let mut body = surface.body("input=1 output=1", false, 1_000);
+        body["messages"][0]["content"] = format!("[[sim input=1 output=1]] {}", "pad ".repeat(500)).into();
+        let request = surface.request(&account.key, &body);
+        let mut connection = world.connect();
+        connection.send(&request.head());
+        trickle(&mut connection, b" ", Duration::from_millis(100), Duration::from_secs(2));
+        assert_eq!(connection.answer().status, 408);
+        assert!(connection.is_closed());
+        let mut connection = world.connect();
+        connection.send(&request.head());
+        for piece in request.framed_body().chunks(200) {
+            assert!(connection.send(piece));
+            std::thread::sleep(Duration::from_millis(150));
+        }
+        assert_eq!(connection.answer().status, 200);
+    }
+    assert_eq!(world.vendor.calls(), 2);
+    world.close();
+}
+
+#[test]
+fn control_without_the_rate_a_slow_body_is_waited_for() {
+    let world = Plan::default().limit("body_bytes_per_second", 0).limit("body_rate_seconds", 1).start();
+    let account = world.account();
+    let request = Chat.whole(&account.key, "input=1 output=1");
+    let mut connection = world.connect();
+    connection.send(&request.head());
+    let body = request.framed_body();
+    for byte in &body[..30] {
+        assert!(connection.send(&[*byte]));
+        std::thread::sleep(Duration::from_millis(80));
+    }
+    assert!(connection.send(&body[30..]));
+    assert_eq!(connection.answer().status, 200);
+    world.close();
+}
+
+fn healthy(connection: &mut Connection) -> bool {
+    connection.send(&Request::get("/healthz").bytes());
+    connection.try_answer().is_some_and(|answer| answer.status == 200)
+}
+
+/// A status by way of another loopback address.
+fn status_from(address: &str, world: &World) -> String {
+    let url = format!("http://127.0.0.1:{}/healthz", world.edge);
+    let output = Command::new("curl")
+        .args(["--silent", "--max-time", "20", "--interface", address, "--output", "/dev/null"])
+        .args(["--write-out", "%{http_code}", &url])
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn one_address_has_so_many_connections_and_others_are_served() {
+    let world = Plan::default().limit("connections_per_address", 4).start();
+    wait_for("the start's own look to end", SOON, || {
+        (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
+    });
+    let mut held: Vec<_> = (0..4).map(|_| world.connect()).collect();
+    assert!(held.iter_mut().all(healthy));
+    for _ in 0..3 {
+        assert!(!healthy(&mut world.connect()), "a fifth connection was served");
+    }
+    assert_eq!(world.metric("gateway_connections_refused_total", &["limit=\"per_address\""]), 3.0);
+    assert_eq!(status_from("127.0.0.2", &world), "200");
+    assert!(held.iter_mut().all(healthy), "those that were there stay");
+    held.pop();
+    wait_for("room for another", SOON, || healthy(&mut world.connect()).then_some(()));
+    drop(held);
+    wait_for("none to be counted", SOON, || (world.metric("gateway_client_connections", &[]) == 0.0).then_some(()));
+    world.close();
+}
+
+#[test]
+fn the_process_has_so_many_connections_from_all_addresses() {
+    let world = Plan::default().limit("connections", 4).limit("connections_per_address", 0).start();
+    wait_for("the start's own look to end", SOON, || {
+        (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
+    });
+    let mut held: Vec<_> = (0..4).map(|_| world.connect()).collect();
+    assert!(held.iter_mut().all(healthy));
+    assert_eq!(status_from("127.0.0.2", &world), "000");
+    assert_eq!(world.metric("gateway_connections_refused_total", &["limit=\"total\""]), 1.0);
+    drop(held);
+    wait_for("room for another", SOON, || (status_from("127.0.0.2", &world) == "200").then_some(()));
+    world.close();
+}
+
+#[test]
+fn past_the_open_requests_a_body_is_not_even_read() {
+    let world = Plan::default().limit("open_requests", 2).start();
+    let account = world.account();
+    let mut open: Vec<_> = (0..2)
+        .map(|_| {
+            let mut connection = world.connect();
+            connection.send(&Chat.stream(&account.key, "events=3 gap_ms=1000 input=1 output=3").bytes());
+            let answer = connection.begin();
+            assert_eq!(answer.status, 200);
+            (connection, answer)
+        })
+        .collect();
+    for surface in BOTH {
+        let mut connection = world.connect();
+        // The header alone: whoever waited for the body would wait here.
+        connection.send(&surface.whole(&account.key, "input=1 output=1").head());
+        let answer = connection.answer();
+        surface.fails(&answer, (503, "server_error"), (529, "overloaded_error"), Some("overloaded"));
+        assert!(answer.header("retry-after").is_some());
+        assert!(connection.is_closed());
+    }
+    for (connection, answer) in &mut open {
+        connection.finish(answer);
+        assert!(Chat.is_complete(answer), "{}", answer.text());
+    }
+    world.works(Messages, &account.key);
+    world.close();
+}
+
+/// Processor time that a process has used, in ticks of 1/100 s.
+fn ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+fn with_no_file_left_streams_go_on_nothing_spins_and_new_clients_wait() {
+    let world = World::new();
+    let account = world.account();
+    let mut stream = world.connect();
+    stream.send(&Chat.stream(&account.key, "events=12 gap_ms=500 input=1 output=12").bytes());
+    let mut answer = stream.begin();
+    assert!(stream.more(&mut answer));
+    world.limit_open_files(world.open_files() + 8);
+    let held: Vec<_> = (0..40).map(|_| world.connect()).collect();
+    wait_for("the accept to fail", SOON, || world.log().contains("Accept() failed").then_some(()));
+    let before = ticks(world.pid());
+    std::thread::sleep(Duration::from_secs(2));
+    let used = ticks(world.pid()) - before;
+    assert!(used < 40, "{used} of 200 ticks of processor time while there was nothing to do");
+    stream.finish(&mut answer);
+    assert!(Chat.is_complete(&answer), "{}", answer.text());
+    drop(held);
+    wait_for("a new client to be served", SOON, || {
+        let mut connection = Connection::try_open(world.edge)?;
+        healthy(&mut connection).then_some(())
+    });
+    world.works(Chat, &account.key);
+    world.close();
+}

@@ -1,0 +1,289 @@
+//! Headers, paths and model names that want to be something else at the sidecar, the vendor or in a log.
+
+use crate::client::Request;
+use crate::surface::{BOTH, Chat, Messages};
+use crate::world::{Plan, World};
+use serde_json::json;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
+
+/// A chat request whose header has just so many bytes.
+fn of_bytes(key: &str, bytes: usize) -> Request {
+    let plain = Chat.whole(key, "input=1 output=1");
+    let pad = bytes - plain.clone().header("x-pad", "").head().len();
+    plain.header("x-pad", &"x".repeat(pad))
+}
+
+/// One with just so many fields.
+fn of_fields(key: &str, fields: usize) -> Request {
+    let plain = Chat.whole(key, "input=1 output=1");
+    // The request line and the blank line are none.
+    let given = String::from_utf8(plain.head()).unwrap().lines().count() - 2;
+    (given..fields).fold(plain, |request, index| request.header(&format!("x-{index}"), "1"))
+}
+
+#[test]
+fn a_header_is_read_up_to_its_limits_and_no_further() {
+    let world = World::new();
+    let account = world.account();
+    assert_eq!(world.ask(&of_bytes(&account.key, 32_768)).status, 200);
+    assert_eq!(world.ask(&of_fields(&account.key, 64)).status, 200);
+    for request in [of_bytes(&account.key, 32_769), of_fields(&account.key, 65), of_bytes(&account.key, 60_000)] {
+        let mut connection = world.connect();
+        let answer = connection.ask(&request);
+        Chat.failure(&answer, 431, "invalid_request_error", None);
+        assert!(connection.is_closed());
+    }
+    // Of one that is far larger not even the rest is read.
+    let mut connection = world.connect();
+    connection.send(&of_bytes(&account.key, 900_000).bytes());
+    assert!(connection.try_answer().is_none_or(|answer| answer.status >= 400));
+    assert_eq!(world.vendor.calls(), 2);
+    world.close();
+}
+
+#[test]
+fn a_path_that_must_be_resolved_or_decoded_first_leads_nowhere() {
+    let world = World::new();
+    let account = world.account();
+    for path in [
+        "//v1/chat/completions",
+        "/v1//chat/completions",
+        "/v1/./chat/completions",
+        "/x/../v1/chat/completions",
+        "/v1/chat/completions/..",
+        "/v1/chat%2fcompletions",
+        "/v1/chat%2Fcompletions",
+        "/v1%2fchat/completions",
+        "/%761/chat/completions",
+        "/v1/chat/completions;x=1",
+        "/v1/chat/completions%3bx",
+        "/v1/chat/completions%00",
+        "/v1/chat/completions%0d%0ax:1",
+        "/v1\\chat\\completions",
+        "/v1/%2e%2e/chat/completions",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "/static/..%2f..%2fetc/passwd",
+        "/login/%2e/",
+        "/login//",
+        "/login%00",
+        "/login;x",
+        "/v1/models/%2e%2e",
+        "/v1/receipts/..%2fadmin",
+    ] {
+        for method in ["GET", "POST"] {
+            let body = Chat.body("input=1 output=1", false, 10).to_string();
+            let request = match method {
+                "GET" => Request::get(path),
+                _ => Request::post(path, body),
+            };
+            let answer = world.ask(&request.bearer(&account.key));
+            Chat.failure(&answer, 400, "invalid_request_error", None);
+        }
+    }
+    // A whole path, a query and the edge's own paths are as they were.
+    for (path, status) in [("/healthz", 200), ("/v1/models?x=../..", 200), ("/v1/models/a:b@c", 404), ("/v1/none", 404)]
+    {
+        assert_eq!(world.ask(&Request::get(path).bearer(&account.key)).status, status, "{path}");
+    }
+    assert_eq!(world.vendor.calls(), 0);
+    world.close();
+}
+
+#[test]
+fn a_models_name_enters_no_path_and_no_header() {
+    let world = World::new();
+    let account = world.account();
+    for surface in BOTH {
+        for model in
+            ["../../admin", "a?key=1", "%2e%2e", "a\r\nx: 1", "/v1/messages", "a#b", "\0", "é", &"x".repeat(5_000)]
+        {
+            let mut body = surface.body("input=1 output=1", false, 10);
+            body["model"] = model.into();
+            let answer = world.ask(&surface.request(&account.key, &body));
+            assert_eq!(answer.status, 404, "{model}: {}", answer.text());
+            assert!(answer.body.len() < 2_000 && answer.header("x").is_none(), "{model}");
+        }
+        // A query of the client's is none of the vendor's.
+        let body = surface.body("input=1 output=1", false, 10).to_string();
+        let path = format!("{}?key=1&beta=true&model=../../admin", surface.path());
+        assert_eq!(world.ask(&Request::post(&path, body).bearer(&account.key)).status, 200);
+        assert_eq!(world.vendor.last()["path"].as_str().unwrap_or(surface.path()), surface.path());
+    }
+    assert_eq!(world.vendor.calls(), 2);
+    world.close();
+}
+
+/// Names that a proxy in between, a vendor or a log might heed.
+const HOSTILE: [&str; 44] = [
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-forwarded-port",
+    "x-forwarded-prefix",
+    "forwarded",
+    "via",
+    "x-real-ip",
+    "x-client-ip",
+    "true-client-ip",
+    "cf-connecting-ip",
+    "x-original-url",
+    "x-rewrite-url",
+    "x-http-method-override",
+    "x-method-override",
+    "cookie",
+    "set-cookie",
+    "proxy-authorization",
+    "proxy-authenticate",
+    "api-key",
+    "x_api_key",
+    "x_forwarded_for",
+    "content_length",
+    "transfer_encoding",
+    "openai-organization",
+    "openai-project",
+    "openai-beta",
+    "anthropic-workspace-id",
+    "anthropic-dangerous-direct-browser-access",
+    "x-goog-api-key",
+    "x-goog-user-project",
+    "x-amz-security-token",
+    "x-amz-date",
+    "x-ms-client-request-id",
+    "trailer",
+    "te",
+    "keep-alive",
+    "x-custom-named",
+    "range",
+    "if-none-match",
+    "max-forwards",
+    "x-gateway-account",
+    "x-request-id",
+    "traceparent",
+];
+
+#[test]
+fn no_field_of_a_clients_reaches_a_vendor() {
+    let world = World::new();
+    let account = world.account();
+    for surface in BOTH {
+        let asked = surface.whole(&account.key, "input=1 output=1");
+        let asked = HOSTILE.iter().fold(asked, |request, name| request.header(name, "CANARY"));
+        // What `connection` names is taken away by a proxy: it must not take the vendor's key, or the framing.
+        let asked = asked.header("connection", "x-custom-named, authorization, content-length, x-api-key, host");
+        let answer = world.ask(&asked);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let call = world.vendor.last();
+        let headers = call["headers"].as_array().unwrap();
+        for pair in headers {
+            let (name, value) = (pair[0].as_str().unwrap(), pair[1].as_str().unwrap());
+            assert!(!HOSTILE.contains(&name) && !value.contains("CANARY"), "the vendor saw {name}: {value}");
+        }
+        let has = |name: &str| headers.iter().filter(|pair| pair[0] == name).count();
+        assert_eq!((has("authorization") + has("x-api-key"), has("content-length"), has("host")), (1, 1, 1));
+        for (name, value) in &answer.headers {
+            assert!(!value.contains("CANARY"), "the client saw {name}: {value}");
+        }
+    }
+    world.close();
+}
+
+/// A vendor that says in every answer, wherever it can, by which key it was called; to each call the next status.
+fn echoing_vendor(statuses: &'static [u16]) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for status in statuses.iter().cycle() {
+            let Ok((mut client, _)) = listener.accept() else { return };
+            let (mut got, mut piece) = (Vec::new(), [0; 65_536]);
+            while !got.ends_with(b"}") {
+                match client.read(&mut piece) {
+                    Ok(read) if read > 0 => got.extend_from_slice(&piece[..read]),
+                    _ => break,
+                }
+            }
+            let text = String::from_utf8_lossy(&got).into_owned();
+            let is_key = |line: &&str| line.starts_with("authorization:") || line.starts_with("x-api-key:");
+            let header = text.lines().map(str::trim_end);
+            let key = header.map(|line| line.trim()).find(|line| is_key(&line.to_lowercase().as_str()));
+            let key = key.and_then(|line| line.split_once(':')).map_or("", |(_, key)| key.trim());
+            let error = json!({"type": "error", "error": {
+                "type": key, "code": key, "param": key,
+                "message": format!("Incorrect API key provided: {key}. You can find it at {key}."),
+            }})
+            .to_string();
+            let (kind, body) = match status {
+                200 => ("text/event-stream", format!("event: error\ndata: {error}\n\n")),
+                _ => ("application/json", error),
+            };
+            let answer = format!(
+                "HTTP/1.1 {status} {key}\r\ncontent-type: {kind}\r\nx-echo: {key}\r\nopenai-organization: {key}\r\n\
+                 set-cookie: {key}\r\nwww-authenticate: {key}\r\nlocation: /{key}\r\nx-request-id: {key}\r\n\
+                 request-id: {key}\r\nserver: {key}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                body.len()
+            );
+            let _ = client.write_all(answer.as_bytes());
+        }
+    });
+    port
+}
+
+fn files(dir: &Path, into: &mut Vec<(String, Vec<u8>)>) {
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            files(&path, into);
+        } else if let Ok(bytes) = std::fs::read(&path) {
+            into.push((path.display().to_string(), bytes));
+        }
+    }
+}
+
+#[test]
+fn a_vendors_key_comes_back_to_nobody_whatever_the_vendor_does_with_it() {
+    const STATUSES: &[u16] = &[400, 401, 402, 403, 404, 409, 413, 422, 429, 500, 503, 529, 302, 200];
+    let vendor = echoing_vendor(STATUSES);
+    let dir = tempfile::tempdir().unwrap();
+    let access = dir.path().join("access.log");
+    let store = "store: {kind: embedded}";
+    let plan = Plan::default().endpoints(&[vendor]).environment("RUST_LOG", "trace");
+    let plan = plan.edit(store, &format!("{store}\naccess_log: {:?}", access.display().to_string()));
+    let plan = plan.edit("\"sim-alpha-key\"", "\"CANARY-alpha-key\"").edit("\"sim-beta-key\"", "\"CANARY-beta-key\"");
+    let world = plan.start();
+    let account = world.account();
+    let mut seen = Vec::new();
+    for surface in BOTH {
+        for round in 0..STATUSES.len() * 2 {
+            let request =
+                if round % 2 == 0 { surface.whole(&account.key, "x") } else { surface.stream(&account.key, "x") };
+            let answer = world.ask(&request);
+            seen.push((format!("{surface:?} {round}: {}", answer.status), answer.body.clone()));
+            seen.push((format!("{surface:?} {round}: head"), format!("{:?}", answer.headers).into_bytes()));
+        }
+    }
+    // And through a translation.
+    let mut crossed = Messages.body("x", false, 100);
+    crossed["model"] = Chat.model().into();
+    for _ in STATUSES {
+        seen.push(("crossed".into(), world.ask(&Messages.request(&account.key, &crossed)).body));
+    }
+    seen.push(("metrics".into(), world.metrics().into_bytes()));
+    seen.push(("log".into(), world.log().into_bytes()));
+    seen.push(("access log".into(), std::fs::read(&access).unwrap()));
+    files(&world.data_dir(), &mut seen);
+    let holds = |bytes: &[u8], text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+    assert!(world.log().contains("TRACE"), "the log was to tell everything");
+    let mut leaks = Vec::new();
+    for (what, bytes) in &seen {
+        for key in ["CANARY", account.key.as_str()] {
+            if holds(bytes, key) {
+                let text = String::from_utf8_lossy(bytes);
+                let line = text.lines().find(|line| line.contains(key)).unwrap_or_default();
+                leaks.push(format!("{what}: {}", line.chars().take(300).collect::<String>()));
+            }
+        }
+    }
+    assert!(leaks.is_empty(), "{leaks:#?}");
+    world.close();
+}

@@ -1,0 +1,139 @@
+//! People beside a gateway at work: an account that its holder deletes while it runs, invitations from the command line,
+//! and one audit log of three faces.
+
+use crate::account::{Account, micro};
+use crate::client::{self, Request};
+use crate::surface::{BOTH, Messages};
+use crate::world::{Plan, SOON, World, wait_for};
+use serde_json::{Value, json};
+
+const PASSWORD: &str = "a+long+password";
+
+impl World {
+    /// Signs up on the dashboard, through the edge; the status and the cookie.
+    fn sign_up(&self, email: &str, invite: &str) -> (u16, String) {
+        let fields = format!("email={email}&password={PASSWORD}&invite={invite}");
+        let answer = self.ask(&Request::form("/dashboard/sign-up", &fields));
+        let cookie = answer.header("set-cookie").and_then(|cookie| cookie.split(';').next()).unwrap_or_default();
+        (answer.status, cookie.to_owned())
+    }
+
+    /// The token of the forms of whoever has this cookie.
+    fn form_token(&self, cookie: &str) -> String {
+        let page = self.ask(&Request::get("/dashboard/account").header("cookie", cookie)).text();
+        let start = page.find("name=\"csrf\" value=\"").expect("a form token") + 19;
+        page[start..start + 64].to_owned()
+    }
+
+    fn told(&self) -> Vec<Value> {
+        let mut lines = self.json(&["audit", "show", "--last", "100"]).as_array().unwrap().clone();
+        lines.reverse();
+        lines
+    }
+}
+
+#[test]
+fn what_runs_when_its_account_is_deleted_is_finished_and_billed() {
+    let world = World::new();
+    for surface in BOTH {
+        let email = format!("{surface:?}@example.test").to_lowercase();
+        let (status, cookie) = world.sign_up(&email, "");
+        assert_eq!(status, 303);
+        let id = world.json(&["account", "show", &email])["account_id"].as_str().unwrap().to_owned();
+        let (key_id, key) = world.key(&id, "test");
+        let account = Account { id, email: email.clone(), key, key_id };
+        let mut connection = world.connect();
+        connection.send(&surface.stream(&account.key, "events=10 gap_ms=200 input=100 output=50").bytes());
+        let mut answer = connection.begin();
+
+        let token = world.form_token(&cookie);
+        let fields = format!("csrf={token}&confirmation={email}&password={PASSWORD}");
+        let request = Request::form("/dashboard/account/delete", &fields).header("cookie", &cookie);
+        assert_eq!(world.ask(&request).status, 200);
+        assert!(answer.end().is_none(), "the stream was to outlast this");
+        assert_eq!(world.ask(&surface.whole(&account.key, "")).status, 401, "nothing new is taken");
+        connection.finish(&mut answer);
+        assert!(surface.is_complete(&answer));
+
+        let ending = wait_for("the debit", SOON, || world.endings(&account).pop());
+        assert_eq!(micro(&ending["credits"]), surface.cost(100, 50));
+        let shown = world.json(&["account", "show", &account.id]);
+        assert_eq!((&shown["status"], micro(&shown["held"])), (&json!("deleted"), 0), "{shown}");
+        assert_eq!(micro(&shown["balance"]), 300_000_000 - surface.cost(100, 50));
+        assert!(!world.command(&["account", "show", &email]).status.success(), "the e-mail names nobody");
+        assert!(!world.command(&["account", "resume", &account.id]).status.success());
+        assert_eq!(world.sign_up(&email, "").0, 303, "and is free again");
+    }
+    world.close();
+}
+
+#[test]
+fn codes_from_the_command_line_open_one_account_each() {
+    let world = Plan::default().edit("mode: open", "mode: invite").start();
+    let made = world.json(&["account", "invite", "--count", "2", "--expires-in", "1h"]);
+    let codes: Vec<_> = made["codes"].as_array().unwrap().iter().map(|code| code.as_str().unwrap()).collect();
+    assert_eq!(codes.len(), 2);
+    assert_eq!(world.sign_up("a@example.test", "").0, 403);
+    assert_eq!(world.sign_up("a@example.test", codes[0]).0, 303);
+    assert_eq!(world.sign_up("b@example.test", codes[0]).0, 403, "used up");
+    assert_eq!(world.sign_up("b@example.test", codes[1]).0, 303);
+    for bad in [["--count", "0"], ["--count", "101"], ["--expires-in", "0s"], ["--expires-in", "366d"]] {
+        assert!(!world.command(&[&["account", "invite"], &bad[..]].concat()).status.success(), "{bad:?}");
+    }
+    assert_eq!(world.json(&["account", "list"]).as_array().unwrap().len(), 2);
+    for entry in std::fs::read_dir(world.data_dir()).unwrap().flatten().filter(|entry| entry.path().is_file()) {
+        let bytes = std::fs::read(entry.path()).unwrap();
+        let holds = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+        assert!(!codes.iter().any(|code| holds(code)), "{} holds a code in the clear", entry.path().display());
+    }
+    world.close();
+}
+
+#[test]
+fn what_administrators_do_is_told_whichever_face_they_use() {
+    let world = World::new();
+    let root = world.account_with("root@example.test", &["--no-trial", "--admin"]);
+    let account = world.account();
+    world.json(&["account", "grant", &account.id, "5", "--ref", "r1"]);
+    world.json(&["account", "suspend", &account.id]);
+    let over_http = |path: &str, body: &Value| {
+        let request = Request::post(&format!("/admin/v1{path}"), body.to_string());
+        client::ask(world.admin, &request.bearer(&root.key)).status
+    };
+    assert_eq!(over_http(&format!("/accounts/{}/resume", account.id), &Value::Null), 200);
+    let refused = json!({"credits": "-1000", "ref": "r2", "reason": "too much"});
+    assert_eq!(over_http(&format!("/accounts/{}/adjustments", account.id), &refused), 422);
+    world.works(Messages, &account.key);
+
+    let lines = world.told();
+    let acts: Vec<_> = lines.iter().map(|line| line["act"].as_str().unwrap()).collect();
+    assert_eq!(
+        acts,
+        [
+            "account.create",
+            "key.create",
+            "account.create",
+            "key.create",
+            "account.grant",
+            "account.suspend",
+            "account.resume",
+            "account.adjust",
+            "refused"
+        ]
+    );
+    let who =
+        |line: &Value| [line["actor"].clone(), line["address"].clone()].map(|value| value.as_str().unwrap().to_owned());
+    assert!(lines[..6].iter().all(|line| who(line)[0].starts_with("uid ") && who(line)[1] == "command line"));
+    assert!(lines[6..].iter().all(|line| who(line) == [root.id.clone(), "127.0.0.1".to_owned()]), "{lines:?}");
+    assert_eq!(lines[4]["after"], json!({"credits": "5", "ref": "r1", "reason": null}));
+    assert_eq!((&lines[6]["before"]["status"], &lines[6]["after"]["status"]), (&json!("suspended"), &json!("active")));
+    let text = Value::Array(lines).to_string();
+    assert!(!text.contains(&account.key) && !text.contains(&root.key), "a key is in the audit log");
+
+    let verdict = world.json(&["audit", "verify"]);
+    assert_eq!((&verdict["findings"], &verdict["lines"]), (&json!([]), &json!(9)), "{verdict}");
+    let db = rusqlite::Connection::open(world.data_dir().join("app.db")).unwrap();
+    db.execute_batch("DROP TRIGGER audit_is_never_changed; UPDATE audit SET after = '' WHERE seq = 5").unwrap();
+    assert_eq!(world.command(&["audit", "verify"]).status.code(), Some(1), "a changed line is found");
+    world.close();
+}

@@ -1,0 +1,145 @@
+//! The sidecar is away: the edges go on as if it were there, what they end waits in the store and in their journals, and
+//! all of it is in the ledger soon after it is back. What may wait has a bound, which is told before it is met.
+//!
+//! Five seconds by default, ten minutes when long.
+
+use crate::client;
+use crate::crash::FUNDS;
+use crate::server::Server;
+use crate::shared::Fleet;
+use crate::surface::Chat;
+use crate::world::{Plan, SOON, World, free_port, wait_for};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+const AWAY: Duration = Duration::from_secs(5);
+const LONG_AWAY: Duration = Duration::from_secs(600);
+/// How long after its return everything may take to be in the ledger.
+const DRAINED_WITHIN: Duration = Duration::from_secs(60);
+/// The least that the config allows.
+const PENDING_MOST: u64 = 1_024;
+const CLIENTS: usize = 8;
+
+fn fleet(edge_plan: impl Fn(Plan) -> Plan) -> Fleet {
+    let redis = Server::start_on(free_port(), &[]);
+    let way = format!("127.0.0.1:{}", redis.port);
+    Fleet::through(redis, &way, [&way, &way], edge_plan)
+}
+
+fn pending(edge: &World) -> f64 {
+    edge.metric("gateway_journal_pending", &[])
+}
+
+fn oldest(edge: &World) -> f64 {
+    edge.metric("gateway_journal_oldest_seconds", &[])
+}
+
+/// Bytes and files of an edge's journal.
+fn journal(edge: &World) -> (u64, usize) {
+    let (mut bytes, mut files) = (0, 0);
+    for boot in std::fs::read_dir(edge.data_dir().join("journal")).unwrap() {
+        for file in std::fs::read_dir(boot.unwrap().path()).into_iter().flatten().flatten() {
+            if file.path().extension().is_some_and(|extension| extension == "log") {
+                bytes += file.metadata().map_or(0, |metadata| metadata.len());
+                files += 1;
+            }
+        }
+    }
+    (bytes, files)
+}
+
+#[test]
+fn edges_go_on_without_the_sidecar_and_all_is_in_the_ledger_soon_after_its_return() {
+    let away = if crate::is_long() { LONG_AWAY } else { AWAY };
+    let mut fleet = fleet(|plan| plan.limit("journal_segment_bytes", 65_536).limit("journal_pending", 1_048_576));
+    let account = fleet.funded(FUNDS);
+    fleet.sidecar.kill();
+    let mut told = Vec::new();
+    let log = fleet.under_load(&account, |fleet| {
+        std::thread::sleep(away);
+        told = fleet.edges.iter().map(|edge| (pending(edge), oldest(edge), journal(edge))).collect();
+        // A busy machine has some wait for the store in vain; nobody is refused for the sidecar's sake.
+        let works = |edge: &World| edge.ask(&Chat.whole(&account.key, "input=10 output=5")).status == 200;
+        fleet.edges.iter().for_each(|edge| wait_for("an answer", SOON, || works(edge).then_some(())));
+    });
+    let began = Instant::now();
+    fleet.sidecar.start_gateway();
+    wait_for("all endings to be in the ledger", DRAINED_WITHIN, || {
+        fleet.edges.iter().all(|edge| pending(edge) == 0.0).then_some(())
+    });
+    let drained = began.elapsed();
+    println!(
+        "away for {away:?}: {} answers whole, {} refused; at the end pending, oldest, journal bytes and files: {told:?}; \
+         all in the ledger {drained:?} after its start",
+        log.whole.len(),
+        log.odd.len()
+    );
+    let waited: f64 = told.iter().map(|(pending, ..)| pending).sum();
+    assert!(waited >= log.whole.len() as f64 * 0.9, "{waited} waited of {}", log.whole.len());
+    for (edge, (_, before, (bytes, files))) in fleet.edges.iter().zip(told) {
+        // The first request came a moment after the beginning.
+        assert!(
+            before >= away.as_secs_f64() - 3.0 && before <= away.as_secs_f64() + 20.0,
+            "the oldest is {before} s old"
+        );
+        assert!(bytes > 65_536 && files > 1, "{bytes} bytes in {files} files");
+        assert_eq!(oldest(edge), 0.0);
+        wait_for("the journal to be one file", SOON, || (journal(edge).1 == 1).then_some(()));
+    }
+    fleet.matches(&account, &log);
+    fleet.close();
+}
+
+#[test]
+fn what_may_wait_for_the_ledger_has_a_bound_that_is_told_before_it_is_met() {
+    let mut fleet = fleet(|plan| plan.limit("journal_pending", PENDING_MOST));
+    let account = fleet.funded(FUNDS);
+    let warnings = |fleet: &Fleet| fleet.edges[0].log().matches("endings wait for the ledger").count();
+    fleet.sidecar.kill();
+    let asked = AtomicUsize::new(0);
+    let ask_until = |most: usize| {
+        let (port, bytes, asked) = (fleet.edges[0].edge, Chat.whole(&account.key, "input=10 output=5").bytes(), &asked);
+        let bytes = &bytes;
+        std::thread::scope(|scope| {
+            for _ in 0..CLIENTS {
+                scope.spawn(move || {
+                    let mut connection = client::Connection::open(port);
+                    while asked.fetch_add(1, Ordering::Relaxed) < most {
+                        connection.send(bytes);
+                        let mut answer = connection.begin();
+                        connection.finish(&mut answer);
+                        assert!(matches!(answer.status, 200 | 503), "{}", answer.text());
+                        // On a busy machine one waits for the store in vain.
+                        if answer.status == 503 {
+                            connection = client::Connection::open(port);
+                        }
+                    }
+                });
+            }
+        });
+    };
+    ask_until(700);
+    assert!(pending(&fleet.edges[0]) <= 700.0 + CLIENTS as f64);
+    assert_eq!(warnings(&fleet), 0, "there is room");
+    let began = Instant::now();
+    while pending(&fleet.edges[0]) < PENDING_MOST as f64 {
+        assert!(began.elapsed() < DRAINED_WITHIN, "the bound is never met");
+        asked.store(0, Ordering::Relaxed);
+        ask_until(64);
+    }
+    let request = Chat.whole(&account.key, "input=10 output=5");
+    let answer = fleet.edges[0].ask(&request);
+    Chat.fails(&answer, (503, "server_error"), (529, "overloaded_error"), Some("ledger_unavailable"));
+    let waiting = pending(&fleet.edges[0]);
+    assert!((PENDING_MOST as f64..PENDING_MOST as f64 + CLIENTS as f64).contains(&waiting), "{waiting} wait");
+    wait_for("the warning", SOON, || (warnings(&fleet) == 1).then_some(()));
+    fleet.edges[1].works(Chat, &account.key);
+    assert_eq!(warnings(&fleet), 1, "told once");
+    fleet.sidecar.start_gateway();
+    wait_for("the edge to admit again", DRAINED_WITHIN, || (fleet.edges[0].ask(&request).status == 200).then_some(()));
+    wait_for("all endings to be in the ledger", DRAINED_WITHIN, || {
+        fleet.edges.iter().all(|edge| pending(edge) == 0.0).then_some(())
+    });
+    fleet.settled(&account, &[]);
+    fleet.close();
+}

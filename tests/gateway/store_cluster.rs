@@ -1,0 +1,70 @@
+//! A Redis Cluster that changes under load, and one that is down: nothing is lost, nothing doubled.
+
+use crate::account::Account;
+use crate::client::Request;
+use crate::crash::FUNDS;
+use crate::server::Cluster;
+use crate::shared::Fleet;
+use crate::surface::Chat;
+use crate::world::{SOON, World, free_port, wait_for};
+use std::time::{Duration, Instant};
+
+fn fleet() -> Fleet<Cluster> {
+    let cluster = Cluster::start_on(free_port);
+    let store = cluster.store();
+    Fleet::on(cluster, &store)
+}
+
+/// A node that its fellows miss, and that forgets nothing: what a crash may lose is another test's.
+fn miss_a_node(fleet: &Fleet<Cluster>, account: &Account) {
+    let ask = |edge: &World| edge.ask(&Chat.whole(&account.key, "input=10 output=5"));
+    fleet.redis.0[1].signal("STOP");
+    wait_for("the cluster to be down", SOON, || {
+        fleet.redis.0[0].cli(&["cluster", "info"]).contains("cluster_state:fail").then_some(())
+    });
+    for edge in &fleet.edges {
+        let answer = ask(edge);
+        assert_eq!(answer.status, 503, "{}", answer.text());
+        wait_for("the edge to say so", SOON, || (!edge.is_ready()).then_some(()));
+        let ready = crate::client::ask(edge.admin, &Request::get("/readyz")).text();
+        assert!(ready.contains("shared store"), "{ready}");
+        // The client waits for it to come up again, for as long as there is time.
+        let counted = ["store_cluster_down", "store_timeout", "store_unreachable"]
+            .map(|reason| edge.metric("gateway_ledger_errors_total", &[reason]));
+        assert!(counted.iter().sum::<f64>() > 0.0, "{}", edge.metrics());
+    }
+    fleet.redis.0[1].signal("CONT");
+    for edge in &fleet.edges {
+        let mut last = String::new();
+        let began = Instant::now();
+        while ask(edge).status != 200 {
+            last = ask(edge).text();
+            assert!(began.elapsed() < SOON, "the edge does not admit again: {last}");
+        }
+        eprintln!("admitted again after {:?}, before: {last}", began.elapsed());
+    }
+}
+
+#[test]
+fn slots_that_move_under_load_lose_and_double_nothing() {
+    let mut fleet = fleet();
+    let account = fleet.funded(FUNDS);
+    let mut keys = (0..16).map(|partition| format!("gw:{{p{partition}}}:a:{}", account.id));
+    let key = keys.find(|key| fleet.redis.has(key)).expect("the account is in the store");
+    let rounds = if crate::is_long() { 10 } else { 1 };
+    let log = fleet.under_load(&account, |fleet| {
+        for _ in 0..rounds {
+            std::thread::sleep(Duration::from_millis(300));
+            let began = Instant::now();
+            fleet.redis.move_slot(&key);
+            fleet.redis.move_slot(&key);
+            println!("the account's slot was moved twice in {:?}", began.elapsed());
+            if crate::is_long() {
+                miss_a_node(fleet, &account);
+            }
+        }
+    });
+    assert!(log.cut.is_empty(), "no running answer depends on the store: {} cut", log.cut.len());
+    fleet.matches(&account, &log);
+    fleet.close();
+}

@@ -1,0 +1,171 @@
+//! TLS at the edge: both protocols, both versions, large bodies and streams, and a certificate that is changed while
+//! connections stand.
+
+use crate::client::Request;
+use crate::surface::{BOTH, Chat, Surface};
+use crate::world::{Plan, SOON, World, wait_for};
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use tempfile::TempDir;
+
+/// Makes a certificate of its own making for loopback, in the place of what stood there.
+fn certify(dir: &Path) {
+    let out = |name: &str| dir.join(name).display().to_string();
+    let output = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"])
+        .args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"])
+        .args(["-keyout", &out("key.pem"), "-out", &out("cert.pem")])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn secure() -> (World, TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    certify(dir.path());
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let tls = format!("listen:\n  tls: {{cert: {:?}, key: {:?}}}\n", path("cert.pem"), path("key.pem"));
+    (Plan::default().edit("listen:\n", &tls).start(), dir)
+}
+
+/// What curl came to with this certificate for its authority: `version status` and the body; or nothing.
+fn curl(
+    world: &World,
+    cert: &Path,
+    options: &[&str],
+    surface: Surface,
+    key: &str,
+    body: &[u8],
+) -> Option<(String, String)> {
+    let mut curl = Command::new("curl")
+        .args(["--silent", "--max-time", "60", "--write-out", "\n%{http_version} %{http_code}", "--cacert"])
+        .arg(cert)
+        .args(options)
+        .args(["--header", "content-type: application/json", "--header", &format!("x-api-key: {key}")])
+        .args(["--data-binary", "@-", &format!("https://127.0.0.1:{}{}", world.edge, surface.path())])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    curl.stdin.take().unwrap().write_all(body).unwrap_or_default();
+    let output = curl.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (body, last) = text.rsplit_once('\n').unwrap();
+    output.status.success().then(|| (last.to_owned(), body.to_owned()))
+}
+
+/// A body of 5 MB.
+fn large(surface: Surface) -> Vec<u8> {
+    let mut body = surface.body("input=1 output=1", false, 1_000);
+    body["messages"][0]["content"] = format!("[[sim input=1 output=1]] {}", "0123456789".repeat(500_000)).into();
+    body.to_string().into_bytes()
+}
+
+#[test]
+fn both_protocols_and_both_versions_carry_large_bodies_and_streams() {
+    let (world, dir) = secure();
+    let account = world.account();
+    let cert = dir.path().join("cert.pem");
+    for (options, version) in [
+        (&["--http1.1", "--tlsv1.2", "--tls-max", "1.2"][..], "1.1"),
+        (&["--http1.1", "--tlsv1.3"], "1.1"),
+        (&["--http2", "--tlsv1.2", "--tls-max", "1.2"], "2"),
+        (&["--http2", "--tlsv1.3"], "2"),
+    ] {
+        for surface in BOTH {
+            let answer = curl(&world, &cert, options, surface, &account.key, &large(surface));
+            assert_eq!(answer.expect("an answer").0, format!("{version} 200"), "{options:?}");
+            let body = surface.body("events=20 input=1 output=20", true, 1_000).to_string();
+            let (status, text) =
+                curl(&world, &cert, options, surface, &account.key, body.as_bytes()).expect("an answer");
+            assert_eq!(status, format!("{version} 200"), "{options:?}");
+            assert!(text.contains(surface.terminal().trim_end()), "{options:?}: {text}");
+        }
+    }
+    assert_eq!(world.vendor.calls(), 16);
+    // What is older is not spoken, and what is plain is not answered.
+    let old = ["--http1.1", "--tlsv1.0", "--tls-max", "1.1", "--ciphers", "DEFAULT@SECLEVEL=0"];
+    assert!(curl(&world, &cert, &old, Chat, &account.key, b"{}").is_none());
+    let mut plain = world.connect();
+    plain.send(&Request::get("/healthz").bytes());
+    let mut got = Vec::new();
+    while let Some(head) = plain.head() {
+        got.push(head);
+    }
+    assert!(got.is_empty(), "{got:?}");
+    world.close();
+}
+
+/// A connection that stays open, with openssl's client.
+struct Held {
+    client: Child,
+    got: Vec<u8>,
+}
+
+impl Held {
+    fn open(world: &World, cert: &Path) -> Self {
+        let client = Command::new("openssl")
+            .args(["s_client", "-quiet", "-verify_return_error", "-connect", &format!("127.0.0.1:{}", world.edge)])
+            .arg("-CAfile")
+            .arg(cert)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { client, got: Vec::new() }
+    }
+
+    fn send(&mut self, request: &Request) {
+        self.client.stdin.as_mut().unwrap().write_all(&request.bytes()).unwrap();
+    }
+
+    /// Reads on until `text` has come.
+    fn until(&mut self, text: &str) {
+        let mut piece = [0; 4_096];
+        while !self.got.windows(text.len()).any(|window| window == text.as_bytes()) {
+            let read = self.client.stdout.as_mut().unwrap().read(&mut piece).unwrap();
+            assert!(read > 0, "the connection ended before {text:?}: {}", String::from_utf8_lossy(&self.got));
+            self.got.extend_from_slice(&piece[..read]);
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.client.kill();
+        let _ = self.client.wait();
+    }
+}
+
+#[test]
+fn a_changed_certificate_is_taken_up_and_no_connection_is_cut() {
+    let (world, dir) = secure();
+    let account = world.account();
+    let cert = dir.path().join("cert.pem");
+    let old = dir.path().join("old.pem");
+    std::fs::copy(&cert, &old).unwrap();
+    let body = Chat.body("input=1 output=1", false, 10).to_string();
+    let ask = |authority: &Path| curl(&world, authority, &[], Chat, &account.key, body.as_bytes());
+    let mut held = Held::open(&world, &cert);
+    held.send(&Chat.stream(&account.key, "events=8 gap_ms=400 input=1 output=8"));
+    held.until("data: ");
+
+    // What is wrong with the files changes nothing.
+    std::fs::write(&cert, "no certificate").unwrap();
+    world.signal("HUP");
+    wait_for("the refusal", SOON, || world.log().contains("the one before stays").then_some(()));
+    assert!(ask(&old).is_some());
+
+    certify(dir.path());
+    world.signal("HUP");
+    wait_for("the new certificate", SOON, || world.log().contains("took the TLS certificate").then_some(()));
+    assert!(ask(&cert).is_some());
+    assert!(ask(&old).is_none(), "the old certificate is still shown");
+    held.until("data: [DONE]");
+    held.send(&Chat.whole(&account.key, "text=afterwards input=1 output=1"));
+    held.until("afterwards");
+    drop(held);
+    world.close();
+}
