@@ -1,0 +1,189 @@
+//! What the gateway adds: measured beside nothing, nginx and a bare Pingora pass-through, in turns, in one run.
+//! `scripts/bench` builds what is needed and runs this.
+//!
+//! `speed GATEWAY BARE NGINX|- SECONDS ROUNDS JSON`: whoever is measured has a core of its own; the simulated vendor and
+//! the load share another. CPU is the process's own, from `/proc`; ratios are of medians of the same rounds. Must not
+//! judge: the table says what was seen, `scripts/bench` what is asked for.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::disallowed_methods)]
+#![allow(clippy::float_arithmetic)]
+
+#[path = "speed/load.rs"]
+mod load;
+#[path = "speed/system.rs"]
+mod system;
+
+use load::{Load, Streams};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+use system::System;
+
+/// What is asked for through which surface, and where it goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Way {
+    name: &'static str,
+    path: &'static str,
+    model: &'static str,
+    /// Only a gateway can do it.
+    translated: bool,
+}
+
+const PASSED: Way = Way { name: "chat", path: "/v1/chat/completions", model: "beta-5.2", translated: false };
+const MESSAGES: Way =
+    Way { name: "messages", path: "/v1/messages", model: "alpha-haiku-4-5-20251001", translated: false };
+const CROSSED: Way =
+    Way {
+        name: "chat → messages", path: "/v1/chat/completions", model: "alpha-haiku-4-5-20251001", translated: true
+    };
+const CROSSED_BACK: Way = Way { name: "messages → chat", path: "/v1/messages", model: "beta-5.2", translated: true };
+
+/// One row of the table.
+struct Case {
+    way: Way,
+    bytes: usize,
+    connections: usize,
+}
+
+const fn case(way: Way, bytes: usize, connections: usize) -> Case {
+    Case { way, bytes, connections }
+}
+
+const CASES: [Case; 12] = [
+    case(PASSED, 1_024, 1),
+    case(PASSED, 1_024, 16),
+    case(PASSED, 1_024, 64),
+    case(MESSAGES, 1_024, 16),
+    case(CROSSED, 1_024, 16),
+    case(CROSSED_BACK, 1_024, 16),
+    case(PASSED, 65_536, 16),
+    case(MESSAGES, 65_536, 16),
+    case(CROSSED, 65_536, 16),
+    case(PASSED, 1_048_576, 1),
+    case(MESSAGES, 1_048_576, 1),
+    case(CROSSED, 1_048_576, 1),
+];
+
+/// Streams at one time, of a hundred events 20 ms apart.
+const STREAMS: [(Way, usize); 4] = [(PASSED, 50), (MESSAGES, 50), (CROSSED, 50), (PASSED, 500)];
+
+/// Names of measures, and all that was measured of each by system.
+#[derive(Default)]
+struct Book(BTreeMap<(String, &'static str), BTreeMap<&'static str, Vec<f64>>>);
+
+impl Book {
+    fn note(&mut self, case: &str, measure: &'static str, system: &'static str, value: f64) {
+        self.0.entry((case.to_owned(), measure)).or_default().entry(system).or_default().push(value);
+    }
+
+    fn print(&self, systems: &[&'static str]) {
+        println!("\n| case | measure | {} | gateway ÷ nginx | gateway ÷ bare |", systems.join(" | "));
+        println!("|---|---|{}---:|---:|", "---:|".repeat(systems.len()));
+        for ((case, measure), by_system) in &self.0 {
+            let of = |system| by_system.get(system).map(|values| median(values));
+            let ratio = |to| match (of("gateway"), of(to)) {
+                (Some(one), Some(other)) if other > 0.0 => format!("{:.2}", one / other),
+                _ => String::new(),
+            };
+            let cells = systems.iter().map(|system| of(system).map_or_else(String::new, |value| format!("{value:.1}")));
+            let cells = cells.collect::<Vec<_>>().join(" | ");
+            println!("| {case} | {measure} | {cells} | {} | {} |", ratio("nginx"), ratio("bare"));
+        }
+    }
+
+    fn json(&self) -> Value {
+        let rows = self.0.iter().map(|((case, measure), by_system)| {
+            let medians = by_system.iter().map(|(system, values)| ((*system).to_owned(), json!(median(values))));
+            json!({"case": case, "measure": measure, "medians": Value::Object(medians.collect()), "rounds": by_system})
+        });
+        rows.collect()
+    }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let mut next = || arguments.next().expect("speed GATEWAY BARE NGINX|- SECONDS ROUNDS JSON");
+    let (gateway, bare, nginx) = (PathBuf::from(next()), PathBuf::from(next()), next());
+    let seconds = Duration::from_secs(next().parse().expect("seconds"));
+    let (rounds, out) = (next().parse::<usize>().expect("rounds"), next());
+    let (vendor, _simulator) = system::simulator(&gateway);
+    let mut systems = vec![System::direct(vendor)];
+    if nginx != "-" {
+        systems.push(System::nginx(&nginx, vendor));
+    }
+    systems.push(System::bare(&bare, vendor));
+    systems.push(System::gateway(&gateway, vendor));
+    let names: Vec<_> = systems.iter().map(|system| system.name).collect();
+    let mut book = Book::default();
+    memory_and_start(&mut book, &systems);
+    for system in &systems {
+        // Connections, caches and pages that a first request needs.
+        Load::of(system, PASSED, 1_024).drive(16, Duration::from_secs(1));
+    }
+    for round in 0..rounds {
+        for case in &CASES {
+            for system in in_turn(&systems, round).filter(|system| system.takes(case.way.translated)) {
+                measure(&mut book, system, case, seconds);
+            }
+        }
+        for (way, count) in STREAMS {
+            for system in in_turn(&systems, round).filter(|system| system.takes(way.translated)) {
+                measure_streams(&mut book, system, way, count);
+            }
+        }
+        println!("round {} of {rounds} done", round + 1);
+    }
+    for system in &systems {
+        book.note("after load", "RSS MB", system.name, system.rss_mb());
+    }
+    book.print(&names);
+    std::fs::write(out, format!("{:#}\n", book.json())).expect("write the JSON");
+}
+
+/// Whoever comes first comes last in the next round.
+fn in_turn(systems: &[System], round: usize) -> Box<dyn Iterator<Item = &System> + '_> {
+    if round.is_multiple_of(2) { Box::new(systems.iter()) } else { Box::new(systems.iter().rev()) }
+}
+
+fn measure(book: &mut Book, system: &System, case: &Case, seconds: Duration) {
+    let load = Load::of(system, case.way, case.bytes);
+    let before = system.cpu_us();
+    let done = load.drive(case.connections, seconds);
+    system.settle();
+    let cpu = system.cpu_us() - before;
+    let name = format!("{} {} KB, {} conn", case.way.name, case.bytes / 1_024, case.connections);
+    book.note(&name, "CPU µs/request", system.name, cpu / done.count as f64);
+    book.note(&name, "req/s", system.name, done.count as f64 / done.took.as_secs_f64());
+    book.note(&name, "p50 µs", system.name, done.percentile(50));
+    book.note(&name, "p99 µs", system.name, done.percentile(99));
+}
+
+fn measure_streams(book: &mut Book, system: &System, way: Way, count: usize) {
+    let fresh = system.rss_mb();
+    let streams = Streams::of(system, way, count);
+    let before = system.cpu_us();
+    let done = streams.run(|| system.rss_mb());
+    system.settle();
+    let cpu = system.cpu_us() - before;
+    let name = format!("{} {count} streams", way.name);
+    book.note(&name, "CPU µs/event", system.name, cpu / done.events as f64);
+    book.note(&name, "first event p50 µs", system.name, done.first(50));
+    book.note(&name, "event lateness p50 µs", system.name, done.late(50));
+    book.note(&name, "event lateness p99 µs", system.name, done.late(99));
+    if count >= 500 {
+        book.note(&name, "RSS KB/stream", system.name, (done.peak_rss_mb - fresh).max(0.0) * 1_024.0 / count as f64);
+    }
+}
+
+fn memory_and_start(book: &mut Book, systems: &[System]) {
+    for system in systems.iter().filter(|system| system.process.is_some()) {
+        book.note("start", "RSS MB", system.name, system.rss_mb());
+        book.note("start", "ms to the first answer", system.name, system.started_in.as_secs_f64() * 1_000.0);
+    }
+}

@@ -1,0 +1,215 @@
+//! The load: raw sockets that do as little as can be, so that the vendor's core carries much. Must not start anybody.
+
+use super::Way;
+use super::system::System;
+use serde_json::json;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+const EVENTS: usize = 100;
+const GAP: Duration = Duration::from_millis(20);
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Streams begin one after the other, so that their events do not come at one time.
+const STAGGER: Duration = Duration::from_micros(400);
+
+fn request(system: &System, way: Way, bytes: usize, marker: &str, stream: bool) -> Vec<u8> {
+    let limit = if way.path == "/v1/messages" { "max_tokens" } else { "max_completion_tokens" };
+    // Straight to the vendor, nobody changes the model's name.
+    let body = |filler: usize| {
+        let text = format!("[[sim {marker}]] {}", "lorem ipsum, ".repeat(filler / 13 + 1).split_at(filler).0);
+        json!({
+            "model": way.model, limit: 1_000, "stream": stream, "messages": [{"role": "user", "content": text}],
+        })
+        .to_string()
+    };
+    let body = body(bytes.saturating_sub(body(0).len()));
+    let key_header = if way.path == "/v1/messages" { "x-api-key: " } else { "authorization: Bearer " };
+    let mut text = format!(
+        "POST {} HTTP/1.1\r\nhost: bench\r\n{key_header}{}\r\nanthropic-version: 2023-06-01\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        way.path,
+        system.key,
+        body.len()
+    );
+    text.push_str(&body);
+    text.into_bytes()
+}
+
+fn connect(port: u16) -> TcpStream {
+    let stream = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn find(text: &[u8], what: &[u8]) -> Option<usize> {
+    memchr::memmem::find(text, what)
+}
+
+/// Reads one whole answer, which must be a 200.
+fn answer(stream: &mut TcpStream, buffer: &mut Vec<u8>) {
+    buffer.clear();
+    let mut piece = [0; 16_384];
+    let mut whole = usize::MAX;
+    while buffer.len() < whole {
+        let count = stream.read(&mut piece).expect("read an answer");
+        assert!(count > 0, "a connection was closed: {}", String::from_utf8_lossy(buffer));
+        buffer.extend_from_slice(&piece[..count]);
+        if whole == usize::MAX
+            && let Some(end) = find(buffer, b"\r\n\r\n")
+        {
+            let head = String::from_utf8_lossy(&buffer[..end]).to_ascii_lowercase();
+            assert!(head.starts_with("http/1.1 200"), "{}", String::from_utf8_lossy(buffer));
+            let length = head.split("content-length: ").nth(1).expect("a content-length");
+            whole = end + 4 + length.lines().next().unwrap().trim().parse::<usize>().unwrap();
+        }
+    }
+}
+
+/// Whole answers to one request.
+pub struct Load {
+    port: u16,
+    request: Vec<u8>,
+}
+
+pub struct Done {
+    pub count: usize,
+    pub took: Duration,
+    /// µs, sorted.
+    times: Vec<f64>,
+}
+
+impl Done {
+    pub fn percentile(&self, percent: usize) -> f64 {
+        at(&self.times, percent)
+    }
+}
+
+/// Of sorted values.
+fn at(sorted: &[f64], percent: usize) -> f64 {
+    sorted.get(sorted.len() * percent / 100).or(sorted.last()).copied().unwrap_or_default()
+}
+
+fn sorted(mut values: Vec<f64>) -> Vec<f64> {
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+impl Load {
+    pub fn of(system: &System, way: Way, bytes: usize) -> Self {
+        Self { port: system.port, request: request(system, way, bytes, "input=200 output=50 bytes=600", false) }
+    }
+
+    /// As many as `connections` can ask for in `time`, one after the other on each.
+    pub fn drive(&self, connections: usize, time: Duration) -> Done {
+        let began = Instant::now();
+        let until = began + time;
+        let times = std::thread::scope(|scope| {
+            let run = || {
+                let (mut stream, mut buffer, mut times) = (connect(self.port), Vec::new(), Vec::new());
+                while Instant::now() < until {
+                    let began = Instant::now();
+                    stream.write_all(&self.request).expect("send a request");
+                    answer(&mut stream, &mut buffer);
+                    times.push(began.elapsed().as_secs_f64() * 1e6);
+                }
+                times
+            };
+            let threads: Vec<_> = (0..connections).map(|_| scope.spawn(run)).collect();
+            threads.into_iter().flat_map(|thread| thread.join().expect("a connection")).collect()
+        });
+        let times = sorted(times);
+        assert!(!times.is_empty(), "nothing was answered in {time:?}");
+        Done { count: times.len(), took: began.elapsed(), times }
+    }
+}
+
+/// Streams at one time.
+pub struct Streams {
+    port: u16,
+    request: Vec<u8>,
+    count: usize,
+}
+
+#[derive(Default)]
+pub struct Streamed {
+    pub events: usize,
+    pub peak_rss_mb: f64,
+    first: Vec<f64>,
+    late: Vec<f64>,
+}
+
+impl Streamed {
+    /// From the request to the first event, µs.
+    pub fn first(&self, percent: usize) -> f64 {
+        at(&self.first, percent)
+    }
+
+    /// How much later an event came than the stream's earliest one in its rhythm, µs.
+    pub fn late(&self, percent: usize) -> f64 {
+        at(&self.late, percent)
+    }
+}
+
+impl Streams {
+    pub fn of(system: &System, way: Way, count: usize) -> Self {
+        let marker = format!("input=200 output=100 events={EVENTS} gap_ms={}", GAP.as_millis());
+        Self { port: system.port, request: request(system, way, 1_024, &marker, true), count }
+    }
+
+    pub fn run(&self, rss_mb: impl Fn() -> f64) -> Streamed {
+        let mut done = Streamed::default();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.count)
+                .map(|index| {
+                    let run = move || {
+                        std::thread::sleep(STAGGER * u32::try_from(index).unwrap());
+                        self.one()
+                    };
+                    std::thread::Builder::new().stack_size(131_072).spawn_scoped(scope, run).expect("a thread")
+                })
+                .collect();
+            std::thread::sleep(GAP * 60);
+            done.peak_rss_mb = rss_mb();
+            for thread in threads {
+                let (first, late) = thread.join().expect("a stream");
+                done.events += late.len();
+                done.first.push(first);
+                done.late.extend(late);
+            }
+        });
+        done.first = sorted(std::mem::take(&mut done.first));
+        done.late = sorted(std::mem::take(&mut done.late));
+        done
+    }
+
+    fn one(&self) -> (f64, Vec<f64>) {
+        let mut stream = connect(self.port);
+        let began = Instant::now();
+        stream.write_all(&self.request).expect("send a request");
+        let (mut piece, mut text, mut arrivals) = ([0; 16_384], Vec::new(), Vec::new());
+        loop {
+            let count = stream.read(&mut piece).expect("read a stream");
+            assert!(count > 0, "a stream was cut: {}", String::from_utf8_lossy(&text));
+            let now = began.elapsed().as_secs_f64() * 1e6;
+            let before = text.len().saturating_sub(32);
+            text.extend_from_slice(&piece[..count]);
+            // A delta with text, in either protocol's words.
+            let deltas = memchr::memmem::find_iter(&piece[..count], br#""delta":{"content":""#).count()
+                + memchr::memmem::find_iter(&piece[..count], br#""text_delta""#).count();
+            arrivals.extend(std::iter::repeat_n(now, deltas));
+            let tail = &text[before..];
+            if find(tail, b"data: [DONE]").is_some() || find(tail, b"message_stop").is_some() {
+                break;
+            }
+        }
+        assert!(text.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&text));
+        assert!(arrivals.len() >= EVENTS / 2, "{} events of {EVENTS}", arrivals.len());
+        let first = arrivals[0];
+        let gap = GAP.as_secs_f64() * 1e6;
+        let phases: Vec<_> = arrivals.iter().enumerate().map(|(index, at)| at - index as f64 * gap).collect();
+        let earliest = phases.iter().copied().fold(f64::MAX, f64::min);
+        (first, phases.iter().map(|phase| phase - earliest).collect())
+    }
+}
