@@ -11,35 +11,21 @@
 #[allow(dead_code)]
 #[path = "../tests/gateway/client.rs"]
 mod client;
+#[allow(dead_code, reason = "shared with the other benchmarks")]
+mod rig;
 
 use client::{Connection, End, Request};
+use rig::{Process, free_port, wait_for};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-const SHIPPED: &str = include_str!("../conf/local.yaml");
 const CONNECTIONS: usize = 16;
 const BODY_BYTES: usize = 1_024;
 const MODEL: &str = "alpha-haiku-4-5-20251001";
-/// One tick of `/proc/PID/stat`: USER_HZ is 100 wherever Linux shows it to a program.
-const TICK_NS: u64 = 10_000_000;
-/// How long a process may take to do what takes an instant.
-const SOON: Duration = Duration::from_secs(60);
-
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// A gateway with an account that can pay for everything.
 struct Gateway {
     process: Process,
@@ -57,7 +43,7 @@ fn main() {
     let (billed, unbilled) = (program(), program());
     let mut number = |default| arguments.next().map_or(default, |text| text.parse::<u64>().expect("a number"));
     let (seconds, rounds) = (number(5), number(5));
-    let (vendor, _simulator) = simulator(&billed);
+    let (vendor, _simulator) = rig::simulator(Command::new(&billed));
     let mut gateways = [Gateway::start(billed, vendor), Gateway::start(unbilled, vendor)];
     println!("CPU per request, {CONNECTIONS} connections, {BODY_BYTES} byte requests, {seconds} s a turn\n");
     println!("| answers | round | requests | billed µs | unbilled µs | difference µs | ratio |");
@@ -103,65 +89,23 @@ fn row([billed, unbilled]: [u64; 2]) -> String {
     format!("{} | {} | {} | {}.{:02}", micros(on), micros(off), micros(on - off), percent / 100, percent % 100)
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-fn simulator(program: &PathBuf) -> (u16, Process) {
-    let port = free_port();
-    let mut command = Command::new(program);
-    command.args(["simulate", "--listen", &format!("127.0.0.1:{port}")]).stdout(Stdio::piped());
-    let mut process = Process(command.spawn().expect("start the simulated vendor"));
-    let mut line = String::new();
-    BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert!(line.contains("listening"), "the simulated vendor said {line:?}");
-    (port, process)
-}
-
 impl Gateway {
     fn start(program: PathBuf, vendor: u16) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (edge, sidecar, admin) = (free_port(), free_port(), free_port());
-        let mut config = SHIPPED.replace("data_dir: \"data\"", &format!("data_dir: {:?}", dir.path().join("data")));
-        for (shipped, port) in [("8080", edge), ("8081", sidecar), ("9090", admin), ("9100", vendor)] {
-            config = config.replace(&format!("127.0.0.1:{shipped}"), &format!("127.0.0.1:{port}"));
-        }
-        std::fs::write(dir.path().join("gateway.yaml"), config).unwrap();
+        let file = dir.path().join("gateway.yaml");
+        std::fs::write(&file, rig::config(&dir.path().join("data"), [edge, sidecar, admin, vendor])).unwrap();
         let mut command = Command::new(&program);
-        command.arg("run").arg("-c").arg(dir.path().join("gateway.yaml"));
+        command.arg("run").arg("-c").arg(&file);
         let process = Process(command.env("RUST_LOG", "error").spawn().expect("start a gateway"));
-        let mut gateway = Self { process, program, dir, edge, admin, key: String::new(), answered: 0 };
-        gateway.wait("to be ready", |gateway| {
-            client::try_ask(gateway.admin, &Request::get("/readyz")).is_some_and(|answer| answer.status == 200)
-        });
-        gateway.command(&["account", "create", "--email", "bench@example.test", "--no-trial"]);
-        gateway.command(&["account", "grant", "bench@example.test", "9000000000", "--ref", "bench"]);
-        let made = gateway.command(&["key", "create", "--account", "bench@example.test", "--name", "bench"]);
-        gateway.key = made["key"].as_str().unwrap().to_owned();
-        gateway
+        let is_ready = || client::try_ask(admin, &Request::get("/readyz")).is_some_and(|answer| answer.status == 200);
+        wait_for("to be ready", is_ready);
+        let key = rig::funded_key(&program, &file, "bench@example.test", "9000000000");
+        Self { process, program, dir, edge, admin, key, answered: 0 }
     }
 
     fn command(&self, args: &[&str]) -> Value {
-        let config = self.dir.path().join("gateway.yaml");
-        let output = Command::new(&self.program).args(args).arg("--json").arg("-c").arg(config).output().unwrap();
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
-
-    fn wait(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
-        let began = Instant::now();
-        while !is_so(self) {
-            assert!(began.elapsed() < SOON, "a gateway takes too long {what}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    /// CPU time of the process so far, all threads, in ticks.
-    fn ticks(&self) -> u64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.0.id())).unwrap();
-        // After the name, which ends with the last bracket: state, ten more, then user and system time.
-        let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+        rig::command(&self.program, &self.dir.path().join("gateway.yaml"), args)
     }
 
     fn request(&self, stream: bool) -> Vec<u8> {
@@ -180,7 +124,7 @@ impl Gateway {
     /// Drives the gateway with all connections for `time`: answers, and the CPU time in ns that they took.
     fn drive(&mut self, stream: bool, time: Duration) -> (u64, u64) {
         let (request, answers) = (self.request(stream), AtomicU64::new(0));
-        let before = self.ticks();
+        let before = self.process.cpu_ns();
         let until = Instant::now() + time;
         std::thread::scope(|scope| {
             for _ in 0..CONNECTIONS {
@@ -197,15 +141,15 @@ impl Gateway {
             }
         });
         // What the settler still has to do is part of the cost.
-        self.wait("to settle", |gateway| {
-            let metrics = client::ask(gateway.admin, &Request::get("/metrics")).text();
+        wait_for("to settle", || {
+            let metrics = client::ask(self.admin, &Request::get("/metrics")).text();
             metrics.lines().any(|line| line == "gateway_journal_pending 0")
         });
-        let ticks = self.ticks() - before;
+        let cpu_ns = self.process.cpu_ns() - before;
         let count = answers.into_inner();
         self.answered += count;
-        assert!(count > 0 && ticks > 0, "nothing was measured: {count} answers, {ticks} ticks");
-        (count, ticks * TICK_NS)
+        assert!(count > 0 && cpu_ns > 0, "nothing was measured: {count} answers, {cpu_ns} ns");
+        (count, cpu_ns)
     }
 
     /// The debits in the books, which must be right.

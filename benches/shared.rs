@@ -10,54 +10,23 @@
 #[allow(dead_code)]
 #[path = "../tests/gateway/client.rs"]
 mod client;
+mod rig;
 
 use client::{Connection, End, Request};
-use serde_json::{Value, json};
+use rig::{Process, free_port, wait_for};
+use serde_json::json;
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-const SHIPPED: &str = include_str!("../conf/local.yaml");
 const CONNECTIONS: usize = 16;
 const BODY_BYTES: usize = 1_024;
 const MODEL: &str = "alpha-haiku-4-5-20251001";
 /// Accounts, so that all partitions have something to do.
 const ACCOUNTS: usize = 32;
-/// One tick of `/proc/PID/stat`: USER_HZ is 100 wherever Linux shows it to a program.
-const TICK_NS: u64 = 10_000_000;
-/// How long a process may take to do what takes an instant.
-const SOON: Duration = Duration::from_secs(60);
-
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Process {
-    /// CPU time so far, all threads.
-    fn cpu_ns(&self) -> u64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
-        // After the name, which ends with the last bracket: state, ten more, then user and system time.
-        let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-        (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()) * TICK_NS
-    }
-
-    fn resident_kib(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse().unwrap()
-    }
-}
-
 struct Fleet {
     edge: Process,
     sidecar: Process,
@@ -97,7 +66,7 @@ fn main() {
     let program = PathBuf::from(arguments.next().expect("shared PROGRAM [SECONDS [ROUNDS]]"));
     let mut number = |default| arguments.next().map_or(default, |text| text.parse::<u64>().expect("a number"));
     let (seconds, rounds) = (number(5), number(3));
-    let (vendor, _simulator) = simulator(&program);
+    let (vendor, _simulator) = rig::simulator(Command::new(&program));
     let mut fleet = Fleet::start(program, vendor);
     println!("{CONNECTIONS} connections, {BODY_BYTES} byte requests, {ACCOUNTS} accounts, {seconds} s a turn\n");
     println!(
@@ -171,41 +140,14 @@ fn per_request(requests: u64, before: &Done, after: &Done, idle: &Done) -> BTree
     after.commands.keys().map(|name| (name.clone(), count(name))).collect()
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-fn simulator(program: &Path) -> (u16, Process) {
-    let port = free_port();
-    let mut command = Command::new(program);
-    command.args(["simulate", "--listen", &format!("127.0.0.1:{port}")]).stdout(Stdio::piped());
-    let mut process = Process(command.spawn().expect("start the simulated vendor"));
-    let mut line = String::new();
-    BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert!(line.contains("listening"), "the simulated vendor said {line:?}");
-    (port, process)
-}
-
-fn wait(what: &str, is_so: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < SOON, "it takes too long {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 fn is_ready(admin: u16) -> bool {
     client::try_ask(admin, &Request::get("/readyz")).is_some_and(|answer| answer.status == 200)
 }
 
 impl Ports {
     fn config(self, dir: &Path, role: &str) -> PathBuf {
-        let data = dir.join(role);
-        let mut text = SHIPPED.replace("data_dir: \"data\"", &format!("data_dir: {data:?}"));
         let admin = if role == "edge" { self.edge_admin } else { self.sidecar_admin };
-        for (shipped, port) in [("8080", self.edge), ("8081", self.sidecar), ("9090", admin), ("9100", self.vendor)] {
-            text = text.replace(&format!("127.0.0.1:{shipped}"), &format!("127.0.0.1:{port}"));
-        }
+        let text = rig::config(&dir.join(role), [self.edge, self.sidecar, admin, self.vendor]);
         let store = format!("store: {{kind: redis, url: \"redis://127.0.0.1:{}\"}}", self.redis);
         let file = dir.join(format!("{role}.yaml"));
         std::fs::write(&file, text.replace("store: {kind: embedded}", &store)).unwrap();
@@ -223,16 +165,16 @@ impl Fleet {
         redis.args(["--port", &ports.redis.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"]);
         let redis = redis.arg("--dir").arg(dir.path()).stdout(Stdio::null()).spawn().expect("start redis-server");
         let redis = Process(redis);
-        wait("Redis to answer", || cli(ports.redis, &["PING"]) == "PONG");
+        wait_for("Redis to answer", || cli(ports.redis, &["PING"]) == "PONG");
         let start = |role: &str| {
             let mut command = Command::new(&program);
             command.arg(role).arg("-c").arg(ports.config(dir.path(), role)).env("RUST_LOG", "error");
             Process(command.spawn().expect("start the program"))
         };
         let sidecar = start("sidecar");
-        wait("the sidecar to be ready", || is_ready(ports.sidecar_admin));
+        wait_for("the sidecar to be ready", || is_ready(ports.sidecar_admin));
         let edge = start("edge");
-        wait("the edge to be ready", || is_ready(ports.edge_admin));
+        wait_for("the edge to be ready", || is_ready(ports.edge_admin));
         let mut fleet = Self { edge, sidecar, redis, program, dir, ports, keys: Vec::new(), answered: 0 };
         fleet.keys = (0..ACCOUNTS).map(|number| fleet.account(number)).collect();
         fleet
@@ -240,20 +182,15 @@ impl Fleet {
 
     fn account(&self, number: usize) -> String {
         let email = format!("bench-{number}@example.test");
-        self.command(&["account", "create", "--email", &email, "--no-trial"]);
-        self.command(&["account", "grant", &email, "900000000", "--ref", &email]);
-        let made = self.command(&["key", "create", "--account", &email, "--name", "bench"]);
-        let key = made["key"].as_str().unwrap().to_owned();
+        let key = rig::funded_key(&self.program, &self.config(), &email, "900000000");
         let credits = Request::get("/v1/credits").bearer(&key);
-        wait("the edge to know a key", || client::ask(self.ports.edge, &credits).status == 200);
+        wait_for("the edge to know a key", || client::ask(self.ports.edge, &credits).status == 200);
         key
     }
 
-    fn command(&self, args: &[&str]) -> Value {
-        let config = self.dir.path().join("sidecar.yaml");
-        let output = Command::new(&self.program).args(args).arg("--json").arg("-c").arg(config).output().unwrap();
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_slice(&output.stdout).unwrap()
+    /// The sidecar's, which has the ledger.
+    fn config(&self) -> PathBuf {
+        self.dir.path().join("sidecar.yaml")
     }
 
     fn done(&self) -> Done {
@@ -318,7 +255,7 @@ impl Fleet {
                 });
             }
         });
-        wait("to be in the ledger", || {
+        wait_for("to be in the ledger", || {
             let metrics = client::ask(self.ports.edge_admin, &Request::get("/metrics")).text();
             metrics.lines().any(|line| line == "gateway_journal_pending 0")
         });
@@ -336,7 +273,7 @@ impl Fleet {
 
     /// The debits in the books, which must be right.
     fn finish(&self) -> u64 {
-        let verdict = self.command(&["ledger", "verify"]);
+        let verdict = rig::command(&self.program, &self.config(), &["ledger", "verify"]);
         assert_eq!(verdict["findings"], json!([]), "{verdict}");
         verdict["debits"].as_u64().unwrap()
     }

@@ -9,6 +9,7 @@
 
 #[path = "speed/load.rs"]
 mod load;
+mod rig;
 #[path = "speed/system.rs"]
 mod system;
 
