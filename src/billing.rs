@@ -301,16 +301,7 @@ impl Billing {
         };
         let standing =
             standing.ok_or_else(|| StoreError::Unusable(format!("account {account} is not in the ledger")))?;
-        Ok(Balance {
-            balance: standing.balance,
-            held: standing.held.total(),
-            available: standing.available.total(),
-            trial: standing.trial_ends_at_ms.map(|ends_at_ms| TrialState {
-                ends_at_ms,
-                credits_left: standing.trial_left,
-                active: now_ms < ends_at_ms,
-            }),
-        })
+        Ok(standing.shown(now_ms))
     }
 
     /// How a request was billed; `None` where it has not ended, or is another account's.
