@@ -122,8 +122,10 @@ impl ProxyHttp for Gateway {
     }
 
     /// 1. The connection's manners.
-    async fn early_request_filter(&self, session: &mut Session, _ctx: &mut Context) -> Result<()> {
+    async fn early_request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
         let settings = self.settings.load();
+        // Before the hop is ended: a client may have named what its proxy says in `connection`.
+        ctx.caller = connections::caller(session, &settings.trust_proxy);
         let closes = framing::end_hop(session);
         // Whoever asks again finds the successor.
         let stays = !closes && !self.billing.is_guest();
@@ -151,15 +153,14 @@ impl ProxyHttp for Gateway {
     /// 4. With which header.
     async fn upstream_request_filter(
         &self,
-        session: &mut Session,
+        _session: &mut Session,
         header: &mut RequestHeader,
         ctx: &mut Context,
     ) -> Result<()> {
         if ctx.call().is_some() {
             return upstream::vendor_header(ctx, header);
         }
-        let client = session.client_addr().and_then(|address| Some(address.as_inet()?.ip().to_string()));
-        upstream::sidecar_header(ctx, client, header)
+        upstream::sidecar_header(ctx, header)
     }
 
     /// 5. The vendor's header.

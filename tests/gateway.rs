@@ -42,6 +42,8 @@ mod disk;
 mod failover;
 #[path = "gateway/failure.rs"]
 mod failure;
+#[path = "gateway/file_watch.rs"]
+mod file_watch;
 #[path = "gateway/flood.rs"]
 mod flood;
 #[path = "gateway/h2.rs"]
@@ -62,6 +64,8 @@ mod limits;
 mod metrics;
 #[path = "gateway/money.rs"]
 mod money;
+#[path = "gateway/operating.rs"]
+mod operating;
 #[path = "gateway/operators_guide.rs"]
 mod operators_guide;
 #[path = "gateway/overrun.rs"]
@@ -107,6 +111,8 @@ mod timing;
 mod tls;
 #[path = "gateway/translation.rs"]
 mod translation;
+#[path = "gateway/trusted_proxy.rs"]
+mod trusted_proxy;
 #[path = "gateway/upgrade.rs"]
 mod upgrade;
 #[path = "gateway/upstreams.rs"]

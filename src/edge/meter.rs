@@ -30,7 +30,7 @@ pub async fn end(gateway: &Gateway, session: &mut Session, ctx: &mut Context) {
     let took = ctx.arrived.elapsed();
     count(ctx, took);
     if gateway.access.is_on() {
-        gateway.access.write(record(session, ctx, took));
+        gateway.access.write(record(ctx, took));
     }
 }
 
@@ -99,7 +99,7 @@ fn count(ctx: &Context, took: Duration) {
 }
 
 /// The line of the access log; takes the request's id, which nothing needs any more.
-fn record(session: &Session, ctx: &mut Context, took: Duration) -> Record {
+fn record(ctx: &mut Context, took: Duration) -> Record {
     let phases = ctx.phases();
     let (route, call) = match &ctx.stage {
         Stage::Call(call) => ("call", phases.map(|phases| call_record(call, phases, ctx.arrived))),
@@ -110,7 +110,7 @@ fn record(session: &Session, ctx: &mut Context, took: Duration) -> Record {
     let principal = ctx.principal.as_ref();
     Record {
         at_ms: clock::now_ms().saturating_sub(i64::try_from(took.as_millis()).unwrap_or(i64::MAX)),
-        client: session.client_addr().and_then(|address| Some(address.as_inet()?.ip())),
+        client: ctx.caller.map(|caller| caller.address),
         route,
         surface: ctx.surface.as_str(),
         status: status(ctx),

@@ -143,7 +143,7 @@ const ACCOUNT: &str = "x-gateway-account";
 ///
 /// # Errors
 /// The client's address does not fit into a header.
-pub fn sidecar_header(ctx: &Context, client: Option<String>, header: &mut RequestHeader) -> Result<()> {
+pub fn sidecar_header(ctx: &Context, header: &mut RequestHeader) -> Result<()> {
     for name in ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", ACCOUNT] {
         header.remove_header(name);
     }
@@ -154,8 +154,9 @@ pub fn sidecar_header(ctx: &Context, client: Option<String>, header: &mut Reques
         }
         header.insert_header(ACCOUNT, account.to_string())?;
     }
-    if let Some(client) = client {
-        header.insert_header("x-forwarded-for", client)?;
+    if let Some(caller) = ctx.caller {
+        header.insert_header("x-forwarded-for", caller.address.to_string())?;
+        header.insert_header("x-forwarded-proto", if caller.is_https { "https" } else { "http" })?;
     }
     header.insert_header("x-request-id", &ctx.request_id)
 }

@@ -4,7 +4,7 @@
 //! at once and one more every 12 s. Must not know what is being tried.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
 /// Entries of the table. When it is full, the one nearest to being whole again goes.
@@ -72,17 +72,6 @@ fn make_room(table: &mut HashMap<Who, i64>, now_ms: i64) {
     }
 }
 
-/// What counts as one address: an IPv4 address, or the /64 that one IPv6 customer has.
-pub fn one_address(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => {
-            let [a, b, c, d, ..] = address.segments();
-            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
-        }
-        address => address,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,13 +100,5 @@ mod tests {
             throttle.take(&Who::EmailSigningIn(index.to_string()), RATE, 1_000).unwrap();
         }
         assert_eq!(throttle.whole_at_ms.lock().unwrap().len(), ENTRIES_MAX);
-    }
-
-    #[test]
-    fn one_customer_is_one_address() {
-        let one = |text: &str| one_address(text.parse().unwrap());
-        assert_eq!(one("2001:db8:1:2:3:4:5:6"), one("2001:db8:1:2::9"));
-        assert_ne!(one("2001:db8:1:2::9"), one("2001:db8:1:3::9"));
-        assert_eq!(one("::ffff:192.0.2.1"), one("192.0.2.1"));
     }
 }
