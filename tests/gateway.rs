@@ -58,6 +58,8 @@ mod keys_of_edges;
 mod kills;
 #[path = "gateway/leaving.rs"]
 mod leaving;
+#[path = "gateway/life.rs"]
+mod life;
 #[path = "gateway/limits.rs"]
 mod limits;
 #[path = "gateway/metrics.rs"]

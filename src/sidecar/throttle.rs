@@ -42,8 +42,11 @@ impl Throttle {
     pub fn take(&self, who: &Who, rate: Rate, now_ms: i64) -> Result<(), i64> {
         let mut table = self.whole_at_ms.lock().unwrap_or_else(PoisonError::into_inner);
         let step = rate.step_ms();
-        let whole_at = table.get(who).copied().unwrap_or(now_ms).max(now_ms) + step;
-        let wait_ms = whole_at - now_ms - step.saturating_mul(rate.count.max(1));
+        let all = step.saturating_mul(rate.count.max(1));
+        // Later than all of it being used up it is only where the clock was put back: it says nothing then.
+        let known = table.get(who).copied().filter(|at| *at <= now_ms.saturating_add(all));
+        let whole_at = known.unwrap_or(now_ms).max(now_ms) + step;
+        let wait_ms = whole_at - now_ms - all;
         if wait_ms > 0 {
             return Err((wait_ms + 999) / 1_000);
         }
@@ -91,6 +94,19 @@ mod tests {
         throttle.give_back(&who, RATE);
         assert_eq!(throttle.take(&who, RATE, 13_000), Ok(()), "a good try does not count");
         assert_eq!(throttle.take(&Who::EmailSigningIn("b@example.com".into()), RATE, 13_000), Ok(()));
+    }
+
+    #[test]
+    fn a_clock_that_is_put_back_keeps_nobody_waiting_for_it() {
+        let throttle = Throttle::default();
+        let who = Who::EmailSigningIn("a@example.com".into());
+        let day = 86_400_000;
+        for now_ms in [day, 0] {
+            for _ in 0..5 {
+                assert_eq!(throttle.take(&who, RATE, now_ms), Ok(()));
+            }
+            assert_eq!(throttle.take(&who, RATE, now_ms), Err(12));
+        }
     }
 
     #[test]

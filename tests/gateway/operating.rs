@@ -79,7 +79,9 @@ fn the_commands_for_one_machine_work_as_they_stand_there() {
     for expected in ["handing over to a successor", "reloaded ", "ada@example.com", "copied accounts, ledger"] {
         assert!(said.contains(expected), "{expected}: {said}");
     }
-    assert!(!said.contains("panicked") && !said.contains("ERROR"), "{said}");
+    // Pingora's successor asks for the sockets a moment before they are offered.
+    let errors = said.lines().filter(|line| line.contains("ERROR") && !line.contains("No incoming socket transfer"));
+    assert!(!said.contains("panicked") && errors.count() == 0, "{said}");
 }
 
 #[test]
