@@ -221,7 +221,8 @@ mod tests {
 
     #[test]
     fn who_is_not_trusted_is_not_believed() {
-        let lies = [("x-forwarded-for", "203.0.113.9"), ("x-forwarded-proto", "https"), ("forwarded", "for=203.0.113.9")];
+        let lies =
+            [("x-forwarded-for", "203.0.113.9"), ("x-forwarded-proto", "https"), ("forwarded", "for=203.0.113.9")];
         assert_eq!(caller("198.51.100.1", &lies), ("198.51.100.1".into(), false));
         let nobody = Trusted::default().caller(ip("10.0.0.1"), &HeaderMap::new());
         assert_eq!(nobody, Caller { address: ip("10.0.0.1"), is_https: false });

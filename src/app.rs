@@ -14,13 +14,14 @@ use crate::catalog::Model;
 use crate::clock;
 use crate::config::{Limits, Settings};
 use crate::edge::connections::{BeforeTls, Connections, Guarded};
-use crate::edge::{Gateway, retries_max};
+use crate::edge::{Gateway, Told, retries_max};
 use crate::idempotency::Idempotency;
 use crate::sidecar::{self as pages, Sidecar};
 use crate::store::redis::SharedStore;
 use crate::store::redis::breaker::Breaker;
 use crate::telemetry::METRICS;
 use crate::telemetry::access::AccessLog;
+use crate::telemetry::traces::Traces;
 use crate::upstreams::Fleet;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
@@ -28,13 +29,13 @@ use async_trait::async_trait;
 use axum::http::StatusCode;
 use axum::routing::get;
 use certificate::Certificate;
-use reload::Reload;
 use pingora::apps::HttpServerOptions;
 use pingora::listeners::tls::TlsSettings;
 use pingora::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora::server::configuration::{Opt, ServerConf};
 use pingora::server::{ExecutionPhase, RunArgs, Server, ShutdownSignal, ShutdownSignalWatch};
 use pingora::services::listening::Service;
+use reload::Reload;
 pub use sidecar::run as sidecar;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -75,6 +76,8 @@ const SETTLE_PATIENCE: Duration = Duration::from_secs(2);
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the last lines of the access log may take.
 const ACCESS_LOG_PATIENCE: Duration = Duration::from_secs(1);
+/// How long the last traces may take to be sent.
+const TRACES_PATIENCE: Duration = Duration::from_secs(1);
 /// Connections to vendors that are kept for reuse.
 const UPSTREAM_POOL: usize = 1_024;
 /// Streams that a client's HTTP/2 connection may have open.
@@ -102,6 +105,7 @@ struct Life {
     succeeded: Arc<AtomicBool>,
     in_flight: Arc<AtomicUsize>,
     access: AccessLog,
+    traces: Traces,
     fleet: Arc<Fleet>,
 }
 
@@ -202,7 +206,9 @@ fn edge(
     let idempotency = Idempotency::start(&data_dir, &billing, Arc::clone(settings), clock::now_ms())?;
     let access = access_log(&settings.load())?;
     let certificate = settings.load().tls.as_ref().map(Certificate::read).transpose()?;
-    let gateway = Gateway::new(Arc::clone(settings), keys, billing.clone(), idempotency, access.clone());
+    let traces = Traces::start(settings.load().traces.as_ref()).context("send traces")?;
+    let told = Told { access: access.clone(), traces: traces.clone() };
+    let gateway = Gateway::new(Arc::clone(settings), keys, billing.clone(), idempotency, told);
     gateway.watch_upstreams().context("watch the vendors' endpoints")?;
     let till = billing.clone();
     let keep_prices = Box::new(move |models: &[Arc<Model>]| till.keep_prices(models, clock::now_ms()));
@@ -216,6 +222,7 @@ fn edge(
         succeeded: Arc::default(),
         in_flight: Arc::clone(&gateway.in_flight),
         access,
+        traces,
         fleet: Arc::clone(&gateway.fleet),
     };
     let server = edge_server(&settings.load(), gateway, certificate.as_ref(), start)?;
@@ -431,6 +438,7 @@ fn start_watch(life: Life) -> anyhow::Result<()> {
 fn finish(life: &Life) -> ! {
     life.billing.finish();
     life.access.flush(ACCESS_LOG_PATIENCE);
+    life.traces.flush(TRACES_PATIENCE);
     std::process::exit(0)
 }
 

@@ -17,6 +17,7 @@ use crate::money::Micro;
 use crate::protocol::Protocol;
 use crate::store::redis::{Address, Sentinel};
 use crate::telemetry::access::Destination;
+use crate::telemetry::traces;
 pub use raw::{Limits, RATE_MAX, RateLimits, Rates, SignupMode};
 pub use source::{Source, Stamp};
 use std::collections::{HashMap, HashSet};
@@ -54,6 +55,7 @@ pub struct Settings {
     pub access_log: Destination,
     /// Names of the messages protocol's version header that clients may use, lower case.
     pub version_headers: Vec<String>,
+    pub traces: Option<traces::Plan>,
     /// Its files are looked at, and read anew when they have been changed.
     pub watch: bool,
     /// Those files: the config file itself and what it names.
@@ -172,11 +174,7 @@ pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Setting
 }
 
 /// The same; files that it names are added to `sources`.
-fn judge(
-    text: &str,
-    env: &dyn Fn(&str) -> Option<String>,
-    sources: &mut Vec<Source>,
-) -> Result<Settings, Vec<Fault>> {
+fn judge(text: &str, env: &dyn Fn(&str) -> Option<String>, sources: &mut Vec<Source>) -> Result<Settings, Vec<Fault>> {
     let (config, lines) = read::read(text, env)?;
     let mut judge = Judge { lines, faults: Vec::new(), sources: Vec::new() };
     let settings = judge.settings(config);
@@ -248,6 +246,7 @@ impl Judge {
         let vendors = self.vendors(config.vendors);
         let version_headers = version_headers(&config.limits, &vendors);
         let catalog = self.catalog(config.models, &vendors);
+        let traces = config.telemetry.traces.and_then(|traces| self.traces(&traces));
         for file in config.listen.tls.iter().flat_map(|tls| [&tls.cert, &tls.key]) {
             self.sources.push(Source::of(Path::new(file)));
         }
@@ -267,6 +266,7 @@ impl Judge {
             limits: config.limits,
             access_log: destination(config.access_log.as_deref()),
             version_headers,
+            traces,
             watch: config.watch,
             sources: Vec::new(),
         })
@@ -284,6 +284,24 @@ impl Judge {
                 None
             }
         }
+    }
+
+    fn traces(&mut self, traces: &raw::Traces) -> Option<traces::Plan> {
+        let sample = self.amount("telemetry.traces.sample", &traces.sample)?;
+        let share = u32::try_from(sample.get()).ok().filter(|share| *share <= traces::ALL);
+        if share.is_none() {
+            self.fault("telemetry.traces.sample", "must be a share, from 0 to 1");
+        }
+        let endpoint = endpoint_url(&traces.endpoint).filter(|endpoint| !endpoint.tls);
+        if endpoint.is_none() {
+            let says = "must be an http:// address: a collector beside the gateway, which may speak TLS from there on";
+            self.fault("telemetry.traces.endpoint", says);
+        }
+        let endpoint = endpoint?;
+        let path = if endpoint.prefix.is_empty() { "/".to_owned() } else { endpoint.prefix };
+        let host = if endpoint.host.contains(':') { format!("[{}]", endpoint.host) } else { endpoint.host };
+        let authority = format!("{host}:{}", endpoint.port);
+        Some(traces::Plan { authority, path, share: share?, to_vendors: traces.to_vendors })
     }
 
     fn proxies(&mut self, listed: &[String]) -> Trusted {

@@ -105,12 +105,16 @@ mod store_cluster;
 mod store_faults;
 #[path = "gateway/store_tls.rs"]
 mod store_tls;
+#[path = "gateway/supply_chain.rs"]
+mod supply_chain;
 #[path = "gateway/surface.rs"]
 mod surface;
 #[path = "gateway/timing.rs"]
 mod timing;
 #[path = "gateway/tls.rs"]
 mod tls;
+#[path = "gateway/traces.rs"]
+mod traces;
 #[path = "gateway/translation.rs"]
 mod translation;
 #[path = "gateway/trusted_proxy.rs"]

@@ -135,6 +135,7 @@ fn fixed(old: &Settings, new: &Settings) -> impl Iterator<Item = &'static str> {
         ("listen.admin", old.admin != new.admin),
         ("listen.tls", old.tls.is_some() != new.tls.is_some()),
         ("data_dir", old.data_dir != new.data_dir),
+        ("telemetry.traces", old.traces != new.traces),
         ("store", old.store.kind_name() != new.store.kind_name()),
     ];
     keys.into_iter().filter_map(|(key, is_changed)| is_changed.then_some(key))

@@ -31,6 +31,8 @@ pub struct Config {
     /// on SIGHUP. No bodies, no headers, no secrets.
     #[serde(default)]
     pub access_log: Option<String>,
+    #[serde(default)]
+    pub telemetry: Telemetry,
     /// Whether this file, the certificate's files and those that `file:` names are read anew when they have been changed
     /// and have looked the same for a second (default). False: on SIGHUP alone. A file that is no good changes nothing.
     #[serde(default = "yes")]
@@ -54,6 +56,31 @@ pub struct Listen {
     /// limits on connections `limits.connections` alone holds for such a proxy.
     #[serde(default)]
     pub trust_proxy: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Telemetry {
+    pub traces: Option<Traces>,
+}
+
+/// Spans of requests and of the attempts at vendors, in OTLP over HTTP (JSON). No bodies, no headers, no secrets. Left out:
+/// none. Taken at a start or upgrade.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Traces {
+    /// A collector beside the gateway, `http://127.0.0.1:4318/v1/traces`.
+    pub endpoint: String,
+    /// The share of the requests that are traced, from 0 to 1. A caller's `traceparent` names the trace, and decides nothing.
+    #[serde(default = "one_in_a_hundred")]
+    pub sample: Decimal,
+    /// Vendors get a `traceparent` too: of the attempt's span, or the caller's own where the request is not traced.
+    #[serde(default)]
+    pub to_vendors: bool,
+}
+
+fn one_in_a_hundred() -> Decimal {
+    Decimal("0.01".into())
 }
 
 /// The most that a rate may be, per minute or at one time.

@@ -2,6 +2,7 @@
 
 use super::intake::Shared;
 use super::reply::Reply;
+use super::trace::Trace;
 use crate::account::Principal;
 use crate::address::Caller;
 use crate::billing::Hold;
@@ -27,6 +28,8 @@ pub struct Context {
     pub arrived: Instant,
     /// From where it comes, once its header is there; unless its peer has left already.
     pub caller: Option<Caller>,
+    /// Where it is traced.
+    pub trace: Option<Box<Trace>>,
     /// Who pays, and when that was known.
     pub principal: Option<(Principal, Instant)>,
     /// Whose shape a failure takes.
@@ -191,6 +194,7 @@ impl Context {
             request_id: format!("req_{}", uuid::Uuid::now_v7().simple()),
             arrived: Instant::now(),
             caller: None,
+            trace: None,
             principal: None,
             surface: Protocol::Chat,
             stage: Stage::New,

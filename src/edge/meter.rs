@@ -6,7 +6,7 @@
 use super::Gateway;
 use super::context::{Call, Context, Phases, Stage};
 use super::intake::{self, Ended};
-use super::upstream;
+use super::{trace, upstream};
 use crate::clock;
 use crate::money::Micro;
 use crate::protocol::failure::Kind;
@@ -29,8 +29,12 @@ pub async fn end(gateway: &Gateway, session: &mut Session, ctx: &mut Context) {
     }
     let took = ctx.arrived.elapsed();
     count(ctx, took);
-    if gateway.access.is_on() {
-        gateway.access.write(record(ctx, took));
+    if ctx.trace.is_some() {
+        let status = status(ctx);
+        gateway.told.traces.write(trace::spans(ctx, status, took));
+    }
+    if gateway.told.access.is_on() {
+        gateway.told.access.write(record(ctx, took));
     }
 }
 

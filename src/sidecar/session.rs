@@ -171,7 +171,9 @@ mod tests {
 
     #[test]
     fn the_scheme_is_the_one_that_the_visitor_came_by() {
-        let by = |proto: &'static str| HeaderMap::from_iter([("x-forwarded-proto".parse().unwrap(), proto.parse().unwrap())]);
+        let by = |proto: &'static str| {
+            HeaderMap::from_iter([("x-forwarded-proto".parse().unwrap(), proto.parse().unwrap())])
+        };
         assert_eq!(site(&by("https"), "http://gw.example"), "https://gw.example");
         assert_eq!(site(&by("http"), "http://gw.example"), "http://gw.example");
         assert_eq!(site(&HeaderMap::new(), "http://gw.example"), "http://gw.example");

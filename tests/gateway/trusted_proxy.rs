@@ -117,9 +117,7 @@ fn the_connections_of_a_proxy_are_not_one_clients() {
         curl.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null()).spawn().unwrap()
     };
     let open = |count: f64| {
-        wait_for("the connections", SOON, || {
-            (world.metric("gateway_client_connections", &[]) == count).then_some(())
-        });
+        wait_for("the connections", SOON, || (world.metric("gateway_client_connections", &[]) == count).then_some(()));
     };
     open(0.0);
     let mut all: Vec<_> = (0..5).map(|_| held(PROXY)).collect();
