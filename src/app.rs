@@ -3,6 +3,7 @@
 //! Must not handle requests. Next: `app/sidecar.rs` (the sidecar as a process of its own).
 
 mod certificate;
+mod reload;
 mod sidecar;
 
 use crate::account::{self, Accounts, Keys, SharedKeys};
@@ -11,16 +12,16 @@ use crate::billing::watch::StoreWatch;
 use crate::billing::{self, Billing, SharedBilling, Till};
 use crate::catalog::Model;
 use crate::clock;
-use crate::config::{self, Limits, Settings};
+use crate::config::{Limits, Settings};
 use crate::edge::connections::{BeforeTls, Connections, Guarded};
-use crate::edge::{Gateway, retries_max};
+use crate::edge::{Gateway, Told, retries_max};
 use crate::idempotency::Idempotency;
 use crate::sidecar::{self as pages, Sidecar};
-use crate::store::StoreError;
 use crate::store::redis::SharedStore;
 use crate::store::redis::breaker::Breaker;
 use crate::telemetry::METRICS;
 use crate::telemetry::access::AccessLog;
+use crate::telemetry::traces::Traces;
 use crate::upstreams::Fleet;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
@@ -34,9 +35,10 @@ use pingora::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora::server::configuration::{Opt, ServerConf};
 use pingora::server::{ExecutionPhase, RunArgs, Server, ShutdownSignal, ShutdownSignalWatch};
 use pingora::services::listening::Service;
+use reload::Reload;
 pub use sidecar::run as sidecar;
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -70,8 +72,12 @@ const SUCCESSOR_READY: Duration = Duration::from_secs(60);
 /// How long a shared store's answer is waited for where a request waits for it, and where none does.
 const ADMIT_PATIENCE: Duration = Duration::from_millis(200);
 const SETTLE_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a public address may still be another's at the start.
+const ADDRESS_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the last lines of the access log may take.
 const ACCESS_LOG_PATIENCE: Duration = Duration::from_secs(1);
+/// How long the last traces may take to be sent.
+const TRACES_PATIENCE: Duration = Duration::from_secs(1);
 /// Connections to vendors that are kept for reuse.
 const UPSTREAM_POOL: usize = 1_024;
 /// Streams that a client's HTTP/2 connection may have open.
@@ -87,8 +93,8 @@ const BACKLOG: u32 = 1_024;
 /// What the servers and the way down share.
 #[derive(Clone)]
 struct Life {
-    config_file: PathBuf,
     settings: Arc<ArcSwap<Settings>>,
+    reload: Arc<Reload>,
     billing: Till,
     /// Of a store that is shared.
     store: Option<Arc<StoreWatch>>,
@@ -99,8 +105,8 @@ struct Life {
     succeeded: Arc<AtomicBool>,
     in_flight: Arc<AtomicUsize>,
     access: AccessLog,
+    traces: Traces,
     fleet: Arc<Fleet>,
-    certificate: Option<Arc<Certificate>>,
 }
 
 /// Runs the whole service until it is told to stop.
@@ -200,11 +206,15 @@ fn edge(
     let idempotency = Idempotency::start(&data_dir, &billing, Arc::clone(settings), clock::now_ms())?;
     let access = access_log(&settings.load())?;
     let certificate = settings.load().tls.as_ref().map(Certificate::read).transpose()?;
-    let gateway = Gateway::new(Arc::clone(settings), keys, billing.clone(), idempotency, access.clone());
+    let traces = Traces::start(settings.load().traces.as_ref()).context("send traces")?;
+    let told = Told { access: access.clone(), traces: traces.clone() };
+    let gateway = Gateway::new(Arc::clone(settings), keys, billing.clone(), idempotency, told);
     gateway.watch_upstreams().context("watch the vendors' endpoints")?;
+    let till = billing.clone();
+    let keep_prices = Box::new(move |models: &[Arc<Model>]| till.keep_prices(models, clock::now_ms()));
     let life = Life {
-        config_file: config_file.to_owned(),
         settings: Arc::clone(settings),
+        reload: Reload::new(config_file, settings, certificate.clone(), keep_prices),
         billing,
         store,
         ready: Arc::default(),
@@ -212,10 +222,10 @@ fn edge(
         succeeded: Arc::default(),
         in_flight: Arc::clone(&gateway.in_flight),
         access,
+        traces,
         fleet: Arc::clone(&gateway.fleet),
-        certificate,
     };
-    let server = edge_server(&settings.load(), gateway, life.certificate.as_ref(), start)?;
+    let server = edge_server(&settings.load(), gateway, certificate.as_ref(), start)?;
     watch_phases(&server, Arc::clone(&life.succeeded))?;
     Ok((server, life))
 }
@@ -226,6 +236,11 @@ fn access_log(settings: &Settings) -> anyhow::Result<AccessLog> {
 }
 
 fn serve(server: Server, life: Life) -> ! {
+    let (draining, succeeded) = (Arc::clone(&life.draining), Arc::clone(&life.succeeded));
+    let is_leaving = move || draining.load(Ordering::Acquire) || succeeded.load(Ordering::Acquire);
+    if let Err(error) = Arc::clone(&life.reload).watch(is_leaving) {
+        log::error!("watch the config file: {error}; SIGHUP alone reloads it");
+    }
     if let Err(error) = start_watch(life.clone()) {
         log::error!("start the watch: {error}; the way down takes the whole drain time");
     }
@@ -255,6 +270,11 @@ fn edge_server(
     };
     let options = Opt { upgrade: start == Start::Upgrade, ..Opt::default() };
     let mut server = Server::new_with_opt_and_conf(options, conf);
+    match start {
+        // Pingora would try again for ever, beside a health check that finds whoever has the address.
+        Start::Fresh => settings.edge.iter().try_for_each(|address| wait_for_address(*address))?,
+        Start::Upgrade => {}
+    }
     // A successor gets the listening sockets here.
     server.bootstrap();
     let connections = Connections::new(Arc::clone(&gateway.settings));
@@ -282,6 +302,20 @@ fn edge_server(
     }
     server.add_service(service);
     Ok(server)
+}
+
+/// Makes sure that a public address can be listened on: one that has just handed over may be about to close it.
+fn wait_for_address(address: SocketAddr) -> anyhow::Result<()> {
+    let began = Instant::now();
+    loop {
+        match std::net::TcpListener::bind(address) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && began.elapsed() < ADDRESS_PATIENCE => {
+                std::thread::sleep(DRAIN_LOOK);
+            }
+            Err(error) => return Err(error).with_context(|| format!("listen on listen.edge {address}")),
+        }
+    }
 }
 
 /// What one HTTP/2 connection may ask of this process at a time.
@@ -404,6 +438,7 @@ fn start_watch(life: Life) -> anyhow::Result<()> {
 fn finish(life: &Life) -> ! {
     life.billing.finish();
     life.access.flush(ACCESS_LOG_PATIENCE);
+    life.traces.flush(TRACES_PATIENCE);
     std::process::exit(0)
 }
 
@@ -430,7 +465,10 @@ impl ShutdownSignalWatch for Life {
                         return ShutdownSignal::GracefulUpgrade;
                     }
                 }
-                _ = hup.recv() => self.reload(),
+                _ = hup.recv() => {
+                    self.reload.now();
+                    self.access.reopen();
+                }
             }
         }
         log::info!("draining: no new work is taken");
@@ -518,36 +556,5 @@ impl Life {
         while !self.succeeded.load(Ordering::Acquire) {
             tokio::time::sleep(SUCCESSION_LOOK).await;
         }
-    }
-
-    /// Takes models, prices, vendors and limits from the file anew; a bad file changes nothing. Running requests keep
-    /// what they were admitted under.
-    fn reload(&self) {
-        reload(&self.config_file, &self.settings, |models| self.billing.keep_prices(models, clock::now_ms()));
-        self.access.reopen();
-        if let (Some(certificate), Some(files)) = (&self.certificate, &self.settings.load().tls) {
-            match certificate.renew(files) {
-                Ok(()) => log::info!("took the TLS certificate {} anew", files.0.display()),
-                Err(error) => log::error!("{error:#}; the one before stays"),
-            }
-        }
-    }
-}
-
-fn reload(
-    config_file: &Path,
-    settings: &ArcSwap<Settings>,
-    keep_prices: impl FnOnce(&[Arc<Model>]) -> Result<(), StoreError>,
-) {
-    let outcome = config::load(config_file).map_err(anyhow::Error::from).and_then(|new| {
-        keep_prices(new.catalog.models())?;
-        settings.store(Arc::new(new));
-        Ok(())
-    });
-    let result = if outcome.is_ok() { "ok" } else { "refused" };
-    METRICS.config_reloads.with_label_values(&[result]).inc();
-    match outcome {
-        Ok(()) => log::info!("reloaded {}", config_file.display()),
-        Err(error) => log::error!("reload refused, the old settings stay: {error}"),
     }
 }

@@ -14,6 +14,7 @@ mod own;
 mod rates;
 mod reject;
 mod reply;
+mod trace;
 mod upstream;
 
 use crate::account::Keys;
@@ -21,6 +22,7 @@ use crate::billing::Till;
 use crate::config::{Limits, Settings};
 use crate::idempotency::Idempotency;
 use crate::telemetry::access::AccessLog;
+use crate::telemetry::traces::Traces;
 use crate::upstreams::Fleet;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -34,6 +36,7 @@ use pingora::{Error, ErrorSource, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
+use trace::Trace;
 
 /// What every request shares.
 pub struct Gateway {
@@ -41,7 +44,7 @@ pub struct Gateway {
     pub keys: Keys,
     pub billing: Till,
     pub idempotency: Idempotency,
-    pub access: AccessLog,
+    pub told: Told,
     /// No new work is taken.
     pub draining: Arc<AtomicBool>,
     /// Requests on their way to or from a vendor.
@@ -52,20 +55,26 @@ pub struct Gateway {
     names: Arc<upstream::Names>,
 }
 
+/// Where it is told what became of requests.
+pub struct Told {
+    pub access: AccessLog,
+    pub traces: Traces,
+}
+
 impl Gateway {
     pub fn new(
         settings: Arc<ArcSwap<Settings>>,
         keys: Keys,
         billing: Till,
         idempotency: Idempotency,
-        access: AccessLog,
+        told: Told,
     ) -> Self {
         Self {
             settings,
             keys,
             billing,
             idempotency,
-            access,
+            told,
             draining: Arc::default(),
             in_flight: Arc::default(),
             bodies: Arc::default(),
@@ -122,8 +131,11 @@ impl ProxyHttp for Gateway {
     }
 
     /// 1. The connection's manners.
-    async fn early_request_filter(&self, session: &mut Session, _ctx: &mut Context) -> Result<()> {
+    async fn early_request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
         let settings = self.settings.load();
+        // Before the hop is ended: a client may have named what its proxy says in `connection`.
+        ctx.caller = connections::caller(session, &settings.trust_proxy);
+        ctx.trace = self.told.traces.plan().and_then(|plan| Trace::begin(plan, &session.req_header().headers));
         let closes = framing::end_hop(session);
         // Whoever asks again finds the successor.
         let stays = !closes && !self.billing.is_guest();
@@ -151,15 +163,14 @@ impl ProxyHttp for Gateway {
     /// 4. With which header.
     async fn upstream_request_filter(
         &self,
-        session: &mut Session,
+        _session: &mut Session,
         header: &mut RequestHeader,
         ctx: &mut Context,
     ) -> Result<()> {
         if ctx.call().is_some() {
             return upstream::vendor_header(ctx, header);
         }
-        let client = session.client_addr().and_then(|address| Some(address.as_inet()?.ip().to_string()));
-        upstream::sidecar_header(ctx, client, header)
+        upstream::sidecar_header(ctx, header)
     }
 
     /// 5. The vendor's header.
@@ -206,12 +217,15 @@ impl ProxyHttp for Gateway {
     fn error_while_proxy(
         &self,
         _peer: &HttpPeer,
-        _session: &mut Session,
+        session: &mut Session,
         mut error: Box<Error>,
         ctx: &mut Context,
         client_reused: bool,
     ) -> Box<Error> {
-        let retry = ctx.call().is_some_and(|call| upstream::retry_broken(call, &mut error, client_reused));
+        let retry = match ctx.call() {
+            Some(call) => upstream::retry_broken(call, &mut error, client_reused),
+            None => upstream::may_ask_pages_again(session, &error),
+        };
         error.set_retry(retry);
         error
     }

@@ -6,6 +6,7 @@
 pub mod access;
 #[cfg(test)]
 mod tests;
+pub mod traces;
 
 use prometheus::core::Collector as _;
 use prometheus::{
@@ -47,6 +48,7 @@ pub struct Metrics {
     pub rejected: IntCounterVec,
     pub config_reloads: IntCounterVec,
     access_log_dropped: IntCounterVec,
+    spans_dropped: IntCounterVec,
     pub client_connections: IntGauge,
     connections_refused: IntCounterVec,
 }
@@ -134,6 +136,11 @@ impl Metrics {
                 "Requests that the access log does not tell of.",
                 &["reason"],
             ),
+            spans_dropped: counter(
+                "gateway_trace_spans_dropped_total",
+                "Spans that the collector of traces does not get.",
+                &["reason"],
+            ),
             client_connections: gauge("gateway_client_connections", "Connections that clients hold."),
             connections_refused: counter("gateway_connections_refused_total", "Connections past a limit.", &["limit"]),
             config_reloads: counter("gateway_config_reloads_total", "Reloads of the config file.", &["result"]),
@@ -148,6 +155,16 @@ impl Metrics {
     /// A line of the access log is lost: its queue was `full`, or writing it `failed`.
     pub fn access_log_dropped(&self, reason: &'static str) {
         self.access_log_dropped.with_label_values(&[reason]).inc();
+    }
+
+    /// Spans are lost: their queue was `full`, or sending them `failed`.
+    pub fn spans_dropped(&self, reason: &'static str, count: usize) {
+        self.spans_dropped.with_label_values(&[reason]).inc_by(u64::try_from(count).unwrap_or(u64::MAX));
+    }
+
+    #[cfg(test)]
+    fn dropped_spans(&self, reason: &'static str) -> u64 {
+        self.spans_dropped.with_label_values(&[reason]).get()
     }
 
     /// A client's connection is closed for the limit `per_address` or `total`.

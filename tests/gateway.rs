@@ -42,6 +42,8 @@ mod disk;
 mod failover;
 #[path = "gateway/failure.rs"]
 mod failure;
+#[path = "gateway/file_watch.rs"]
+mod file_watch;
 #[path = "gateway/flood.rs"]
 mod flood;
 #[path = "gateway/h2.rs"]
@@ -56,12 +58,16 @@ mod keys_of_edges;
 mod kills;
 #[path = "gateway/leaving.rs"]
 mod leaving;
+#[path = "gateway/life.rs"]
+mod life;
 #[path = "gateway/limits.rs"]
 mod limits;
 #[path = "gateway/metrics.rs"]
 mod metrics;
 #[path = "gateway/money.rs"]
 mod money;
+#[path = "gateway/operating.rs"]
+mod operating;
 #[path = "gateway/operators_guide.rs"]
 mod operators_guide;
 #[path = "gateway/overrun.rs"]
@@ -99,14 +105,20 @@ mod store_cluster;
 mod store_faults;
 #[path = "gateway/store_tls.rs"]
 mod store_tls;
+#[path = "gateway/supply_chain.rs"]
+mod supply_chain;
 #[path = "gateway/surface.rs"]
 mod surface;
 #[path = "gateway/timing.rs"]
 mod timing;
 #[path = "gateway/tls.rs"]
 mod tls;
+#[path = "gateway/traces.rs"]
+mod traces;
 #[path = "gateway/translation.rs"]
 mod translation;
+#[path = "gateway/trusted_proxy.rs"]
+mod trusted_proxy;
 #[path = "gateway/upgrade.rs"]
 mod upgrade;
 #[path = "gateway/upstreams.rs"]

@@ -31,6 +31,12 @@ pub struct Config {
     /// on SIGHUP. No bodies, no headers, no secrets.
     #[serde(default)]
     pub access_log: Option<String>,
+    #[serde(default)]
+    pub telemetry: Telemetry,
+    /// Whether this file, the certificate's files and those that `file:` names are read anew when they have been changed
+    /// and have looked the same for a second (default). False: on SIGHUP alone. A file that is no good changes nothing.
+    #[serde(default = "yes")]
+    pub watch: bool,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -44,6 +50,37 @@ pub struct Listen {
     pub admin: String,
     #[serde(default)]
     pub tls: Option<Tls>,
+    /// Proxies in front, as addresses or networks (`10.0.0.0/8`), up to 256: of a request that one of them sends, the
+    /// client's address is the last in `X-Forwarded-For` (without one: in `Forwarded`) that is no proxy's, and
+    /// `X-Forwarded-Proto: https` makes cookies Secure. From everybody else these headers count for nothing. Of the
+    /// limits on connections `limits.connections` alone holds for such a proxy.
+    #[serde(default)]
+    pub trust_proxy: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Telemetry {
+    pub traces: Option<Traces>,
+}
+
+/// Spans of requests and of the attempts at vendors, in OTLP over HTTP (JSON). No bodies, no headers, no secrets. Left out:
+/// none. Taken at a start or upgrade.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Traces {
+    /// A collector beside the gateway, `http://127.0.0.1:4318/v1/traces`.
+    pub endpoint: String,
+    /// The share of the requests that are traced, from 0 to 1. A caller's `traceparent` names the trace, and decides nothing.
+    #[serde(default = "one_in_a_hundred")]
+    pub sample: Decimal,
+    /// Vendors get a `traceparent` too: of the attempt's span, or the caller's own where the request is not traced.
+    #[serde(default)]
+    pub to_vendors: bool,
+}
+
+fn one_in_a_hundred() -> Decimal {
+    Decimal("0.01".into())
 }
 
 /// The most that a rate may be, per minute or at one time.
@@ -536,8 +573,8 @@ limits! {
     header_read_seconds = 30, 1..=3_600;
     /// Client connections of this process; past it, new ones are closed at once. 0: no limit.
     connections = 20_000, 0..=1_000_000;
-    /// Client connections from one address (IPv6: one /64); past it, new ones are closed at once. 0: no limit, which is
-    /// right behind a proxy, whose address all clients share.
+    /// Client connections from one address (IPv6: one /64); past it, new ones are closed at once. 0: no limit. Not
+    /// asked of a proxy in `listen.trust_proxy`, whose address all clients share.
     connections_per_address = 1_024, 0..=1_000_000;
     /// Requests over one client connection (HTTP/1), before it is closed.
     keepalive_requests = 1_000, 1..=1_000_000;

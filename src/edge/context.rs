@@ -2,7 +2,9 @@
 
 use super::intake::Shared;
 use super::reply::Reply;
+use super::trace::Trace;
 use crate::account::Principal;
+use crate::address::Caller;
 use crate::billing::Hold;
 use crate::catalog::Model;
 use crate::config::Settings;
@@ -24,6 +26,10 @@ pub struct Context {
     /// `req_` and 32 hex digits.
     pub request_id: String,
     pub arrived: Instant,
+    /// From where it comes, once its header is there; unless its peer has left already.
+    pub caller: Option<Caller>,
+    /// Where it is traced.
+    pub trace: Option<Box<Trace>>,
     /// Who pays, and when that was known.
     pub principal: Option<(Principal, Instant)>,
     /// Whose shape a failure takes.
@@ -187,6 +193,8 @@ impl Context {
         Self {
             request_id: format!("req_{}", uuid::Uuid::now_v7().simple()),
             arrived: Instant::now(),
+            caller: None,
+            trace: None,
             principal: None,
             surface: Protocol::Chat,
             stage: Stage::New,

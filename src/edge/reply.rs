@@ -126,10 +126,13 @@ impl Reply {
 pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     let request_id = ctx.request_id.clone();
     let surface = ctx.surface;
-    let Some(call) = ctx.call() else { return Ok(()) };
     if header.status.is_informational() {
         return Ok(());
     }
+    if let Some(trace) = &mut ctx.trace {
+        trace.answered(header.status.as_u16());
+    }
+    let Some(call) = ctx.call() else { return Ok(()) };
     failpoint::pass(Point::VendorAnswered);
     let status = header.status.as_u16();
     call.vendor_answered = Some(Instant::now());

@@ -8,11 +8,12 @@ use super::App;
 use super::browser;
 use super::page::{Frame, html};
 use super::problem::Problem;
-use super::session::{CallerAddress, SignedForm, Visitor, blocking, insecure, session_cookie, session_token};
-use super::throttle::{Rate, Who, one_address};
+use super::session::{CallerAddress, SignedForm, Visitor, blocking, insecure, session_cookie, session_token, site};
+use super::throttle::{Rate, Who};
 use crate::account::{
     self, Account, AccountError, Origin, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, Stranger, complete_sign_ups,
 };
+use crate::address::one_client;
 use crate::clock::now_ms;
 use crate::config::SignupMode;
 use askama::Template;
@@ -140,7 +141,7 @@ pub async fn sign_up(
     let now_ms = now_ms();
     // Tests and first steps sign up on the machine itself.
     let counted = !address.to_canonical().is_loopback();
-    let who = Who::AddressSigningUp(one_address(address));
+    let who = Who::AddressSigningUp(one_client(address));
     let rate = Rate {
         count: i64::try_from(settings.limits.sign_ups_per_address_per_hour).unwrap_or(i64::MAX),
         window_ms: 3_600_000,
@@ -250,7 +251,7 @@ pub enum Tried {
 pub async fn try_password(app: &App, email: &str, password: String, address: IpAddr) -> Result<Tried, Problem> {
     let now_ms = now_ms();
     let email = throttled_email(email);
-    let (place, account) = (one_address(address), email.clone());
+    let (place, account) = (one_client(address), email.clone());
     if let Err(seconds) = app.patience.may(&email, place, now_ms) {
         return Ok(Tried::TooOften { seconds });
     }
@@ -312,7 +313,7 @@ fn throttled_email(email: &str) -> String {
 
 /// What a try at signing in counts against. It is counted before the hash, so that many at once gain nothing.
 fn sign_in_counts(email: &str, address: IpAddr) -> [(Who, Rate); 3] {
-    let place = one_address(address);
+    let place = one_client(address);
     [
         (Who::AddressSigningIn(place), SIGN_IN_ADDRESS),
         (Who::EmailSigningInFrom(email.to_owned(), place), SIGN_IN_EMAIL),
@@ -334,8 +335,8 @@ pub fn with_retry_after(mut response: Response, seconds: i64) -> Response {
 
 /// A new session, whoever was signed in before: a token that was known before the sign-in opens nothing after it.
 async fn signed_in(app: &App, account: &str, address: IpAddr, headers: &HeaderMap) -> Result<Response, Problem> {
-    let base_url = app.settings.load().base_url.clone();
-    let old = session_token(headers, &base_url);
+    let site = site(headers, &app.settings.load().base_url);
+    let old = session_token(headers, &site);
     let (accounts, billing, account) = (app.accounts.clone(), app.billing.clone(), account.to_owned());
     let (address, browser) = (address.to_canonical().to_string(), browser::name(headers));
     let new = blocking(move || {
@@ -347,14 +348,14 @@ async fn signed_in(app: &App, account: &str, address: IpAddr, headers: &HeaderMa
         accounts.create_session_from(&account, Origin { address: &address, browser: &browser }, now_ms())
     })
     .await??;
-    let cookie = session_cookie(&new.token, &base_url)?;
+    let cookie = session_cookie(&new.token, &site)?;
     Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/dashboard")).into_response())
 }
 
 pub async fn sign_out(State(app): State<Arc<App>>, form: SignedForm) -> Result<Response, Problem> {
-    let (accounts, Visitor { token, .. }) = (app.accounts.clone(), form.visitor);
+    let (accounts, Visitor { token, site, .. }) = (app.accounts.clone(), form.visitor);
     blocking(move || accounts.end_session(&token)).await??;
-    let cookie = session_cookie("", &app.settings.load().base_url)?;
+    let cookie = session_cookie("", &site)?;
     Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/dashboard/sign-in")).into_response())
 }
 

@@ -171,11 +171,11 @@ pub async fn change_password(
         }
         Err(other) => return Err(other.into()),
     }
-    let (accounts, account) = (app.accounts.clone(), visitor.account.id);
+    let (accounts, account, site) = (app.accounts.clone(), visitor.account.id, visitor.site);
     let (address, browser) = (address.to_canonical().to_string(), browser::name(&headers));
     let origin =
         move || accounts.create_session_from(&account, Origin { address: &address, browser: &browser }, now_ms());
-    let cookie = session_cookie(&blocking(origin).await??.token, &app.settings.load().base_url)?;
+    let cookie = session_cookie(&blocking(origin).await??.token, &site)?;
     Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/dashboard/account?done=password")).into_response())
 }
 
@@ -202,7 +202,7 @@ pub async fn delete(
     if !blocking(move || accounts.delete(&by, now_ms())).await?? {
         return Err(Problem::NotFound);
     }
-    let cookie = session_cookie("", &app.settings.load().base_url)?;
+    let cookie = session_cookie("", &visitor.site)?;
     let page = html(StatusCode::OK, &FarewellPage { frame: Frame::public("Account deleted") });
     Ok(([(header::SET_COOKIE, cookie)], page).into_response())
 }

@@ -326,13 +326,14 @@ impl World {
 
     /// Has a new process take over from the one that runs. Returns the old one, which finishes its work.
     pub fn upgrade(&mut self) -> Child {
+        // There may have been upgrades before.
+        let said = |text: &str| self.log().matches(text).count();
+        let (waited, listened) = (said("waiting for the running gateway"), said("listening on"));
         let successor = self.spawn_gateway(&[self.role, "--upgrade"], None);
-        wait_for("the successor to wait", SOON, || {
-            self.log().contains("waiting for the running gateway").then_some(())
-        });
+        wait_for("the successor to wait", SOON, || (said("waiting for the running gateway") > waited).then_some(()));
         self.signal("QUIT");
+        wait_for("the successor to listen", SOON, || (said("listening on") > listened).then_some(()));
         let old = self.gateway.replace(successor).expect("a running gateway");
-        wait_for("the successor to listen", SOON, || (self.log().matches("listening on").count() > 1).then_some(()));
         old
     }
 
