@@ -18,7 +18,7 @@ mod upstream;
 
 use crate::account::Keys;
 use crate::billing::Till;
-use crate::config::{Limits, Settings};
+use crate::config::{FALLBACKS_MAX, Limits, Settings};
 use crate::idempotency::Idempotency;
 use crate::telemetry::access::AccessLog;
 use crate::upstreams::Fleet;
@@ -83,11 +83,12 @@ impl Gateway {
     }
 }
 
-/// How often Pingora may ask for another peer: every address of every endpoint, and one repeat on a fresh connection.
-/// Whether it does, `edge/upstream.rs` decides.
+/// How often Pingora may ask for another peer: every address of every endpoint, and one repeat on a fresh connection, for
+/// each model that may answer. Whether it does, `edge/upstream.rs` decides.
 pub fn retries_max(limits: &Limits) -> usize {
     let attempts = usize::try_from(limits.attempts).unwrap_or(1);
-    attempts.saturating_mul(upstream::ADDRESSES_PER_ENDPOINT).saturating_add(1)
+    let of_one_model = attempts.saturating_mul(upstream::ADDRESSES_PER_ENDPOINT).saturating_add(1);
+    of_one_model.saturating_mul(FALLBACKS_MAX + 1)
 }
 
 /// The limits that the body is read under.

@@ -89,6 +89,8 @@ pub struct Wish<'a> {
     pub key: Option<u64>,
     /// It is about something that only the conversation's own endpoint has: that one or none.
     pub stays: bool,
+    /// Another model may be asked instead: what is shut is not tried for want of better.
+    pub has_instead: bool,
     /// Tried before, by index.
     pub tried: &'a [usize],
 }
@@ -147,6 +149,7 @@ impl Endpoints {
             });
             shut.min().map(|(_, _, index)| index)
         };
+        let least_bad = || if wish.has_instead { None } else { least_bad() };
         let chosen = index.or_else(least_bad).and_then(|index| self.tracks.get(index).map(|track| (index, track)));
         match chosen {
             Some((index, track)) => track.enter(index, now).ok_or(Unavailable::Full),

@@ -42,6 +42,8 @@ mod disk;
 mod failover;
 #[path = "gateway/failure.rs"]
 mod failure;
+#[path = "gateway/fallback.rs"]
+mod fallback;
 #[path = "gateway/flood.rs"]
 mod flood;
 #[path = "gateway/h2.rs"]

@@ -273,6 +273,11 @@ pub struct Model {
     #[serde(default)]
     pub capabilities: Capabilities,
     pub price: Price,
+    /// Up to 3 ids of other models, asked in their order where every endpoint of this one fails, is overloaded or asks
+    /// to be left alone, and nothing was sent to the client yet. The hold is for the dearest of them, and the one that
+    /// answers is billed and named. Their own `fallback` is not followed.
+    #[serde(default)]
+    pub fallback: Vec<String>,
 }
 
 /// What the model accepts: the descriptor that translation between the protocols goes by. Traffic that keeps its

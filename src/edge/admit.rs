@@ -6,9 +6,11 @@
 //! vendor).
 
 mod call;
+mod fallback;
 mod keyed;
 
 pub use call::without_thinking;
+pub use fallback::{Fallbacks, ask_next};
 
 use super::context::{Call, Context, InFlight, Stage};
 use super::{Gateway, framing, own, reject};

@@ -87,8 +87,9 @@ impl Reply {
     }
 
     /// The same is asked for once more, in other words.
-    pub fn begin_again(&mut self, recall: Recall) {
-        self.recall = Some(recall);
+    pub fn begin_again(&mut self, recall: Option<Recall>) {
+        self.recall = recall;
+        self.unsent.clear();
         self.mode = Mode::Waiting;
     }
 
@@ -340,6 +341,8 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
     }
     if call.shared.progress().has_begun() {
         failpoint::pass(Point::MidStream);
+        // Nobody else is asked any more.
+        call.fallbacks = None;
     }
     // An event may be told in more words than it came in.
     let mut out = Vec::with_capacity(piece.len().saturating_mul(2).saturating_add(256));
