@@ -582,6 +582,9 @@ limits! {
     breaker_open_max_seconds = 120, 1..=86_400;
     /// The longest `retry-after` of a vendor that is heeded; 0: none is.
     cool_down_max_seconds = 60, 0..=60;
+    /// While it is heeded and nobody else can be asked, one request in so long tries all the same, and if it is answered
+    /// well, all are sent again; 0: none does.
+    cool_down_probe_seconds = 1, 0..=60;
     /// How long a resolved name of an endpoint is used before it is looked up again.
     name_refresh_seconds = 30, 1..=86_400;
     /// How long its last addresses serve where no resolver answers.

@@ -193,7 +193,7 @@ pub fn answered(call: &mut Call, status: u16, retry_after: Option<&str>) -> bool
             // What it does not offer it need not do.
             500 | 502.. => lease.failed(limits, now),
             // How the answer goes on is to be seen.
-            200..300 => lease.answers(),
+            200..300 => lease.answers(model),
             // It is there, and minds only what it was asked.
             _ => lease.succeeded(limits, now),
         }
