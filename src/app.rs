@@ -202,6 +202,7 @@ fn edge(
     let certificate = settings.load().tls.as_ref().map(Certificate::read).transpose()?;
     let gateway = Gateway::new(Arc::clone(settings), keys, billing.clone(), idempotency, access.clone());
     gateway.watch_upstreams().context("watch the vendors' endpoints")?;
+    gateway.watch_pressure().context("watch this process's memory")?;
     let life = Life {
         config_file: config_file.to_owned(),
         settings: Arc::clone(settings),

@@ -11,6 +11,7 @@ mod framing;
 mod intake;
 mod meter;
 mod own;
+mod pressure;
 mod rates;
 mod reject;
 mod reply;
@@ -47,6 +48,7 @@ pub struct Gateway {
     /// Requests on their way to or from a vendor.
     pub in_flight: Arc<AtomicUsize>,
     bodies: Arc<BodiesInFlight>,
+    pressure: Arc<pressure::Pressure>,
     /// How the vendors' endpoints are.
     pub fleet: Arc<Fleet>,
     names: Arc<upstream::Names>,
@@ -69,9 +71,18 @@ impl Gateway {
             draining: Arc::default(),
             in_flight: Arc::default(),
             bodies: Arc::default(),
+            pressure: Arc::default(),
             fleet: Arc::default(),
             names: Arc::default(),
         }
+    }
+
+    /// Keeps an eye on this process's memory and files, on a thread of its own.
+    ///
+    /// # Errors
+    /// The thread cannot be had.
+    pub fn watch_pressure(&self) -> std::io::Result<()> {
+        Arc::clone(&self.pressure).watch(Arc::clone(&self.settings))
     }
 
     /// Keeps an eye on the vendors' endpoints, on a thread of its own.

@@ -49,6 +49,8 @@ pub struct Metrics {
     pub config_reloads: IntCounterVec,
     access_log_dropped: IntCounterVec,
     pub client_connections: IntGauge,
+    pub resident_bytes: IntGauge,
+    pub open_files: IntGauge,
     connections_refused: IntCounterVec,
 }
 
@@ -141,6 +143,8 @@ impl Metrics {
                 &["reason"],
             ),
             client_connections: gauge("gateway_client_connections", "Connections that clients hold."),
+            resident_bytes: gauge("gateway_resident_bytes", "Memory that this process has in use."),
+            open_files: gauge("gateway_open_files", "Files and sockets that this process has open."),
             connections_refused: counter("gateway_connections_refused_total", "Connections past a limit.", &["limit"]),
             config_reloads: counter("gateway_config_reloads_total", "Reloads of the config file.", &["result"]),
             registry,

@@ -32,6 +32,8 @@ mod coding;
 mod config_file;
 #[path = "gateway/crash.rs"]
 mod crash;
+#[path = "gateway/crowd.rs"]
+mod crowd;
 #[path = "gateway/dead_edges.rs"]
 mod dead_edges;
 #[path = "gateway/disconnect.rs"]
@@ -48,6 +50,8 @@ mod fallback;
 mod flood;
 #[path = "gateway/h2.rs"]
 mod h2;
+#[path = "gateway/h2_conformance.rs"]
+mod h2_conformance;
 #[path = "gateway/hostile.rs"]
 mod hostile;
 #[path = "gateway/idempotency.rs"]
@@ -68,6 +72,8 @@ mod money;
 mod operators_guide;
 #[path = "gateway/overrun.rs"]
 mod overrun;
+#[path = "gateway/overload.rs"]
+mod overload;
 #[path = "gateway/own.rs"]
 mod own;
 #[path = "gateway/partition.rs"]
