@@ -121,6 +121,8 @@ mod upgrade;
 mod upstreams;
 #[path = "gateway/vendor_tls.rs"]
 mod vendor_tls;
+#[path = "gateway/vendor_wire.rs"]
+mod vendor_wire;
 #[path = "gateway/world.rs"]
 mod world;
 

@@ -569,7 +569,7 @@ limits! {
     client_write_seconds = 60, 1..=3_600;
     /// A client connection without a request.
     keepalive_seconds = 60, 1..=3_600;
-    /// Endpoints tried for one request.
+    /// Endpoints tried for one request, of each model that may answer it.
     attempts = 2, 1..=8;
     /// Failures in a row that open an endpoint's breaker; 0: none does.
     breaker_failures = 5, 0..=1_000;

@@ -135,7 +135,8 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     let status = header.status.as_u16();
     call.vendor_answered = Some(Instant::now());
     let text = |name: &str| header.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    if upstream::answered(call, status, text("retry-after").as_deref()) {
+    let retry_after = text("retry-after").map(|value| in_seconds(value, clock::now_ms()));
+    if upstream::answered(call, status, retry_after.as_deref()) {
         return Error::e_explain(ErrorType::HTTPStatus(status), "the vendor's status")
             .map_err(|error: Box<Error>| error.into_up());
     }
@@ -143,7 +144,7 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     call.reply.mode = if header.status.is_success() {
         understanding(call, surface, is_events)
     } else {
-        Mode::Error { status, retry_after: text("retry-after"), body: Vec::new() }
+        Mode::Error { status, retry_after, body: Vec::new() }
     };
     if !header.status.is_success() {
         call.shared.vendor_failed();
@@ -193,6 +194,12 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     ctx.status = ours.status.as_u16();
     *header = ours;
     Ok(())
+}
+
+/// A vendor's `retry-after` in seconds, also where it is a date.
+fn in_seconds(retry_after: String, now_ms: i64) -> String {
+    let Some(at_ms) = clock::http_date_ms(&retry_after) else { return retry_after };
+    at_ms.saturating_sub(now_ms).max(0).unsigned_abs().div_ceil(1_000).to_string()
 }
 
 /// The longest id of a vendor's that is told, in bytes.

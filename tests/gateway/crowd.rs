@@ -2,7 +2,6 @@
 //! left behind, and the others are served. The default run is small; `GATEWAY_LONG=1` is as many as two cores carry.
 
 use crate::account::Account;
-use crate::client::Connection;
 use crate::h2::resident_kib;
 use crate::surface::{BOTH, Chat, Messages, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
@@ -122,7 +121,8 @@ fn clients_that_do_not_read_hold_their_vendor_up_and_cost_little_memory() {
     let runtime = runtime();
     // More than all buffers on the way together take.
     let bytes = 24 * 1_048_576;
-    let request = Chat.stream(&account.key, &format!("bytes={bytes} events=6000 input=10 output=100")).bytes();
+    let marker = format!("overrun=1 bytes={bytes} events=1000 input=10 output=100");
+    let request = Chat.request(&account.key, &Chat.body(&marker, true, bytes)).bytes();
     let held = runtime.block_on(async {
         let mut held = Vec::new();
         for _ in 0..readers {

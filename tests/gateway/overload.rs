@@ -169,6 +169,10 @@ fn open_loop(world: &World, account: &Account, rate: u64, lasts: Duration) -> Lo
                         continue;
                     };
                     let took = u64::try_from(sent.elapsed().as_micros()).unwrap();
+                    if answer.header("connection") == Some("close") {
+                        // Its body was not read.
+                        connection = world.connect();
+                    }
                     match answer.status {
                         200 => &load.answered,
                         429 | 503 => {
