@@ -155,7 +155,10 @@ impl Endpoints {
             due.next().map(|(candidate, _)| candidate.index)
         };
         let least_bad = || if wish.has_instead { None } else { least_bad() };
-        let chosen = index.or_else(probe).or_else(least_bad).and_then(|index| self.tracks.get(index).map(|track| (index, track)));
+        let chosen = index
+            .or_else(probe)
+            .or_else(least_bad)
+            .and_then(|index| self.tracks.get(index).map(|track| (index, track)));
         match chosen {
             Some((index, track)) => track.enter(index, wish.model, now).ok_or(Unavailable::Full),
             None => Err(why_none(seen.iter().map(|(_, look)| look))),

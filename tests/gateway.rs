@@ -70,10 +70,10 @@ mod metrics;
 mod money;
 #[path = "gateway/operators_guide.rs"]
 mod operators_guide;
-#[path = "gateway/overrun.rs"]
-mod overrun;
 #[path = "gateway/overload.rs"]
 mod overload;
+#[path = "gateway/overrun.rs"]
+mod overrun;
 #[path = "gateway/own.rs"]
 mod own;
 #[path = "gateway/partition.rs"]

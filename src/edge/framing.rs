@@ -151,7 +151,11 @@ fn one_target(head: &RequestHeader) -> Result<(), &'static str> {
     let path = head.uri.path();
     // A model's id may hold a slash, which clients escape there: judged as it is looked up.
     let looked_up = path.strip_prefix(own::MODELS).map(|id| format!("{}{}", own::MODELS, own::model_id(id)));
-    if is_one_path(looked_up.as_deref().unwrap_or(path)) { Ok(()) } else { Err("The request's path could be read in more than one way.") }
+    if is_one_path(looked_up.as_deref().unwrap_or(path)) {
+        Ok(())
+    } else {
+        Err("The request's path could be read in more than one way.")
+    }
 }
 
 /// Whether nothing in a path has to be resolved, or decoded, before it can be compared with another.

@@ -266,7 +266,8 @@ fn while_nobody_else_can_be_asked_one_request_a_second_tries_an_endpoint_that_as
 
 #[test]
 fn an_endpoint_that_asked_to_be_left_alone_is_left_alone_while_another_is_well() {
-    let (endpoints, now) = (Fleet::default().of(&vendor(["a", "b"].map(|host| endpoint(host, 1)).to_vec())), Instant::now());
+    let (endpoints, now) =
+        (Fleet::default().of(&vendor(["a", "b"].map(|host| endpoint(host, 1)).to_vec())), Instant::now());
     cool(&endpoints, now);
     assert!((1..50).all(|after| index(&endpoints, any(), now + SECOND * after) == 1));
     // The other one is full of failures: the one that only wants time is the better choice, once a second.

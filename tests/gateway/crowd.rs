@@ -113,8 +113,8 @@ fn written(world: &World) -> u64 {
 
 #[test]
 fn clients_that_do_not_read_hold_their_vendor_up_and_cost_little_memory() {
-    let readers: usize = if crate::is_long() { 400 } else { 24 };
-    let world = plan().limit("client_write_seconds", 8).start();
+    let readers: usize = if crate::is_long() { 60 } else { 5 };
+    let world = plan().limit("client_write_seconds", 5).start();
     let account = world.funded(100_000_000_000_000);
     world.works(Messages, &account.key);
     let (before, files) = (resident_kib(world.pid()), world.open_files());

@@ -164,7 +164,7 @@ fn held(world: &World, account: &Account, surface: Surface) -> i64 {
 }
 
 #[test]
-fn the_hold_is_for_the_dearest_and_who_cannot_pay_that_has_the_model_alone() {
+fn the_hold_is_for_the_dearest_of_the_models() {
     let (limit, vendor) = (1_000_i64, Simulator::start(None));
     let hold = |plan: Plan, surface| {
         let world = plan.limit("drain_after_client_seconds", 1).limit("drain_hidden_seconds", 1).start();
@@ -180,14 +180,22 @@ fn the_hold_is_for_the_dearest_and_who_cannot_pay_that_has_the_model_alone() {
     assert!(hold(mutual(plan()), Messages) >= 1_400 * limit);
     // The dearer one is held for as ever.
     assert_eq!(hold(mutual(plan()), Chat), hold(plan(), Chat));
-    // Enough for haiku's least, not for the other's.
-    let bad = Simulator::start(Some("status=529"));
-    let world = mutual(between(Messages, bad.port, vendor.port)).start();
-    let account = world.funded(300_000);
-    let answer = world.ask(&Messages.whole(&account.key, "input=1 output=1"));
-    Messages.failure(&answer, 529, "overloaded_error", Some("overloaded"));
-    assert_eq!(bad.calls(), 1, "it could be paid");
-    world.close();
+}
+
+#[test]
+fn who_cannot_pay_for_the_dearest_model_has_the_one_that_was_asked_for_alone() {
+    for shared in [false, true] {
+        let (bad, good) = (Simulator::start(Some("status=529")), Simulator::start(None));
+        let plan = mutual(between(Messages, bad.port, good.port));
+        let world = if shared { plan.shared() } else { plan }.start();
+        // Enough for haiku's least, not for the other's.
+        let account = world.funded(300_000);
+        let answer = world.ask(&Messages.whole(&account.key, "input=1 output=1"));
+        Messages.failure(&answer, 529, "overloaded_error", Some("overloaded"));
+        assert_eq!((bad.calls(), good.calls()), (1, 0), "it could be paid, and the other could not");
+        assert_eq!(world.ended(&account, 1)["model"], Messages.model());
+        world.close();
+    }
 }
 
 #[test]

@@ -237,9 +237,8 @@ fn taken_first(with: &mut With<'_>) {
 
 fn is_due(due: &Due, taken: &Taken) -> bool {
     // The library that reads the frames says PROTOCOL_ERROR of much that has a name of its own.
-    let is_told = |codes: &[u32], code: &Option<u32>| {
-        code.is_none_or(|code| codes.contains(&code) || code == PROTOCOL_ERROR)
-    };
+    let is_told =
+        |codes: &[u32], code: &Option<u32>| code.is_none_or(|code| codes.contains(&code) || code == PROTOCOL_ERROR);
     match (due, taken) {
         (Connection(codes), Taken::Ended(code)) => is_told(codes, code),
         (Stream(codes), Taken::Ended(code)) => is_told(codes, code),

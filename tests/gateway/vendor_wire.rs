@@ -148,7 +148,9 @@ fn a_vendors_date_to_come_again_is_told_in_seconds_and_heeded() {
         at.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
     };
     // A date that has passed is as soon as can be; one that is none is no wait that the vendor asked for.
-    for (retry_after, least, most) in [(date(50), 20, 50), (date(9_000), 60, 60), (date(-50), 1, 1), ("50".into(), 50, 50)] {
+    for (retry_after, least, most) in
+        [(date(50), 20, 50), (date(9_000), 60, 60), (date(-50), 1, 1), ("50".into(), 50, 50)]
+    {
         let port = vendor(vec![limited(&retry_after)]);
         let plan = Plan::default().endpoints(&[port]).limit("cool_down_probe_seconds", 0);
         let world = plan.limit("breaker_failures", 0).start();

@@ -312,16 +312,20 @@ impl<'a> Order<'a> {
     /// Sets the worst case of what the vendor will read aside, and lowers the output limit to what can be paid.
     async fn fit(&self, gateway: &Gateway, principal: Principal) -> Result<Fitted, Failure> {
         let priced = self.priced()?;
-        let (mut fallbacks, quote) = Fallbacks::of(self, &principal, &priced.quote);
-        let mut reserved = self.reserve(gateway, &principal, &quote).await;
-        if fallbacks.is_some() && matches!(reserved, Err(Refused::Insufficient { .. } | Refused::KeySpendLimit { .. })) {
-            // What can pay for the model that was asked for has that.
-            fallbacks = None;
-            reserved = self.reserve(gateway, &principal, &priced.quote).await;
+        if let Some((fallbacks, dearest)) = Fallbacks::of(self, &principal, &priced.quote) {
+            match self.reserve(gateway, &principal, &dearest).await {
+                Ok((hold, limit)) => {
+                    let fallbacks = Some(fallbacks.within(limit));
+                    return Ok(Fitted { hold: Some(hold), sent: self.lowered(priced, limit)?, fallbacks });
+                }
+                // Who can pay for the model that was asked for has that.
+                Err(Refused::Insufficient { .. } | Refused::KeySpendLimit { .. }) => {}
+                Err(refused) => return Err(refusal(self.surface, &refused)),
+            }
         }
+        let reserved = self.reserve(gateway, &principal, &priced.quote).await;
         let (hold, limit) = reserved.map_err(|refused| refusal(self.surface, &refused))?;
-        let fallbacks = fallbacks.map(|fallbacks| fallbacks.within(limit));
-        Ok(Fitted { hold: Some(hold), sent: self.lowered(priced, limit)?, fallbacks })
+        Ok(Fitted { hold: Some(hold), sent: self.lowered(priced, limit)?, fallbacks: None })
     }
 
     async fn reserve(&self, gateway: &Gateway, principal: &Principal, quote: &Quote) -> Result<(Hold, u64), Refused> {

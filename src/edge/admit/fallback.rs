@@ -40,38 +40,38 @@ pub struct Fallbacks {
 }
 
 impl Fallbacks {
-    /// The models that could answer `order` as well, and what any of them may cost. A caller that is strict wants the
-    /// model it named; what only one endpoint has, no other model has either. Left out are models that the key may not
+    /// The models that could answer `order` as well, and what the dearest of all may cost. A caller that is strict wants
+    /// the model it named; what only one endpoint has, no other model has either. Left out are models that the key may not
     /// use, and those that the request cannot be said to.
-    pub(super) fn of(order: &Order<'_>, principal: &Principal, own: &Quote) -> (Option<Box<Self>>, Quote) {
-        let mut quote = own.clone();
+    pub(super) fn of(order: &Order<'_>, principal: &Principal, own: &Quote) -> Option<(Box<Self>, Quote)> {
         if order.model.fallback.is_empty() || order.strict || order.outline.stays() {
-            return (None, quote);
+            return None;
         }
         let allowed = order.model.fallback.iter().filter(|id| principal.settings.allows(id));
-        let mut models = VecDeque::new();
+        let (mut models, mut quote) = (VecDeque::new(), own.clone());
         for model in allowed.filter_map(|id| order.settings.catalog.find(id)) {
             if let Ok(other) = quoted(&order.of(model)) {
                 quote = quote.or(other);
                 models.push_back(Arc::clone(model));
             }
         }
-        let kept = (!models.is_empty()).then(|| {
-            Box::new(Self {
-                models,
-                failure: None,
-                limit: quote.output_limit,
-                version: None,
-                flags: Vec::new(),
-                surface: order.surface,
-                body: order.body.clone(),
-                outline: order.outline.clone(),
-                conversation: order.conversation,
-                account_id: Arc::clone(&order.account_id),
-                request_id: order.request_id.to_owned(),
-            })
+        if models.is_empty() {
+            return None;
+        }
+        let kept = Box::new(Self {
+            models,
+            failure: None,
+            limit: quote.output_limit,
+            version: None,
+            flags: Vec::new(),
+            surface: order.surface,
+            body: order.body.clone(),
+            outline: order.outline.clone(),
+            conversation: order.conversation,
+            account_id: Arc::clone(&order.account_id),
+            request_id: order.request_id.to_owned(),
         });
-        (kept, quote)
+        Some((kept, quote))
     }
 
     /// The same, with the output limit that is paid for.
