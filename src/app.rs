@@ -210,6 +210,7 @@ fn edge(
     let told = Told { access: access.clone(), traces: traces.clone() };
     let gateway = Gateway::new(Arc::clone(settings), keys, billing.clone(), idempotency, told);
     gateway.watch_upstreams().context("watch the vendors' endpoints")?;
+    gateway.watch_pressure().context("watch this process's memory")?;
     let till = billing.clone();
     let keep_prices = Box::new(move |models: &[Arc<Model>]| till.keep_prices(models, clock::now_ms()));
     let life = Life {

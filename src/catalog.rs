@@ -32,6 +32,8 @@ pub struct Model {
     /// What translated requests go by.
     pub accepts: Accepts,
     pub price: Arc<Price>,
+    /// Ids of the models that are asked in this one's place where it does not answer, in their order.
+    pub fallback: Vec<String>,
 }
 
 impl Model {

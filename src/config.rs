@@ -32,6 +32,9 @@ const ENDPOINTS_MAX: usize = 32;
 /// The most proxies, or networks of them: each request looks at all of them.
 const PROXIES_MAX: usize = 256;
 
+/// The most models that may answer in another one's place: each is quoted at admission.
+pub const FALLBACKS_MAX: usize = 3;
+
 /// Everything the program goes by.
 #[derive(Debug)]
 pub struct Settings {
@@ -466,7 +469,27 @@ impl Judge {
         }
     }
 
+    fn fallbacks(&mut self, models: &[raw::Model]) {
+        let ids: HashSet<_> = models.iter().map(|model| model.id.as_str()).collect();
+        for (index, model) in models.iter().enumerate() {
+            let key = format!("models[{index}].fallback");
+            if model.fallback.len() > FALLBACKS_MAX {
+                self.fault(key.clone(), format!("at most {FALLBACKS_MAX} models may be listed"));
+            }
+            let mut seen = HashSet::from([model.id.as_str()]);
+            for (place, id) in model.fallback.iter().enumerate() {
+                let key = format!("{key}[{place}]");
+                if !ids.contains(id.as_str()) {
+                    self.fault(key, format!("no model has the id {id:?}"));
+                } else if !seen.insert(id) {
+                    self.fault(key, format!("{id:?} would be asked twice for one request"));
+                }
+            }
+        }
+    }
+
     fn catalog(&mut self, models: Vec<raw::Model>, vendors: &HashMap<String, Option<Arc<Vendor>>>) -> Catalog {
+        self.fallbacks(&models);
         let mut ids = HashSet::new();
         let mut usable = Vec::new();
         for (index, model) in models.into_iter().enumerate() {
@@ -521,6 +544,7 @@ fn model(model: raw::Model, vendor: &Arc<Vendor>, price: Price) -> Model {
         max_output_tokens: model.max_output_tokens,
         accepts,
         price: Arc::new(price),
+        fallback: model.fallback,
     }
 }
 

@@ -11,6 +11,7 @@ mod framing;
 mod intake;
 mod meter;
 mod own;
+mod pressure;
 mod rates;
 mod reject;
 mod reply;
@@ -19,7 +20,7 @@ mod upstream;
 
 use crate::account::Keys;
 use crate::billing::Till;
-use crate::config::{Limits, Settings};
+use crate::config::{FALLBACKS_MAX, Limits, Settings};
 use crate::idempotency::Idempotency;
 use crate::telemetry::access::AccessLog;
 use crate::telemetry::traces::Traces;
@@ -50,6 +51,7 @@ pub struct Gateway {
     /// Requests on their way to or from a vendor.
     pub in_flight: Arc<AtomicUsize>,
     bodies: Arc<BodiesInFlight>,
+    pressure: Arc<pressure::Pressure>,
     /// How the vendors' endpoints are.
     pub fleet: Arc<Fleet>,
     names: Arc<upstream::Names>,
@@ -78,9 +80,18 @@ impl Gateway {
             draining: Arc::default(),
             in_flight: Arc::default(),
             bodies: Arc::default(),
+            pressure: Arc::default(),
             fleet: Arc::default(),
             names: Arc::default(),
         }
+    }
+
+    /// Keeps an eye on this process's memory and files, on a thread of its own.
+    ///
+    /// # Errors
+    /// The thread cannot be had.
+    pub fn watch_pressure(&self) -> std::io::Result<()> {
+        Arc::clone(&self.pressure).watch(Arc::clone(&self.settings))
     }
 
     /// Keeps an eye on the vendors' endpoints, on a thread of its own.
@@ -92,11 +103,12 @@ impl Gateway {
     }
 }
 
-/// How often Pingora may ask for another peer: every address of every endpoint, and one repeat on a fresh connection.
-/// Whether it does, `edge/upstream.rs` decides.
+/// How often Pingora may ask for another peer: every address of every endpoint, and one repeat on a fresh connection, for
+/// each model that may answer. Whether it does, `edge/upstream.rs` decides.
 pub fn retries_max(limits: &Limits) -> usize {
     let attempts = usize::try_from(limits.attempts).unwrap_or(1);
-    attempts.saturating_mul(upstream::ADDRESSES_PER_ENDPOINT).saturating_add(1)
+    let of_one_model = attempts.saturating_mul(upstream::ADDRESSES_PER_ENDPOINT).saturating_add(1);
+    of_one_model.saturating_mul(FALLBACKS_MAX + 1)
 }
 
 /// The limits that the body is read under.

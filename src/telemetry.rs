@@ -32,6 +32,7 @@ pub struct Metrics {
     pub upstream_healthy: IntGaugeVec,
     pub upstream_opened: IntCounterVec,
     pub upstream_failovers: IntCounterVec,
+    pub fallbacks: IntCounterVec,
     pub tokens: IntCounterVec,
     pub web_searches: IntCounterVec,
     pub credits_micro: IntCounterVec,
@@ -50,6 +51,8 @@ pub struct Metrics {
     access_log_dropped: IntCounterVec,
     spans_dropped: IntCounterVec,
     pub client_connections: IntGauge,
+    pub resident_bytes: IntGauge,
+    pub open_files: IntGauge,
     connections_refused: IntCounterVec,
 }
 
@@ -106,6 +109,11 @@ impl Metrics {
             ),
             upstream_opened,
             upstream_failovers,
+            fallbacks: counter(
+                "gateway_fallbacks_total",
+                "Requests that another model was asked to answer instead of the one that was asked for.",
+                &["model", "fallback"],
+            ),
             tokens: counter("gateway_tokens_total", "Tokens billed.", &["model", "class"]),
             web_searches: counter("gateway_web_searches_total", "Web searches billed.", &["model"]),
             credits_micro: counter("gateway_credits_micro_total", "Micro-credits debited.", &["model"]),
@@ -142,6 +150,8 @@ impl Metrics {
                 &["reason"],
             ),
             client_connections: gauge("gateway_client_connections", "Connections that clients hold."),
+            resident_bytes: gauge("gateway_resident_bytes", "Memory that this process has in use."),
+            open_files: gauge("gateway_open_files", "Files and sockets that this process has open."),
             connections_refused: counter("gateway_connections_refused_total", "Connections past a limit.", &["limit"]),
             config_reloads: counter("gateway_config_reloads_total", "Reloads of the config file.", &["result"]),
             registry,

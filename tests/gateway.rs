@@ -32,6 +32,8 @@ mod coding;
 mod config_file;
 #[path = "gateway/crash.rs"]
 mod crash;
+#[path = "gateway/crowd.rs"]
+mod crowd;
 #[path = "gateway/dead_edges.rs"]
 mod dead_edges;
 #[path = "gateway/disconnect.rs"]
@@ -42,12 +44,16 @@ mod disk;
 mod failover;
 #[path = "gateway/failure.rs"]
 mod failure;
+#[path = "gateway/fallback.rs"]
+mod fallback;
 #[path = "gateway/file_watch.rs"]
 mod file_watch;
 #[path = "gateway/flood.rs"]
 mod flood;
 #[path = "gateway/h2.rs"]
 mod h2;
+#[path = "gateway/h2_conformance.rs"]
+mod h2_conformance;
 #[path = "gateway/hostile.rs"]
 mod hostile;
 #[path = "gateway/idempotency.rs"]
@@ -70,6 +76,8 @@ mod money;
 mod operating;
 #[path = "gateway/operators_guide.rs"]
 mod operators_guide;
+#[path = "gateway/overload.rs"]
+mod overload;
 #[path = "gateway/overrun.rs"]
 mod overrun;
 #[path = "gateway/own.rs"]
@@ -125,6 +133,8 @@ mod upgrade;
 mod upstreams;
 #[path = "gateway/vendor_tls.rs"]
 mod vendor_tls;
+#[path = "gateway/vendor_wire.rs"]
+mod vendor_wire;
 #[path = "gateway/world.rs"]
 mod world;
 

@@ -142,6 +142,12 @@ impl Hold {
         Usage { service_tier: self.tier.billed(usage.service_tier, &self.opening.model.price), ..usage }
     }
 
+    /// Another model is about to answer instead of the one asked for: what it uses is billed as its own.
+    pub fn change_model(&mut self, model: &Arc<Model>, tier: TierAsked) {
+        self.opening.model = Arc::clone(model);
+        self.tier = tier;
+    }
+
     pub fn opening(&self) -> &Opening {
         &self.opening
     }

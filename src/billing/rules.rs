@@ -54,6 +54,8 @@ pub fn quote(
         factor: service_tier.dearest(&model.price),
         output_limit,
         output_floor,
+        own_limit: output_limit,
+        others: Vec::new(),
     })
 }
 
@@ -172,6 +174,7 @@ mod tests {
             max_output_tokens: 8_000,
             accepts: Accepts::Messages(Default::default()),
             price: Arc::new(Price::list(rates([100, 10, 125, 200, 500]), tiers, features)),
+            fallback: Vec::new(),
         }
     }
 

@@ -52,6 +52,7 @@ fn model() -> Arc<Model> {
         max_output_tokens: 1_000,
         accepts: crate::protocol::rules::Accepts::Messages(Default::default()),
         price: Arc::new(Price::new([credit(100), credit(10), credit(125), credit(200), credit(500)])),
+        fallback: Vec::new(),
     })
 }
 

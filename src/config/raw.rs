@@ -310,6 +310,11 @@ pub struct Model {
     #[serde(default)]
     pub capabilities: Capabilities,
     pub price: Price,
+    /// Up to 3 ids of other models, asked in their order where every endpoint of this one fails, is overloaded or asks
+    /// to be left alone, and nothing was sent to the client yet. The hold is for the dearest of them, and the one that
+    /// answers is billed and named. Their own `fallback` is not followed.
+    #[serde(default)]
+    pub fallback: Vec<String>,
 }
 
 /// What the model accepts: the descriptor that translation between the protocols goes by. Traffic that keeps its
@@ -557,6 +562,9 @@ macro_rules! limits {
 limits! {
     /// One request's body.
     body_bytes = 33_554_432, 1_024..=268_435_456;
+    /// Memory of this process; from 90 % of it on, new work is refused with 503 and what runs is finished. 0: what the
+    /// control group allows, or what the machine has free at the start, whichever is less.
+    memory_bytes = 0, 0..=1_099_511_627_776;
     /// All request bodies held at one time; past it, 503.
     bodies_in_flight_bytes = 1_073_741_824, 1_048_576..=68_719_476_736;
     /// From a request's header to the end of its body; past it, 408.
@@ -598,7 +606,7 @@ limits! {
     client_write_seconds = 60, 1..=3_600;
     /// A client connection without a request.
     keepalive_seconds = 60, 1..=3_600;
-    /// Endpoints tried for one request.
+    /// Endpoints tried for one request, of each model that may answer it.
     attempts = 2, 1..=8;
     /// Failures in a row that open an endpoint's breaker; 0: none does.
     breaker_failures = 5, 0..=1_000;
@@ -614,6 +622,9 @@ limits! {
     breaker_open_max_seconds = 120, 1..=86_400;
     /// The longest `retry-after` of a vendor that is heeded; 0: none is.
     cool_down_max_seconds = 60, 0..=60;
+    /// While it is heeded and nobody else can be asked, one request in so long tries all the same, and if it is answered
+    /// well, all are sent again; 0: none does.
+    cool_down_probe_seconds = 1, 0..=60;
     /// How long a resolved name of an endpoint is used before it is looked up again.
     name_refresh_seconds = 30, 1..=86_400;
     /// How long its last addresses serve where no resolver answers.

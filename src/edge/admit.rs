@@ -6,9 +6,11 @@
 //! vendor).
 
 mod call;
+mod fallback;
 mod keyed;
 
 pub use call::without_thinking;
+pub use fallback::{Fallbacks, ask_next};
 
 use super::context::{Call, Context, InFlight, Stage};
 use super::{Gateway, framing, own, reject};
@@ -95,8 +97,8 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
         Err(failure) => {
             // Whoever reads of the failure finds its key free.
             gateway.idempotency.decided(&ctx.request_id).await;
-            if failure.kind == Kind::Draining {
-                // Whoever asks again finds another process.
+            if matches!(failure.kind, Kind::Draining | Kind::FilesShort) {
+                // Whoever asks again finds another process, or a file for the connection.
                 session.set_keepalive(None);
             }
             ctx.stage = Stage::Answered { what: "rejected" };
@@ -142,9 +144,13 @@ async fn judge(
     if gateway.draining.load(Ordering::Acquire) {
         return Err(Failure::of(Kind::Draining));
     }
-    if gateway.in_flight.load(Ordering::Acquire) as u64 > settings.limits.open_requests {
-        // Before a body is read: what there is no room for costs no memory either.
+    let running = gateway.in_flight.load(Ordering::Acquire);
+    // Before a body is read: what there is no room for costs no memory either.
+    if running as u64 > settings.limits.open_requests {
         return Err(Failure::of(Kind::Overloaded));
+    }
+    if let Some(short) = gateway.pressure.refuses(running) {
+        return Err(Failure::of(short));
     }
     let principal = principal(gateway, session).await?;
     ctx.principal = Some((principal.clone(), Instant::now()));

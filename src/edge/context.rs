@@ -1,5 +1,6 @@
 //! What a request has become so far. A hook finds only what is there by its phase: the rest is not reachable.
 
+use super::admit::Fallbacks;
 use super::intake::Shared;
 use super::reply::Reply;
 use super::trace::Trace;
@@ -73,6 +74,8 @@ pub struct Call {
     pub shared: Arc<Shared>,
     /// What is needed to say a translated request without its reasoning, if the vendor refuses that. Taken when used.
     pub again: Option<Again>,
+    /// Models that may answer instead, until one has begun to.
+    pub fallbacks: Option<Box<Fallbacks>>,
     /// Why it failed; told to the client when nothing else can be tried.
     pub failure: Option<Failure>,
     /// When the client's body was there.
@@ -112,6 +115,8 @@ pub struct Upstream {
     pub key: Option<u64>,
     /// It is about something that no other endpoint has.
     pub stays: bool,
+    /// Attempts that were begun at other models' endpoints before.
+    pub before: usize,
     /// Endpoints that attempts were begun at, by index.
     pub tried: Vec<usize>,
     /// The running attempt's place at its endpoint.
@@ -139,6 +144,7 @@ impl Upstream {
             endpoints,
             key: None,
             stays: false,
+            before: 0,
             tried: Vec::new(),
             lease: None,
             addresses: Vec::new(),

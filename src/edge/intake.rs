@@ -44,6 +44,8 @@ struct State {
     decision: Option<Decision>,
     /// Sent at further attempts instead of the first body.
     body: Option<Bytes>,
+    /// Written to a client that waits too long for the next event.
+    keep_alive: Option<&'static [u8]>,
 }
 
 /// What is known of the answer's head only once its body is.
@@ -158,10 +160,12 @@ impl Shared {
         progress.blame.get_or_insert(if held_up { Blame::Client } else { Blame::Vendor });
     }
 
-    /// What is known of the answer before it begins.
-    pub fn expect(&self, keyed: Option<Box<Running>>, unseen: bool) {
-        self.set_keyed(keyed);
-        self.set_unseen(unseen);
+    /// What is known of a model's answer before it begins: whether it may reason out of sight, and what is told to a
+    /// client that waits for it.
+    pub fn expect(&self, unseen: bool, keep_alive: Option<&'static [u8]>) {
+        let mut state = self.lock();
+        state.progress.unseen = unseen;
+        state.keep_alive = keep_alive;
     }
 
     pub fn set_keyed(&self, keyed: Option<Box<Running>>) {
@@ -239,8 +243,8 @@ pub struct Deadlines {
     pub drain_hidden: Duration,
     /// A stream is drained; a whole answer is awaited to the request's own deadline.
     pub stream: bool,
-    /// After so long without a byte, this is written to a client that waits for the next event.
-    pub keep_alive: Option<(Duration, &'static [u8])>,
+    /// After so long without a byte, a client that waits for the next event is told that it will come.
+    pub keep_alive: Duration,
 }
 
 /// Puts `body` in the place of the request's own, for every attempt.

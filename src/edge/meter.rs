@@ -134,7 +134,7 @@ fn call_record(call: &Call, phases: Phases, arrived: Instant) -> CallRecord {
         stream: call.stream,
         vendor: call.model.vendor.name.clone(),
         endpoint: call.last_endpoint().map(|endpoint| endpoint.authority.clone()).unwrap_or_default(),
-        attempts: call.upstream.tried.len(),
+        attempts: call.upstream.before + call.upstream.tried.len(),
         body_bytes: call.body_bytes,
         outcome: call.billed.map(|(outcome, _)| outcome.as_str()),
         credits: call.billed.map(|(_, credits)| credits),

@@ -33,10 +33,25 @@ pub fn question(rest: &str) -> Option<Question> {
         "/models" => Some(Question::Models),
         "/credits" => Some(Question::Credits),
         _ => {
-            let named = |prefix| rest.strip_prefix(prefix).filter(|name: &&str| !name.is_empty()).map(str::to_owned);
-            named("/models/").map(Question::Model).or_else(|| named("/receipts/").map(Question::Receipt))
+            let named = |prefix| rest.strip_prefix(prefix).filter(|name: &&str| !name.is_empty());
+            let model = named("/models/").map(|id| Question::Model(model_id(id)));
+            model.or_else(|| named("/receipts/").map(|id| Question::Receipt(id.to_owned())))
         }
     }
+}
+
+/// Below it stand models' ids.
+pub const MODELS: &str = "/v1/models/";
+
+/// A model's id as it stands in a path: what of it clients escape is decoded, once.
+pub fn model_id(escaped: &str) -> String {
+    let mut id = escaped.to_owned();
+    for (escape, plain) in [("%2F", "/"), ("%2f", "/"), ("%3A", ":"), ("%3a", ":"), ("%40", "@")] {
+        if id.contains(escape) {
+            id = id.replace(escape, plain);
+        }
+    }
+    id
 }
 
 /// 200 without any look at anything.

@@ -87,8 +87,9 @@ impl Reply {
     }
 
     /// The same is asked for once more, in other words.
-    pub fn begin_again(&mut self, recall: Recall) {
-        self.recall = Some(recall);
+    pub fn begin_again(&mut self, recall: Option<Recall>) {
+        self.recall = recall;
+        self.unsent.clear();
         self.mode = Mode::Waiting;
     }
 
@@ -137,7 +138,8 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     let status = header.status.as_u16();
     call.vendor_answered = Some(Instant::now());
     let text = |name: &str| header.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    if upstream::answered(call, status, text("retry-after").as_deref()) {
+    let retry_after = text("retry-after").map(|value| in_seconds(value, clock::now_ms()));
+    if upstream::answered(call, status, retry_after.as_deref()) {
         return Error::e_explain(ErrorType::HTTPStatus(status), "the vendor's status")
             .map_err(|error: Box<Error>| error.into_up());
     }
@@ -145,7 +147,7 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     call.reply.mode = if header.status.is_success() {
         understanding(call, surface, is_events)
     } else {
-        Mode::Error { status, retry_after: text("retry-after"), body: Vec::new() }
+        Mode::Error { status, retry_after, body: Vec::new() }
     };
     if !header.status.is_success() {
         call.shared.vendor_failed();
@@ -195,6 +197,12 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     ctx.status = ours.status.as_u16();
     *header = ours;
     Ok(())
+}
+
+/// A vendor's `retry-after` in seconds, also where it is a date.
+fn in_seconds(retry_after: String, now_ms: i64) -> String {
+    let Some(at_ms) = clock::http_date_ms(&retry_after) else { return retry_after };
+    at_ms.saturating_sub(now_ms).max(0).unsigned_abs().div_ceil(1_000).to_string()
 }
 
 /// The longest id of a vendor's that is told, in bytes.
@@ -343,6 +351,8 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
     }
     if call.shared.progress().has_begun() {
         failpoint::pass(Point::MidStream);
+        // Nobody else is asked any more.
+        call.fallbacks = None;
     }
     // An event may be told in more words than it came in.
     let mut out = Vec::with_capacity(piece.len().saturating_mul(2).saturating_add(256));

@@ -33,7 +33,7 @@ const H2_STREAMS: usize = 100;
 /// The endpoint for the next attempt.
 pub async fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>> {
     let Some(call) = ctx.call() else { return sidecar(gateway) };
-    attempts::begin(call)?;
+    attempts::begin(&gateway.fleet, call)?;
     let Some(endpoint) = call.endpoint().cloned() else {
         return Error::e_explain(ErrorType::InternalError, "an endpoint that is no longer configured");
     };
@@ -85,7 +85,7 @@ pub fn ask_without_thinking(call: &mut Call) -> bool {
     let Ok(translated) = admit::without_thinking(&again, &call.model) else { return false };
     call.sent_bytes = translated.body.len();
     call.shared.set_body(translated.body);
-    call.reply.begin_again(translated.recall);
+    call.reply.begin_again(Some(translated.recall));
     let told = |token: &String| !call.warnings.contains(token);
     let mut more: Vec<_> = translated.warnings.into_iter().filter(told).collect();
     if more.is_empty() {

@@ -82,6 +82,10 @@ pub enum Kind {
     /// One event of the vendor was larger than we hold.
     UpstreamEventTooLarge,
     Overloaded,
+    /// This process has little memory left.
+    MemoryShort,
+    /// This process has few open files left.
+    FilesShort,
     Draining,
     LedgerUnavailable,
     Internal,

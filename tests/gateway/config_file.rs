@@ -52,6 +52,26 @@ fn every_fault_is_named_at_once_with_file_line_and_key() {
 }
 
 #[test]
+fn every_fault_of_a_fallback_is_named_at_its_place() {
+    let with = |ids: &str| {
+        let model = "    upstream_model: gpt-5.2\n";
+        check(&shipped().replace(model, &format!("{model}    fallback: [{ids}]\n")))
+    };
+    let most = ["beta-5.5", "alpha-opus-4-7", "alpha-sonnet-4-6", "alpha-haiku-4-5-20251001"];
+    assert_eq!(with(&most[..3].join(", ")).0, 0);
+    for (ids, fault) in [
+        (most.join(", "), "fallback: at most 3 models"),
+        ("beta-5.5, nobody".into(), "fallback[1]: no model has the id \"nobody\""),
+        ("beta-5.2".into(), "fallback[0]: \"beta-5.2\" would be asked twice"),
+        ("beta-5.5, beta-5.5".into(), "fallback[1]: \"beta-5.5\" would be asked twice"),
+    ] {
+        let (code, said) = with(&ids);
+        assert!(code == 64 && said.contains(&format!("models[3].{fault}")), "{said}");
+        assert!(said.contains("1 fault\n"), "{said}");
+    }
+}
+
+#[test]
 fn every_fault_of_an_endpoint_is_named_at_its_place() {
     let shipped = shipped();
     let one = "endpoints: [{url: \"http://127.0.0.1:9100\"}]";

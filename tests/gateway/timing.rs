@@ -3,7 +3,7 @@
 use crate::account::micro;
 use crate::failure::{broke_off, is_free};
 use crate::surface::{BOTH, Chat};
-use crate::world::Plan;
+use crate::world::{Plan, SOON, World, wait_for};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -25,6 +25,34 @@ fn a_vendor_that_does_not_answer_is_504_in_time() {
         surface.fails(&answer, (504, "server_error"), (504, "timeout_error"), Some("upstream_timeout"));
         is_free(&world, &account, &answer);
     }
+    world.close();
+}
+
+/// What the gateway itself takes stands apart from what it waits for: the client's body, and the vendor.
+#[test]
+fn the_gateways_own_time_holds_none_of_the_vendors_or_the_clients() {
+    let world = World::new();
+    let account = world.account();
+    for surface in BOTH {
+        let request = surface.whole(&account.key, "delay_ms=1500 input=1 output=1");
+        let mut connection = world.connect();
+        connection.send(&request.head());
+        std::thread::sleep(Duration::from_millis(700));
+        connection.send(&request.framed_body());
+        let answer = connection.answer();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let timing = answer.header("server-timing").unwrap().to_owned();
+        let phase = |name: &str| {
+            let told = timing.split(", ").find_map(|phase| phase.strip_prefix(&format!("{name};dur="))).unwrap();
+            told.parse::<f64>().unwrap()
+        };
+        assert!(phase("vendor") >= 1_450.0 && phase("body") >= 650.0, "{timing}");
+        assert!(phase("auth") + phase("admit") < 600.0, "{timing}");
+    }
+    let sum = |family: &str| world.metric(family, &[]);
+    wait_for("both to be counted", SOON, || (sum("gateway_overhead_seconds_count") == 2.0).then_some(()));
+    assert!(sum("gateway_request_seconds_sum") > 4.3, "both waits are in the whole");
+    assert!(sum("gateway_overhead_seconds_sum") < 1.2, "and neither in its own");
     world.close();
 }
 

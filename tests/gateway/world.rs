@@ -171,6 +171,13 @@ impl Plan {
         self
     }
 
+    /// The endpoints of each vendor, by port.
+    pub fn endpoints_of(mut self, alpha: &[u16], beta: &[u16]) -> Self {
+        let list = |ports: &[u16]| ports.iter().map(|port| format!("{{url: \"http://127.0.0.1:{port}\"}}")).collect();
+        (self.alpha, self.beta) = (list(alpha), list(beta));
+        self
+    }
+
     /// The endpoints of both vendors, as the config file has them.
     pub fn endpoints_as(mut self, endpoints: &[String]) -> Self {
         self.alpha = endpoints.to_vec();

@@ -4,9 +4,11 @@
 //! the vendor will read. Must not know either protocol's fields. Next: `protocol/request.rs` and
 //! `protocol/translate.rs`, `billing/rules.rs` (the quote), `intake.rs` (the body's way on).
 
+use super::fallback::Fallbacks;
 use super::keyed::{self, Keyed};
 use super::version_header;
 use crate::account::Principal;
+use crate::billing::pricing::Quote;
 use crate::billing::{Hold, Opening, Refused, rules};
 use crate::catalog::Model;
 use crate::clock;
@@ -75,34 +77,39 @@ pub async fn prepare(
         model,
         strict: session.req_header().headers.get("x-gateway-strict").is_some_and(|value| value.as_bytes() == b"true"),
         body,
-        outline,
+        outline: &outline,
         request_id: &ctx.request_id,
         account_id: Arc::clone(&principal.account_id),
     };
-    let (previews, dropped) = if crosses { (None, None) } else { previews(session, surface, model) };
+    let flags = flags(session, surface);
+    let version = version_header(session, settings);
+    let (previews, dropped) = order.previews(&flags);
     order.bear(dropped.as_slice())?;
-    let Fitted { hold, sent } = match asked.free {
-        true => Fitted { hold: None, sent: order.sent(None, None)? },
+    let Fitted { hold, sent, fallbacks } = match asked.free {
+        true => Fitted { hold: None, sent: order.sent(None, None)?, fallbacks: None },
         false => order.fit(gateway, principal).await?,
     };
-    let again = (sent.carries_thinking && !order.strict).then(|| order.again(sent.output_limit));
-    let kept = sent.body.len() + again.as_ref().map_or(0, |again| again.body.len());
-    share.cover(kept as u64, limits.bodies_in_flight_bytes)?;
+    let fallbacks = fallbacks.map(|fallbacks| fallbacks.with_headers(version.clone(), flags));
+    let again = order.again_without_thinking(&sent);
+    // What may be said again is said from the client's body.
+    let client = if again.is_some() || fallbacks.is_some() { order.body.len() } else { 0 };
+    // In another model's words it is about as long.
+    let instead = if fallbacks.is_some() { sent.body.len() } else { 0 };
+    share.cover((sent.body.len() + client + instead) as u64, limits.bodies_in_flight_bytes)?;
     let (stream, warnings) = (order.outline.stream, [sent.warnings, dropped.into_iter().collect()].concat());
     let upstream = Upstream {
         path: if crosses { translate::path(model.vendor.protocol) } else { asked.path },
-        version: if crosses { None } else { version_header(session, settings) },
+        version: if crosses { None } else { version },
         previews,
         streams: sent.streams,
         ..order.place(gateway, asked.free)
     };
     let (model, sent_bytes) = (Arc::clone(model), sent.body.len());
-    // A stream that is passed on is kept alive by its vendor, in the vendor's way.
-    let keep_alive = (crosses && stream).then(|| translate::keep_alive(surface));
     // Under an idempotency key the whole answer is wanted, whoever has left.
-    let deadlines = deadlines(settings, ctx.arrived, stream && keyed.is_none(), keep_alive);
+    let deadlines = deadlines(settings, ctx.arrived, stream && keyed.is_none());
     let shared = intake::install(session, sent.body, share, deadlines);
-    shared.expect(keyed, model.hides_reasoning());
+    shared.set_keyed(keyed);
+    shared.expect(model.hides_reasoning(), keep_alive(surface, &model, stream));
     Ok(Prepared::Call(Box::new(Call {
         settings: Arc::clone(settings),
         model,
@@ -116,6 +123,7 @@ pub async fn prepare(
         reply: Reply::new(!order.outline.include_usage, sent.recall, count.and_then(Result::ok)),
         shared,
         again,
+        fallbacks,
         failure: None,
         body_read,
         admitted: Instant::now(),
@@ -138,41 +146,62 @@ fn model<'a>(settings: &'a Settings, principal: &Principal, id: &str) -> Result<
     if principal.settings.allows(id) { Ok(model) } else { Err(Failure::model_not_allowed(id)) }
 }
 
+/// What a stream's client is told while its vendor is silent. A stream that is passed on is kept alive by its vendor, in
+/// the vendor's way.
+pub(super) fn keep_alive(surface: Protocol, model: &Model, stream: bool) -> Option<&'static [u8]> {
+    (stream && model.vendor.protocol != surface).then(|| translate::keep_alive(surface))
+}
+
 /// What a request asks for, of which model.
-struct Order<'a> {
-    conversation: ConversationKey,
-    settings: &'a Settings,
-    surface: Protocol,
-    model: &'a Arc<Model>,
-    strict: bool,
-    body: Bytes,
-    outline: Outline,
-    request_id: &'a str,
-    account_id: Arc<str>,
+pub(super) struct Order<'a> {
+    pub conversation: ConversationKey,
+    pub settings: &'a Settings,
+    pub surface: Protocol,
+    pub model: &'a Arc<Model>,
+    pub strict: bool,
+    pub body: Bytes,
+    pub outline: &'a Outline,
+    pub request_id: &'a str,
+    pub account_id: Arc<str>,
 }
 
 /// The body as the vendor gets it.
-struct Sent {
-    body: Bytes,
-    warnings: Vec<String>,
+pub(super) struct Sent {
+    pub body: Bytes,
+    pub warnings: Vec<String>,
     /// The vendor is asked for a stream.
-    streams: bool,
+    pub streams: bool,
     carries_thinking: bool,
     /// As it was lowered to what the account can pay.
     output_limit: Option<u64>,
     /// A thinking budget in it is the caller's own.
     budget_is_given: bool,
     /// Of a translation.
-    recall: Option<Recall>,
+    pub recall: Option<Recall>,
+}
+
+/// A body and the most that it can cost.
+pub(super) struct Priced {
+    sent: Sent,
+    /// Of a translation.
+    translated: Option<Outline>,
+    pub quote: Quote,
 }
 
 /// A body whose worst case is held.
 struct Fitted {
     hold: Option<Hold>,
     sent: Sent,
+    fallbacks: Option<Box<Fallbacks>>,
 }
 
-impl Order<'_> {
+impl<'a> Order<'a> {
+    /// The same, of another model.
+    pub fn of(&self, model: &'a Arc<Model>) -> Self {
+        let (body, account_id) = (self.body.clone(), Arc::clone(&self.account_id));
+        Self { model, body, account_id, ..*self }
+    }
+
     /// By what its endpoint is chosen. A count has no cache to find again.
     fn place(&self, gateway: &Gateway, is_count: bool) -> Upstream {
         let stays = self.outline.stays();
@@ -254,10 +283,9 @@ impl Order<'_> {
         }
     }
 
-    /// Sets the worst case of what the vendor will read aside, and lowers the output limit to what can be paid.
-    async fn fit(&self, gateway: &Gateway, principal: Principal) -> Result<Fitted, Failure> {
+    /// Says the request, and what that can cost.
+    pub fn priced(&self) -> Result<Priced, Failure> {
         let sent = self.sent(None, None)?;
-        let min_output = self.settings.limits.min_output_tokens;
         let mut translated = match sent.recall {
             // The translator wrote it, so it can be read.
             Some(_) => Some(request::read(self.model.vendor.protocol, &sent.body)?),
@@ -271,34 +299,64 @@ impl Order<'_> {
             // A budget that was made here can be made smaller, or left out.
             outline.thinking_budget = outline.thinking_budget.filter(|_| sent.budget_is_given);
         }
-        let outline = translated.as_ref().unwrap_or(&self.outline);
-        let quote = rules::quote(self.model, self.surface, outline, body_bytes as u64, min_output)?;
+        let quote = self.quote(translated.as_ref().unwrap_or(self.outline), body_bytes)?;
+        Ok(Priced { sent, translated, quote })
+    }
+
+    /// The most that a body of this outline can cost.
+    pub fn quote(&self, outline: &Outline, body_bytes: usize) -> Result<Quote, Failure> {
+        let min_output = self.settings.limits.min_output_tokens;
+        rules::quote(self.model, self.surface, outline, body_bytes as u64, min_output)
+    }
+
+    /// Sets the worst case of what the vendor will read aside, and lowers the output limit to what can be paid.
+    async fn fit(&self, gateway: &Gateway, principal: Principal) -> Result<Fitted, Failure> {
+        let priced = self.priced()?;
+        if let Some((fallbacks, dearest)) = Fallbacks::of(self, &principal, &priced.quote) {
+            match self.reserve(gateway, &principal, &dearest).await {
+                Ok((hold, limit)) => {
+                    let fallbacks = Some(fallbacks.within(limit));
+                    return Ok(Fitted { hold: Some(hold), sent: self.lowered(priced, limit)?, fallbacks });
+                }
+                // Who can pay for the model that was asked for has that.
+                Err(Refused::Insufficient { .. } | Refused::KeySpendLimit { .. }) => {}
+                Err(refused) => return Err(refusal(self.surface, &refused)),
+            }
+        }
+        let reserved = self.reserve(gateway, &principal, &priced.quote).await;
+        let (hold, limit) = reserved.map_err(|refused| refusal(self.surface, &refused))?;
+        Ok(Fitted { hold: Some(hold), sent: self.lowered(priced, limit)?, fallbacks: None })
+    }
+
+    async fn reserve(&self, gateway: &Gateway, principal: &Principal, quote: &Quote) -> Result<(Hold, u64), Refused> {
         let may_use = || {
-            let input = translate::count_tokens(self.surface, &self.body).unwrap_or(body_bytes as u64);
+            let input = translate::count_tokens(self.surface, &self.body).unwrap_or(self.body.len() as u64);
             input.saturating_add(quote.output_limit.saturating_mul(quote.choices))
         };
-        let bounds = rates::bounds(self.settings, &principal, may_use);
         let opening = Opening {
             request_id: self.request_id.to_owned(),
-            account: principal.account_id,
-            key_id: principal.key_id,
-            key_shown: principal.key_shown,
+            account: Arc::clone(&principal.account_id),
+            key_id: Arc::clone(&principal.key_id),
+            key_shown: Arc::clone(&principal.key_shown),
             model: Arc::clone(self.model),
             surface: self.surface,
-            bounds,
+            bounds: rates::bounds(self.settings, principal, may_use),
             conversation: Some(self.conversation.to_string()),
         };
-        let reserved = gateway.billing.reserve(opening, &quote, self.strict, clock::now_ms()).await;
-        let (hold, limit) = reserved.map_err(|refused| refusal(self.surface, &refused))?;
-        let hold = Some(hold);
-        if limit == quote.output_limit {
-            return Ok(Fitted { hold, sent });
+        gateway.billing.reserve(opening, quote, self.strict, clock::now_ms()).await
+    }
+
+    /// The same with an output limit of at most `limit`.
+    pub fn lowered(&self, priced: Priced, limit: u64) -> Result<Sent, Failure> {
+        let Priced { sent, translated, quote } = priced;
+        if limit >= quote.own_limit {
+            return Ok(sent);
         }
-        let budget = thinking_budget(self.settings, outline, limit);
+        let budget = thinking_budget(self.settings, translated.as_ref().unwrap_or(self.outline), limit);
         let mut sent = self.sent(Some(limit), budget)?;
         sent.warnings.push(format!("clamped:{}", self.limit_field()));
         sent.warnings.extend(budget.map(|_| "clamped:thinking.budget_tokens".to_owned()));
-        Ok(Fitted { hold, sent })
+        Ok(sent)
     }
 
     /// The output limit's name, as the caller knows it.
@@ -311,14 +369,29 @@ impl Order<'_> {
         self.outline.output_limit.map_or(usual, |limit| limit.field)
     }
 
-    fn again(&self, output_limit: Option<u64>) -> Again {
-        Again {
+    /// Where the vendor may refuse the reasoning in it: what is needed to say it without.
+    pub fn again_without_thinking(&self, sent: &Sent) -> Option<Again> {
+        (sent.carries_thinking && !self.strict).then(|| Again {
             surface: self.surface,
             body: self.body.clone(),
-            output_limit,
+            output_limit: sent.output_limit,
             account_id: Arc::clone(&self.account_id),
             request_id: self.request_id.to_owned(),
+        })
+    }
+
+    /// The preview flags that the vendor gets, joined by commas; and the warning that an unpriced one was dropped.
+    pub fn previews(&self, flags: &[String]) -> (Option<String>, Option<String>) {
+        if self.model.vendor.protocol != self.surface {
+            return (None, None);
         }
+        let is_priced = |flag: &&str| {
+            let widens = |(start, tokens): &(&str, u64)| flag.starts_with(start) && self.model.context_tokens < *tokens;
+            !WIDER_CONTEXTS.iter().any(widens)
+        };
+        let kept: Vec<_> = flags.iter().map(String::as_str).filter(is_priced).collect();
+        let dropped = (kept.len() < flags.len()).then(|| "dropped:anthropic-beta".to_owned());
+        ((!kept.is_empty()).then(|| kept.join(",")), dropped)
     }
 }
 
@@ -380,7 +453,7 @@ fn refusal(surface: Protocol, refused: &Refused) -> Failure {
     }
 }
 
-fn deadlines(settings: &Settings, arrived: Instant, stream: bool, keep_alive: Option<&'static [u8]>) -> Deadlines {
+fn deadlines(settings: &Settings, arrived: Instant, stream: bool) -> Deadlines {
     let limits = &settings.limits;
     let seconds = Duration::from_secs;
     Deadlines {
@@ -391,33 +464,19 @@ fn deadlines(settings: &Settings, arrived: Instant, stream: bool, keep_alive: Op
         drain: seconds(limits.drain_after_client_seconds),
         drain_hidden: seconds(limits.drain_hidden_seconds),
         stream,
-        keep_alive: keep_alive.map(|frame| (seconds(limits.stream_keep_alive_seconds), frame)),
+        keep_alive: seconds(limits.stream_keep_alive_seconds),
     }
 }
 
 /// Preview flags that widen the context, and to how many tokens: beyond what a model of fewer was priced and held for.
 const WIDER_CONTEXTS: &[(&str, u64)] = &[("context-1m-", 1_000_000)];
 
-/// The messages protocol's preview flags, unknown ones too, joined by commas; and the warning that an unpriced one was
-/// dropped.
-fn previews(session: &Session, surface: Protocol, model: &Model) -> (Option<String>, Option<String>) {
+/// The messages protocol's preview flags, unknown ones too.
+fn flags(session: &Session, surface: Protocol) -> Vec<String> {
     if surface != Protocol::Messages {
-        return (None, None);
+        return Vec::new();
     }
-    let mut dropped = false;
     let values = session.req_header().headers.get_all("anthropic-beta");
-    let flags: Vec<_> = values
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .map(str::trim)
-        .filter(|flag| !flag.is_empty())
-        .filter(|flag| {
-            let unpriced =
-                WIDER_CONTEXTS.iter().any(|(start, tokens)| flag.starts_with(start) && model.context_tokens < *tokens);
-            dropped |= unpriced;
-            !unpriced
-        })
-        .collect();
-    ((!flags.is_empty()).then(|| flags.join(",")), dropped.then(|| "dropped:anthropic-beta".to_owned()))
+    let flags = values.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).map(str::trim);
+    flags.filter(|flag| !flag.is_empty()).map(str::to_owned).collect()
 }

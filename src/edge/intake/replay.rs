@@ -4,7 +4,7 @@
 //! Implements a trait that is internal to Pingora: the version is pinned for it. Must not judge what the bytes say.
 
 use super::body::BodyShare;
-use super::{Deadlines, Ended, Progress, Shared};
+use super::{Deadlines, Ended, Progress, Shared, State};
 use crate::failpoint::{self, Point};
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -112,11 +112,11 @@ impl Replay {
 
     /// When a sign of life is due to a client that waits for the next event.
     fn keep_alive_at(&self) -> Option<Instant> {
-        let (every, _) = self.deadlines.keep_alive?;
-        let progress = self.shared.lock().progress;
+        let State { progress, keep_alive, .. } = *self.shared.lock();
+        keep_alive?;
         let begun = self.streams && self.head_seen(&progress);
         let waits = begun && !progress.completed && !progress.client_left();
-        waits.then_some(self.last_written + every)
+        waits.then_some(self.last_written + self.deadlines.keep_alive)
     }
 
     /// Whatever comes next: a deadline, or a sign of life.
@@ -129,7 +129,7 @@ impl Replay {
     /// runs in whenever the vendor's next bytes come: the few bytes fit into the connection's own buffer, which every
     /// other write has left empty.
     async fn keep_alive(&mut self) {
-        let Some((_, frame)) = self.deadlines.keep_alive else { return };
+        let Some(frame) = self.shared.lock().keep_alive else { return };
         let head = self.release_head();
         let tasks = head.into_iter().chain([HttpTask::Body(Some(Bytes::from_static(frame)), false)]).collect();
         self.last_written = Instant::now();

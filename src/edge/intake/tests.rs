@@ -85,7 +85,7 @@ fn deadlines() -> Deadlines {
         drain: SOON,
         drain_hidden: SOON,
         stream: true,
-        keep_alive: None,
+        keep_alive: Duration::from_secs(15),
     }
 }
 

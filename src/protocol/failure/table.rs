@@ -153,6 +153,12 @@ pub(super) fn row(kind: Kind) -> Row {
         Kind::Overloaded => {
             busy("overloaded", "overloaded", "The model is overloaded at the moment. Try again shortly.").retry_after(5)
         }
+        Kind::MemoryShort => {
+            busy("memory", "overloaded", "This gateway is overloaded at the moment. Try again shortly.").retry_after(2)
+        }
+        Kind::FilesShort => {
+            busy("files", "overloaded", "This gateway is overloaded at the moment. Try again shortly.").retry_after(2)
+        }
         Kind::Draining => busy("draining", "draining", "This gateway is shutting down. Try again.").retry_after(1),
         Kind::LedgerUnavailable => busy(
             "ledger_unavailable",
@@ -172,9 +178,12 @@ pub(super) fn row(kind: Kind) -> Row {
 /// §8.6: the chat `code` and the messages `type` of a frame inside a stream.
 pub(super) fn frame_words(kind: Kind) -> (&'static str, &'static str) {
     match kind {
-        Kind::Overloaded | Kind::Draining | Kind::LedgerUnavailable | Kind::VendorQuota => {
-            ("overloaded", "overloaded_error")
-        }
+        Kind::Overloaded
+        | Kind::MemoryShort
+        | Kind::FilesShort
+        | Kind::Draining
+        | Kind::LedgerUnavailable
+        | Kind::VendorQuota => ("overloaded", "overloaded_error"),
         Kind::RateLimited | Kind::RequestsPerMinute | Kind::TokensPerMinute | Kind::Concurrent | Kind::TooManyOpen => {
             ("rate_limit_exceeded", "rate_limit_error")
         }

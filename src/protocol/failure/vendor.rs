@@ -191,7 +191,7 @@ fn shown(kind: Kind, error: &VendorError, upstream_model: &str, public_model: &s
     failure
 }
 
-/// `retry-after` in whole seconds, rounded up, at most what a client bears. A date is not read: no clock here.
+/// `retry-after` in whole seconds, rounded up, at most what a client bears. A date is for whoever has a clock.
 pub fn seconds(retry_after: &str) -> Option<u32> {
     let (whole, fraction) = retry_after.trim().split_once('.').unwrap_or((retry_after.trim(), ""));
     if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
