@@ -160,18 +160,6 @@ impl Metrics {
         self.access_log_dropped.with_label_values(&[reason]).get()
     }
 
-    /// What the last request to an endpoint found; `None` where there was none yet. Asking makes no series.
-    pub fn is_healthy(&self, vendor: &str, endpoint: &str) -> Option<bool> {
-        let families = self.upstream_healthy.collect();
-        let series = families.iter().flat_map(|family| family.get_metric()).find(|series| {
-            let has = |name: &str, value: &str| {
-                series.get_label().iter().any(|label| label.name() == name && label.value() == value)
-            };
-            has("vendor", vendor) && has("endpoint", endpoint)
-        })?;
-        Some(series.get_gauge().get_value() > 0.5)
-    }
-
     /// All families in Prometheus' text format.
     pub fn text(&self) -> Vec<u8> {
         let mut out = Vec::new();

@@ -11,10 +11,11 @@ use super::problem::Problem;
 use super::session::{CallerAddress, SignedForm, Visitor, blocking, insecure, session_cookie, session_token};
 use super::throttle::{Rate, Who, one_address};
 use crate::account::{
-    self, Account, AccountError, Origin, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, Stranger, complete_sign_ups,
+    self, Account, AccountError, Origin, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, SignedUp, Stranger,
+    complete_sign_ups,
 };
 use crate::clock::now_ms;
-use crate::config::SignupMode;
+use crate::config::{Signup, SignupMode};
 use askama::Template;
 use axum::extract::rejection::FormRejection;
 use axum::extract::{Form, State};
@@ -98,7 +99,6 @@ struct SignInPage {
 fn sign_up_form(app: &App, email: &str, fault: Option<String>) -> SignUpPage {
     let settings = app.settings.load();
     let signup = settings.signup;
-    let some = signup.trial_ms > 0 && signup.trial_credits.is_positive();
     SignUpPage {
         frame: Frame { insecure: insecure(&settings.base_url), ..Frame::public("Sign up") },
         open: signup.mode != SignupMode::Closed,
@@ -106,10 +106,16 @@ fn sign_up_form(app: &App, email: &str, fault: Option<String>) -> SignUpPage {
         email: email.to_owned(),
         invite: String::new(),
         fault,
-        trial: some.then(|| format!("{} free credits for {}", signup.trial_credits, span(signup.trial_ms))),
+        trial: trial_of(&signup),
         least: PASSWORD_LEAST_CHARS,
         most: PASSWORD_MOST_CHARS,
     }
+}
+
+/// What a new account starts with, where the settings give a trial.
+fn trial_of(signup: &Signup) -> Option<String> {
+    let some = signup.trial_ms > 0 && signup.trial_credits.is_positive();
+    some.then(|| format!("{} free credits for {}", signup.trial_credits, span(signup.trial_ms)))
 }
 
 /// `7 days`, `36 hours`, `90 seconds`: the largest unit that fits exactly.
@@ -156,7 +162,11 @@ pub async fn sign_up(
         account::sign_up(&accounts, &billing, &signup, &stranger, now_ms)
     });
     match made.await? {
-        Ok(account) => signed_in(&app, &account.id, address, &headers).await,
+        Ok(SignedUp { account, trial }) => {
+            let had_one = trial.is_none() && trial_of(&settings.signup).is_some();
+            let to = if had_one { "/dashboard?trial=had" } else { "/dashboard" };
+            signed_in(&app, &account.id, address, &headers, to).await
+        }
         Err(error) => {
             // Only an account that was made counts, and a guess at an invitation.
             if counted && !matches!(error, AccountError::NoInvite) {
@@ -179,7 +189,7 @@ fn not_signed_up(error: AccountError) -> Result<(StatusCode, String), Problem> {
         AccountError::BadEmail => (StatusCode::UNPROCESSABLE_ENTITY, "That is not an e-mail address.".into()),
         AccountError::BadPassword => (
             StatusCode::UNPROCESSABLE_ENTITY,
-            format!("A password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters."),
+            format!("A password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters, and is none of those that are guessed first."),
         ),
         AccountError::EmailTaken => {
             (StatusCode::CONFLICT, "This e-mail has an account already. Sign in instead.".into())
@@ -222,7 +232,7 @@ pub async fn sign_in(
 ) -> Result<Response, Problem> {
     let Form(Credentials { email, password, .. }) = form?;
     match try_password(&app, &email, password, address).await? {
-        Tried::Right(account) => signed_in(&app, &account.id, address, &headers).await,
+        Tried::Right(account) => signed_in(&app, &account.id, address, &headers, "/dashboard").await,
         Tried::Wrong => {
             let page = sign_in_form(&app, &email, Some("E-mail or password is wrong."));
             Ok(html(StatusCode::UNAUTHORIZED, &page))
@@ -333,7 +343,13 @@ pub fn with_retry_after(mut response: Response, seconds: i64) -> Response {
 }
 
 /// A new session, whoever was signed in before: a token that was known before the sign-in opens nothing after it.
-async fn signed_in(app: &App, account: &str, address: IpAddr, headers: &HeaderMap) -> Result<Response, Problem> {
+async fn signed_in(
+    app: &App,
+    account: &str,
+    address: IpAddr,
+    headers: &HeaderMap,
+    to: &'static str,
+) -> Result<Response, Problem> {
     let base_url = app.settings.load().base_url.clone();
     let old = session_token(headers, &base_url);
     let (accounts, billing, account) = (app.accounts.clone(), app.billing.clone(), account.to_owned());
@@ -348,7 +364,7 @@ async fn signed_in(app: &App, account: &str, address: IpAddr, headers: &HeaderMa
     })
     .await??;
     let cookie = session_cookie(&new.token, &base_url)?;
-    Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/dashboard")).into_response())
+    Ok(([(header::SET_COOKIE, cookie)], Redirect::to(to)).into_response())
 }
 
 pub async fn sign_out(State(app): State<Arc<App>>, form: SignedForm) -> Result<Response, Problem> {

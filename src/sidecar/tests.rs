@@ -325,6 +325,7 @@ fn spend(world: &World, email: &str, count: u32) -> String {
             estimated: n == 3,
             conversation: Some(format!("c{}", n / 60)),
             took_ms: Some(1_500),
+            first_token_ms: None,
         },
     };
     let endings: Vec<_> = (1..=count).map(ending).collect();
