@@ -7,7 +7,6 @@ pub mod access;
 #[cfg(test)]
 mod tests;
 
-use prometheus::core::Collector as _;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };

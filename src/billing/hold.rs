@@ -71,7 +71,8 @@ impl Hold {
         now_ms: i64,
     ) -> Result<Self, std::io::Error> {
         let (opened_at_ms, first_token_ms, opened_in, meters) = (None, None, None, Meters::default());
-        let mut hold = Self { opening, parts, tier, opened_at_ms, first_token_ms, opened_in, ended: false, till, meters };
+        let mut hold =
+            Self { opening, parts, tier, opened_at_ms, first_token_ms, opened_in, ended: false, till, meters };
         METRICS.open_holds.inc();
         let Some((journal, open)) = hold.till.counted() else { return Ok(hold) };
         open.fetch_add(1, Ordering::Relaxed);
@@ -90,7 +91,17 @@ impl Hold {
     pub(super) fn unbilled(till: Till, opening: Opening) -> Self {
         let tier = TierAsked::default();
         let (opened_at_ms, first_token_ms, opened_in, meters) = (None, None, None, Meters::default());
-        Self { opening, parts: Parts::default(), tier, opened_at_ms, first_token_ms, opened_in, ended: true, till, meters }
+        Self {
+            opening,
+            parts: Parts::default(),
+            tier,
+            opened_at_ms,
+            first_token_ms,
+            opened_in,
+            ended: true,
+            till,
+            meters,
+        }
     }
 
     /// The same, with what was set aside for it after it was journalled.

@@ -189,7 +189,9 @@ fn not_signed_up(error: AccountError) -> Result<(StatusCode, String), Problem> {
         AccountError::BadEmail => (StatusCode::UNPROCESSABLE_ENTITY, "That is not an e-mail address.".into()),
         AccountError::BadPassword => (
             StatusCode::UNPROCESSABLE_ENTITY,
-            format!("A password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters, and is none of those that are guessed first."),
+            format!(
+                "A password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters, and is none of those that are guessed first."
+            ),
         ),
         AccountError::EmailTaken => {
             (StatusCode::CONFLICT, "This e-mail has an account already. Sign in instead.".into())

@@ -166,7 +166,9 @@ pub async fn change_password(
     match app.hashing.run(move || accounts.replace_password(&account, &new)).await? {
         Ok(()) => {}
         Err(AccountError::BadPassword) => {
-            let fault = format!("A password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters, and is none of those that are guessed first.");
+            let fault = format!(
+                "A password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters, and is none of those that are guessed first."
+            );
             return faulty(&app, &visitor, Form::Password, StatusCode::UNPROCESSABLE_ENTITY, &fault);
         }
         Err(other) => return Err(other.into()),

@@ -196,7 +196,9 @@ mod tests {
         for part in ["0.0015", "0.0617", "0.0425", "0.1057", "cache_read", "1\u{202f}234", "client left", "299.8943"] {
             assert!(text.contains(part), "{part} is not on the receipt");
         }
-        for part in ["0.5553", "12.3 s", "840 ms", "two bytes count as a token", "3 × 500 + 1\u{202f}234 × 50 + 17 × 2500"] {
+        for part in
+            ["0.5553", "12.3 s", "840 ms", "two bytes count as a token", "3 × 500 + 1\u{202f}234 × 50 + 17 × 2500"]
+        {
             assert!(text.contains(part), "{part} is not on the receipt: {text}");
         }
         assert!(!text.contains("<script>alert") && !text.contains("<b>0123"), "a name was not escaped");

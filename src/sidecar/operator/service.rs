@@ -9,11 +9,11 @@ use super::super::session::blocking;
 use crate::billing::Verdict;
 use crate::catalog::Endpoint;
 use crate::clock::now_ms;
+use crate::upstreams::EndpointState;
 use askama::Template;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
-use crate::upstreams::EndpointState;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -156,8 +156,10 @@ pub async fn show(State(app): State<Arc<App>>, Operator(visitor): Operator) -> R
     let vendors: BTreeMap<_, _> =
         settings.catalog.models().iter().map(|model| (model.vendor.name.as_str(), &model.vendor)).collect();
     let states = app.fleet.as_ref().map(|fleet| fleet.states(Instant::now())).unwrap_or_default();
-    let endpoints =
-        vendors.iter().flat_map(|(name, vendor)| vendor.endpoints.iter().map(|one| endpoint(name, one, &states))).collect();
+    let endpoints = vendors
+        .iter()
+        .flat_map(|(name, vendor)| vendor.endpoints.iter().map(|one| endpoint(name, one, &states)))
+        .collect();
     let billing = app.billing.clone();
     let holds = blocking(move || billing.open_holds()).await??.map(|open| HoldsShown {
         requests: open.requests,
