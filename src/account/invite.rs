@@ -104,13 +104,13 @@ impl Acting<'_> {
         if is_kept { Ok(codes) } else { Err(AccountError::TooManyInvites) }
     }
 
-    /// Takes an invitation back, by its id. Says whether there was such an open one.
+    /// Takes an invitation back, by its id or its code. Says whether there was such an open one.
     ///
     /// # Errors
     /// The store failed.
-    pub fn withdraw_invite(&self, id: &str) -> Result<bool, StoreError> {
-        let Some(start) = start_of(id) else { return Ok(false) };
-        let told = Told::new("invite.withdraw", id, &json!({"status": "withdrawn"}));
+    pub fn withdraw_invite(&self, code_or_id: &str) -> Result<bool, StoreError> {
+        let Some(start) = start_of(code_or_id) else { return Ok(false) };
+        let told = Told::new("invite.withdraw", &id(&start), &json!({"status": "withdrawn"}));
         self.accounts.db.withdraw_invite(&start, self.now_ms(), &self.act(&told))
     }
 }
@@ -138,13 +138,17 @@ const ID_PREFIX: &str = "inv_";
 /// Bytes of the hash: enough that no two invitations share an id.
 const ID_BYTES: usize = 8;
 
-fn id(hash: &[u8; 32]) -> String {
+fn id(hash: &[u8]) -> String {
     hash.iter().take(ID_BYTES).fold(ID_PREFIX.to_owned(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// The start of the hash that an id names; `None` where it names none.
-fn start_of(id: &str) -> Option<[u8; ID_BYTES]> {
-    let digits = id.strip_prefix(ID_PREFIX).filter(|digits| digits.len() == 2 * ID_BYTES)?;
+/// The start of the hash that a code has or an id names; `None` where it is neither.
+fn start_of(code_or_id: &str) -> Option<[u8; ID_BYTES]> {
+    let text = code_or_id.trim();
+    if text.starts_with(PREFIX) {
+        return hash(text).first_chunk().copied();
+    }
+    let digits = text.strip_prefix(ID_PREFIX).filter(|digits| digits.len() == 2 * ID_BYTES)?;
     let number = digits.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| u64::from_str_radix(digits, 16).ok())?;
     number.map(u64::to_be_bytes)
 }

@@ -132,6 +132,27 @@ fn a_password_opens_its_own_account_alone() {
 }
 
 #[test]
+fn a_password_that_was_hashed_otherwise_is_hashed_anew_at_the_next_sign_in() {
+    use argon2::password_hash::PasswordHasher as _;
+    let (folder, accounts) = world();
+    accounts.create_account(&new("a@example.com"), NOW).unwrap();
+    let weak = argon2::Params::new(64, 1, 1, None).unwrap();
+    let weak = argon2::Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, weak);
+    // Of the time when everything was allowed.
+    let hash = weak.hash_password(b"1234567890").unwrap().to_string();
+    let rows = rusqlite::Connection::open(folder.path().join("app.db")).unwrap();
+    rows.execute("UPDATE account SET password = ?1", [&hash]).unwrap();
+    let stored = || rows.query_row("SELECT password FROM account", [], |row| row.get::<_, String>(0)).unwrap();
+    assert!(accounts.check_password("a@example.com", "wrong password").unwrap().is_none());
+    assert_eq!(stored(), hash, "a wrong password changes nothing");
+    assert!(accounts.check_password("a@example.com", "1234567890").unwrap().is_some());
+    let new = stored();
+    assert!(new.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{new}");
+    assert!(accounts.check_password("a@example.com", "1234567890").unwrap().is_some());
+    assert_eq!(stored(), new, "once");
+}
+
+#[test]
 fn an_account_has_at_most_a_hundred_live_keys() {
     let (_folder, accounts) = world();
     let account = accounts.create_account(&new("a@example.com"), NOW).unwrap();
@@ -501,6 +522,10 @@ fn an_invitation_that_is_withdrawn_opens_nothing() {
     let told: Vec<_> = accounts.audit(None, 10).unwrap().into_iter().map(|line| (line.act, line.object)).collect();
     assert_eq!(told[0], ("invite.withdraw".to_owned(), other.clone()));
     assert_eq!(told.len(), 2, "and the making: {told:?}");
+    // Whoever has the code need not look its id up, and the log does not keep it.
+    let code = acting.invite(1, HOUR).unwrap().remove(0);
+    assert!(acting.withdraw_invite(&format!(" {code}\n")).unwrap());
+    assert!(accounts.audit(None, 1).unwrap().iter().all(|line| line.object.starts_with("inv_")));
 }
 
 #[test]

@@ -117,6 +117,12 @@ async fn only_a_live_key_of_an_active_administrator_is_let_in() {
     let both = format!("{plain}Authorization: Bearer sk-vendor\r\n");
     assert_eq!(world.send("GET", "/accounts", &both, "").await.status, 200, "the one that is ours counts");
 
+    let new = NewAccount { email: "viewer@example.com", password: None, role: Role::Viewer, trial: None };
+    let viewer = sign_up_with(&world.accounts, &world.billing, &new, now_ms()).unwrap();
+    let viewer = world.accounts.create_key(&viewer.id, "test", now_ms()).unwrap().key;
+    let looking = format!("Authorization: Bearer {viewer}\r\n");
+    assert_eq!(world.send("GET", "/accounts", &looking, "").await.status, 403, "who may look, looks at the dashboard");
+
     let root = world.accounts.find("root@example.com").unwrap().unwrap();
     let id = world.accounts.keys(&root.id).unwrap()[0].id.clone();
     assert!(world.accounts.set_key_enabled(&id, false).unwrap());

@@ -87,7 +87,7 @@ pub enum AccountCommand {
     Invites,
     /// Take an invitation back that nobody has used.
     WithdrawInvite {
-        /// As `account invites` shows it.
+        /// Its id, as `account invites` shows it, or its code.
         invite: String,
     },
     /// Refuse an account's keys until it is resumed.
@@ -185,9 +185,9 @@ pub fn run_account(command: AccountCommand, context: &Context<'_>) -> anyhow::Re
         AccountCommand::Invites => invites(context),
         AccountCommand::WithdrawInvite { invite } => {
             if !context.accounts.acting(&command_line(), context.now_ms).withdraw_invite(&invite)? {
-                bail!("withdraw an invitation: no open one has the id {invite:?} (`account invites` shows ids)");
+                bail!("withdraw an invitation: no open one has that id or code (`account invites` shows ids)");
             }
-            print(context.json, &json!({"id": invite, "state": "withdrawn"}), &format!("{invite} is withdrawn\n"))
+            print(context.json, &json!({"state": "withdrawn"}), "withdrawn\n")
         }
         AccountCommand::Suspend { account } => set_status(context, &account, Status::Suspended),
         AccountCommand::Resume { account } => set_status(context, &account, Status::Active),

@@ -378,7 +378,50 @@ pub async fn sign_out(State(app): State<Arc<App>>, form: SignedForm) -> Result<R
 
 #[cfg(test)]
 mod tests {
-    use super::span;
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    async fn until(what: &str, condition: impl Fn() -> bool) {
+        let wait = async {
+            while !condition() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), wait).await.unwrap_or_else(|_| panic!("{what}"));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn two_passwords_are_hashed_at_one_time_some_wait_and_the_rest_are_sent_away() {
+        let hashing = Arc::new(Hashing::default());
+        let (go, running) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let work = || {
+            let (go, running) = (Arc::clone(&go), Arc::clone(&running));
+            move || {
+                let beside = running.fetch_add(1, Ordering::SeqCst);
+                while !go.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                running.fetch_sub(1, Ordering::SeqCst);
+                beside
+            }
+        };
+        let waiting: Vec<_> = (0..HASH_PLACES)
+            .map(|_| {
+                let (hashing, work) = (Arc::clone(&hashing), work());
+                tokio::spawn(async move { hashing.run(work).await })
+            })
+            .collect();
+        until("every place is taken", || hashing.places.available_permits() == 0).await;
+        until("two work", || running.load(Ordering::SeqCst) == HASHES_MAX).await;
+        assert!(matches!(hashing.run(work()).await, Err(Problem::Busy)), "one more");
+        go.store(true, Ordering::SeqCst);
+        for one in waiting {
+            let beside = one.await.unwrap().expect("whoever has a place is served");
+            assert!(beside < HASHES_MAX, "{beside} others worked beside it");
+        }
+        assert!(hashing.run(work()).await.is_ok(), "there is room again");
+    }
 
     #[test]
     fn a_trial_is_named_in_the_largest_unit_that_fits() {

@@ -203,7 +203,10 @@ async fn no_id_of_another_account_opens_anything() {
     let by = crate::account::By { actor: admin.clone(), address: "192.0.2.1".into() };
     world.accounts.acting(&by, now_ms()).invite(1, 60_000).unwrap();
     let invite = world.accounts.invites().unwrap().remove(0).id;
-    let ids = [holder.as_str(), &key.key_id, &session, "invoice%201", &own, "a@example.com", &invite];
+    spend(world, "a@example.com", 1);
+    let (request, conversation) = (format!("req_{:032x}", 1), "c0");
+    let ids =
+        [&request, conversation, holder.as_str(), &key.key_id, &session, "invoice%201", &own, "a@example.com", &invite];
     let stranger = world.visitor("b@example.com").await;
     let stranger = stranger.split_once('=').unwrap().1;
     let before = people.state();
@@ -216,7 +219,7 @@ async fn no_id_of_another_account_opens_anything() {
             asked += 1;
         }
     }
-    assert!(asked >= 7 * 13, "{asked}");
+    assert!(asked >= 9 * 13, "{asked}");
     assert_eq!(people.state(), before, "a stranger changed something");
     assert!(world.accounts.find_session(&own, now_ms()).unwrap().is_some());
 
@@ -224,6 +227,8 @@ async fn no_id_of_another_account_opens_anything() {
     let get = async |path: &str, token: &str| people.ask("GET", path, token, &[], "").await.status;
     assert_eq!(get(&format!("/dashboard/keys/{}", key.key_id), &own).await, 200);
     assert_eq!(get(&format!("/dashboard/operator/accounts/{holder}"), &people.token(admin)).await, 200);
+    assert_eq!(get(&format!("/dashboard/activity/{request}"), &own).await, 200);
+    assert_eq!(get(&format!("/dashboard/conversations/{conversation}"), &own).await, 200);
     let other = people.token(holder);
     let end = format!("/dashboard/account/sessions/{session}/end");
     let body = format!("csrf={}", csrf_token(&other));
@@ -327,4 +332,38 @@ async fn a_stranger_cannot_tell_who_has_an_account_by_signing_in() {
     assert_eq!(answers[0].0, 401);
     // Without a hash for the unknown one, the two are a hundredfold apart.
     assert!(fastest[1] * 5 > fastest[0], "{fastest:?}");
+}
+
+/// How much longer the middle one of many wrong tries takes for somebody who has an account. Told, and bounded where
+/// there are enough tries to tell it from the machine's moods.
+#[tokio::test]
+async fn the_time_of_a_wrong_password_does_not_tell_who_has_an_account() {
+    let is_long = std::env::var_os("GATEWAY_LONG").is_some_and(|value| value == "1");
+    let tries = if is_long { 200 } else { 10 };
+    let world = world(&[]).await;
+    // One address and one e-mail may try five times at once.
+    for index in 0..tries / 5 {
+        let email = format!("a{index}@example.com");
+        let new = NewAccount { email: &email, password: Some(PASSWORD), role: Role::Member, trial: None };
+        world.accounts.create_account(&new, now_ms()).unwrap();
+    }
+    let mut took = [Vec::new(), Vec::new()];
+    for index in 0..tries {
+        // By turns, so that whatever else the machine does falls on both.
+        for (who, name) in ["a", "x"].into_iter().enumerate() {
+            let body = format!("email={name}{}@example.com&password=wrong", index / 5);
+            let place = format!("10.{who}.{}.1", index / 5);
+            let began = std::time::Instant::now();
+            let answer = world.ask("POST", "/dashboard/sign-in", &[("x-forwarded-for", &place)], &body).await;
+            took[who].push(began.elapsed());
+            assert_eq!(answer.status, 401);
+        }
+    }
+    let [known, unknown] = took.map(|mut times| {
+        times.sort();
+        times[times.len() / 2]
+    });
+    eprintln!("{tries} wrong passwords each, the middle one: {known:?} with an account, {unknown:?} without");
+    let apart = known.abs_diff(unknown);
+    assert!(!is_long || apart < known / 4, "{apart:?} of {known:?}");
 }
