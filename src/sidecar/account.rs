@@ -190,7 +190,7 @@ fn not_signed_up(error: AccountError) -> Result<(StatusCode, String), Problem> {
         AccountError::BadPassword => (
             StatusCode::UNPROCESSABLE_ENTITY,
             format!(
-                "A password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters, and is none of those that are guessed first."
+                "A password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters, and is none that everybody uses."
             ),
         ),
         AccountError::EmailTaken => {

@@ -167,7 +167,7 @@ pub async fn change_password(
         Ok(()) => {}
         Err(AccountError::BadPassword) => {
             let fault = format!(
-                "A password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters, and is none of those that are guessed first."
+                "A password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters, and is none that everybody uses."
             );
             return faulty(&app, &visitor, Form::Password, StatusCode::UNPROCESSABLE_ENTITY, &fault);
         }

@@ -199,17 +199,19 @@ test('what is asked for by an address, or refused and shown again, is never run'
   for (let index = 0; index < PAYLOADS.length; index += 5) {
     const payload = PAYLOADS.slice(index, index + 5).join('');
     const asked = encodeURIComponent(payload);
+    // The edge refuses a path whose parts are not what they seem.
+    const part = encodeURIComponent(payload.replaceAll('/', ' '));
     const fields = ['key', 'model', 'outcome', 'from', 'to'].map((name) => `${name}=${asked}`).join('&');
     const addresses = [
       [`/dashboard/activity?${fields}`, 422],
       [`/dashboard/activity?key=${asked}&model=${asked}`, 200],
-      [`/dashboard/activity/${asked}`, 404],
-      [`/dashboard/conversations/${asked}`, 404],
-      [`/dashboard/keys/${asked}`, 404],
+      [`/dashboard/activity/${part}`, 404],
+      [`/dashboard/conversations/${part}`, 404],
+      [`/dashboard/keys/${part}`, 404],
       [`/dashboard/account?done=${asked}`, 200],
       [`/dashboard?trial=${asked}`, 200],
       [`/dashboard/operator?q=${asked}`, 200],
-      [`/dashboard/operator/accounts/${asked}`, 404],
+      [`/dashboard/operator/accounts/${part}`, 404],
     ];
     for (const [address, status] of addresses) {
       assert.equal((await page.goto(address)).status(), status, address);
