@@ -391,10 +391,20 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(20), wait).await.unwrap_or_else(|_| panic!("{what}"));
     }
 
+    /// Lets everything go when it goes: a test that fails must not leave threads behind that work for ever.
+    struct Gate(Arc<AtomicBool>);
+
+    impl Drop for Gate {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
     #[tokio::test(flavor = "multi_thread")]
     async fn two_passwords_are_hashed_at_one_time_some_wait_and_the_rest_are_sent_away() {
         let hashing = Arc::new(Hashing::default());
         let (go, running) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let gate = Gate(Arc::clone(&go));
         let work = || {
             let (go, running) = (Arc::clone(&go), Arc::clone(&running));
             move || {
@@ -415,7 +425,7 @@ mod tests {
         until("every place is taken", || hashing.places.available_permits() == 0).await;
         until("two work", || running.load(Ordering::SeqCst) == HASHES_MAX).await;
         assert!(matches!(hashing.run(work()).await, Err(Problem::Busy)), "one more");
-        go.store(true, Ordering::SeqCst);
+        drop(gate);
         for one in waiting {
             let beside = one.await.unwrap().expect("whoever has a place is served");
             assert!(beside < HASHES_MAX, "{beside} others worked beside it");

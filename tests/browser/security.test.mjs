@@ -196,11 +196,13 @@ test('what is asked for by an address, or refused and shown again, is never run'
   const { page, faults, dialogs, context, email } = await holder({ admin: true });
   const { accountId } = await createAccount();
   const { key_id: keyId } = await command('key', 'create', '--account', email, '--name', 'laptop');
-  for (let index = 0; index < PAYLOADS.length; index += 5) {
-    const payload = PAYLOADS.slice(index, index + 5).join('');
+  // All of them in one text; in the long run by fives, so that none hides in what another has opened.
+  const many = process.env.GATEWAY_LONG === '1' ? 5 : PAYLOADS.length;
+  for (let index = 0; index < PAYLOADS.length; index += many) {
+    const payload = PAYLOADS.slice(index, index + many).join('');
     const asked = encodeURIComponent(payload);
     // The edge refuses a path whose parts are not what they seem.
-    const part = encodeURIComponent(payload.replaceAll('/', ' '));
+    const part = encodeURIComponent(payload.replaceAll(/[/;]/g, ' '));
     const fields = ['key', 'model', 'outcome', 'from', 'to'].map((name) => `${name}=${asked}`).join('&');
     const addresses = [
       [`/dashboard/activity?${fields}`, 422],
