@@ -138,7 +138,7 @@ pub fn run(config_file: &Path, settings: Settings, start: Start) -> anyhow::Resu
     let (keys, till) = (Keys::Here(accounts.clone()), Till::Here(billing.clone()));
     let (server, life) = edge(config_file, &settings, keys, till, None, start)?;
     let interface = admin_interface(&settings.load(), &accounts, &billing);
-    let pages = Sidecar::new(accounts, billing, settings);
+    let pages = Sidecar::new(accounts, billing, settings).beside(Arc::clone(&life.fleet));
     start_private(Some(pages), own_state(life.clone()).merge(interface), life.clone())?;
     serve(server, life)
 }

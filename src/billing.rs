@@ -391,6 +391,15 @@ impl Billing {
         Ok(verdict)
     }
 
+    /// Makes the sums anew that pages and limits read, from the entries; entries and balances stay as they are. Says how
+    /// many were wrong, as far as they are counted.
+    ///
+    /// # Errors
+    /// The ledger cannot be written; then nothing is changed.
+    pub fn rebuild_sums(&self) -> Result<usize, StoreError> {
+        Ok(self.0.ledger.rebuild_sums(verify::SUMS_MAX)?.len())
+    }
+
     /// Enters what a journal folder left behind holds. Returns (endings that were new, unreadable lines).
     ///
     /// # Errors

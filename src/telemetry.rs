@@ -8,7 +8,6 @@ pub mod access;
 mod tests;
 pub mod traces;
 
-use prometheus::core::Collector as _;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
@@ -185,18 +184,6 @@ impl Metrics {
     #[cfg(test)]
     fn access_log_lines_dropped(&self, reason: &'static str) -> u64 {
         self.access_log_dropped.with_label_values(&[reason]).get()
-    }
-
-    /// What the last request to an endpoint found; `None` where there was none yet. Asking makes no series.
-    pub fn is_healthy(&self, vendor: &str, endpoint: &str) -> Option<bool> {
-        let families = self.upstream_healthy.collect();
-        let series = families.iter().flat_map(|family| family.get_metric()).find(|series| {
-            let has = |name: &str, value: &str| {
-                series.get_label().iter().any(|label| label.name() == name && label.value() == value)
-            };
-            has("vendor", vendor) && has("endpoint", endpoint)
-        })?;
-        Some(series.get_gauge().get_value() > 0.5)
     }
 
     /// All families in Prometheus' text format.

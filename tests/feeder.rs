@@ -85,6 +85,7 @@ impl World {
             estimated: false,
             conversation: None,
             took_ms: None,
+            first_token_ms: None,
         };
         let cost = pricing::cost(&usage, &model.price);
         let accounts = Accounts::open(dir.path()).unwrap();

@@ -238,6 +238,7 @@ fn ending(request: &str, outcome: Outcome, credits: i64) -> Ending {
             estimated: false,
             conversation: None,
             took_ms: None,
+            first_token_ms: None,
         },
     }
 }

@@ -361,6 +361,9 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
         outcome = pass.finish(&mut out);
     }
     if pass.generated_bytes() > 0 {
+        if let Some(hold) = &mut call.hold {
+            hold.note_token();
+        }
         call.shared.set_unseen(match &call.model.accepts {
             // A chat vendor that shows its reasoning shows all of it, a messages vendor a summary or nothing.
             Accepts::Chat(_) => call.model.hides_reasoning() && !pass.shows_thinking(),

@@ -8,6 +8,7 @@ mod claim;
 mod correct;
 mod key;
 mod shared;
+mod sums;
 
 use super::StoreError;
 use super::sqlite::{self, Readers};
@@ -106,6 +107,9 @@ pub struct Detail {
     /// From admission to the end, in ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub took_ms: Option<u64>,
+    /// From admission to the first token of an answer that was streamed, in ms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_token_ms: Option<u64>,
 }
 
 /// How a request ended, once it had a hold.

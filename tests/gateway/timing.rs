@@ -105,3 +105,24 @@ fn a_stream_that_outlasts_the_whole_requests_time_is_debited_for_what_was_genera
     }
     world.close();
 }
+
+#[test]
+fn a_receipt_tells_when_the_first_token_came_and_when_the_last() {
+    let world = Plan::default().start();
+    let account = world.account();
+    for surface in BOTH {
+        let answer = world.ask(&surface.stream(&account.key, "delay_ms=150 events=4 gap_ms=150"));
+        assert_eq!(answer.status, 200);
+        let receipt = world.receipt(&account, answer.header("x-request-id").unwrap());
+        let (first, took) = (receipt["first_token_ms"].as_u64().unwrap(), receipt["took_ms"].as_u64().unwrap());
+        // Clocks tick in whole milliseconds.
+        assert!(first >= 149 && first < took, "{surface:?}: the first after {first} ms, the last after {took} ms");
+        let whole = world.ask(&surface.whole(&account.key, "output=10"));
+        let receipt = world.receipt(&account, whole.header("x-request-id").unwrap());
+        assert!(receipt["took_ms"].is_u64() && receipt.get("first_token_ms").is_none(), "{receipt}");
+        let failed = world.ask(&surface.stream(&account.key, "status=500"));
+        let receipt = world.receipt(&account, failed.header("x-request-id").unwrap());
+        assert!(receipt.get("first_token_ms").is_none(), "{receipt}");
+    }
+    world.close();
+}

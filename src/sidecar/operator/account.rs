@@ -7,7 +7,7 @@ use super::super::account::{Unconfirmed, confirm_again};
 use super::super::live::Reading;
 use super::super::page::{Frame, html, when};
 use super::super::problem::Problem;
-use super::super::role::{Operator, OperatorForm};
+use super::super::role::{Operator, OperatorForm, may_act};
 use super::super::session::{CallerAddress, Visitor, blocking};
 use super::Row;
 use crate::account::{Account, By, Status};
@@ -51,6 +51,8 @@ struct AccountPage {
     here: &'static str,
     csrf: String,
     account: Row,
+    /// The visitor may act.
+    acts: bool,
     is_active: bool,
     is_deleted: bool,
     balance: String,
@@ -106,6 +108,7 @@ fn page(app: &App, visitor: &Visitor, account: Account) -> Result<AccountPage, P
         frame: Frame::of("Operator", visitor),
         here: "accounts",
         csrf: visitor.csrf.clone(),
+        acts: may_act(&visitor.account),
         is_active: account.status == Status::Active,
         is_deleted: account.status == Status::Deleted,
         balance: shown.balance,

@@ -15,7 +15,11 @@ pub const HOUR_MS: i64 = 3_600_000;
 
 /// What is counted of one response, of each class: a vendor that tells nonsense must not make the sums overflow, which
 /// SQLite would refuse.
-const TOKENS_COUNTED_MAX: i64 = 1 << 40;
+pub(super) const TOKENS_COUNTED_MAX: i64 = 1 << 40;
+
+/// What a sum of tokens stops at, and one of credits (in µc).
+pub(super) const TOKENS_SUM_MAX: i64 = 1 << 62;
+pub(super) const CREDITS_SUM_MAX: i64 = 9_007_199_254_740_991;
 
 /// Which ends of requests to list: those that fit every member that is given.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -32,6 +32,7 @@ fn ending(request: &str, at_ms: i64, outcome: Outcome, usage: Usage, conversatio
             estimated: false,
             conversation: conversation.map(ToOwned::to_owned),
             took_ms: None,
+            first_token_ms: None,
         },
     }
 }
