@@ -17,7 +17,7 @@ use crate::protocol::rules::{
 pub fn read(id: &str, protocol: Protocol, written: &Capabilities) -> Accepts {
     match protocol {
         Protocol::Messages => Accepts::Messages(messages(shipped_messages(id), written)),
-        Protocol::Chat => Accepts::Chat(chat(shipped_chat(id), written)),
+        Protocol::Chat | Protocol::Responses => Accepts::Chat(chat(shipped_chat(id), written)),
     }
 }
 
@@ -25,7 +25,7 @@ pub fn read(id: &str, protocol: Protocol, written: &Capabilities) -> Accepts {
 pub fn misplaced(protocol: Protocol, written: &Capabilities) -> Vec<&'static str> {
     let sampling_fits = match (protocol, written.sampling) {
         (_, None) => true,
-        (Protocol::Chat, Some(key)) => matches!(key, SamplingKey::Accepted(_)),
+        (Protocol::Chat | Protocol::Responses, Some(key)) => matches!(key, SamplingKey::Accepted(_)),
         (Protocol::Messages, Some(key)) => !matches!(key, SamplingKey::Accepted(_)),
     };
     let messages = [
@@ -50,7 +50,7 @@ pub fn misplaced(protocol: Protocol, written: &Capabilities) -> Vec<&'static str
         ("top_k", written.top_k.is_some()),
     ];
     let foreign: &[(&str, bool)] = match protocol {
-        Protocol::Chat => &messages,
+        Protocol::Chat | Protocol::Responses => &messages,
         Protocol::Messages => &chat,
     };
     let given = foreign.iter().filter(|(_, given)| *given).map(|(name, _)| *name);

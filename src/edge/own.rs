@@ -123,7 +123,7 @@ fn unavailable(error: crate::store::StoreError) -> Failure {
 }
 
 fn models(models: &[Arc<Model>], surface: Protocol, query: &str) -> Result<Value, Failure> {
-    if surface == Protocol::Chat {
+    if surface != Protocol::Messages {
         let data: Vec<_> = models.iter().map(|model| describe(model, surface)).collect();
         return Ok(json!({"object": "list", "data": data}));
     }
@@ -157,7 +157,7 @@ const CREATED_S: i64 = 1_767_225_600;
 
 fn describe(model: &Model, surface: Protocol) -> Value {
     match surface {
-        Protocol::Chat => json!({
+        Protocol::Chat | Protocol::Responses => json!({
             "id": model.id,
             "object": "model",
             "created": CREATED_S,

@@ -109,7 +109,7 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
     let vendor = &call.model.vendor;
     let key = vendor.api_key.reveal();
     match vendor.protocol {
-        Protocol::Chat => {
+        Protocol::Chat | Protocol::Responses => {
             fresh.insert_header(header::AUTHORIZATION, secret(&format!("Bearer {key}"))?)?;
             fresh.insert_header("x-client-request-id", request_id)?;
         }

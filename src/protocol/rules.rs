@@ -7,7 +7,6 @@
 use super::form::Effort;
 
 pub mod arguments;
-pub mod carrier;
 pub mod names;
 pub mod pairing;
 pub mod schema;
@@ -119,8 +118,9 @@ pub enum ToolsWithReasoning {
 }
 
 /// Whether a chat vendor wants its reasoning back, and how.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub enum ReasoningReplay {
+    #[default]
     None,
     ReasoningContent,
     ReasoningDetails,

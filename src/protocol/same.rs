@@ -114,6 +114,7 @@ impl StreamPass {
         match self.watch.protocol {
             Protocol::Chat => self.watch.chat.is_finished(),
             Protocol::Messages => self.watch.messages.has_stopped(),
+            Protocol::Responses => false,
         }
     }
 
@@ -123,6 +124,7 @@ impl StreamPass {
         match protocol {
             Protocol::Chat => ending::chat(chat, model_json, (!hide_usage).then_some(usage), out),
             Protocol::Messages => ending::messages(messages, usage, out),
+            Protocol::Responses => {}
         }
         self.watch.completed = true;
         self.is_over = true;
@@ -143,6 +145,7 @@ impl StreamPass {
         let usage = match self.watch.protocol {
             Protocol::Chat => self.watch.chat.usage(),
             Protocol::Messages => self.watch.messages.usage.total(),
+            Protocol::Responses => None,
         };
         usage?.believed(self.watch.generated_bytes)
     }
@@ -152,6 +155,7 @@ impl StreamPass {
         match self.watch.protocol {
             Protocol::Chat => self.usage().or_else(|| self.watch.chat.so_far()),
             Protocol::Messages => self.watch.messages.usage.input_learned(),
+            Protocol::Responses => None,
         }
     }
 
@@ -196,6 +200,8 @@ impl Watch {
         match self.protocol {
             Protocol::Chat => self.chat_event(event, data, out)?,
             Protocol::Messages => self.messages_event(event, out)?,
+            // No vendor speaks it.
+            Protocol::Responses => return Err(Fault::NotJson),
         }
         self.started = true;
         Ok(())

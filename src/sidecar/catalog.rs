@@ -51,7 +51,7 @@ impl Snippets {
 fn surfaces(model: &Model) -> [Protocol; 2] {
     match model.vendor.protocol {
         Protocol::Chat => [Protocol::Chat, Protocol::Messages],
-        Protocol::Messages => [Protocol::Messages, Protocol::Chat],
+        Protocol::Messages | Protocol::Responses => [Protocol::Messages, Protocol::Chat],
     }
 }
 

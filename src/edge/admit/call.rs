@@ -306,6 +306,7 @@ impl Order<'_> {
         let usual = match self.surface {
             surface if surface == self.model.vendor.protocol => self.model.output_limit_field(),
             Protocol::Chat => "max_completion_tokens",
+            Protocol::Responses => "max_output_tokens",
             Protocol::Messages => "max_tokens",
         };
         self.outline.output_limit.map_or(usual, |limit| limit.field)

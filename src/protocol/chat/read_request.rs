@@ -15,6 +15,7 @@ use crate::protocol::form::{Cache, Choice, Format, Opaque, Reasoning, Refused, R
 use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
 use check::{Shape, wrong_type};
+use std::collections::HashMap;
 
 mod check;
 pub(crate) mod fields;
@@ -56,6 +57,8 @@ pub fn read<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<Request<'a>,
         stream: check::optional_bool(body, "stream", "stream")?.unwrap_or(false),
         include_usage: false,
         extra: Vec::new(),
+        own_tools: HashMap::new(),
+        echo: Vec::new(),
     };
     request.include_usage = settings::include_usage(body, request.stream, warnings)?;
     request.sampling = settings::sampling(body)?;

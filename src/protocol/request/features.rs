@@ -6,7 +6,8 @@
 //!
 //! Read next: `protocol/request/rewrite.rs`.
 
-use crate::protocol::rules::{carrier, names};
+use crate::protocol::carrier;
+use crate::protocol::rules::names;
 use crate::protocol::scan::{Broken, Kind, Scan};
 use crate::usage::ServiceTier;
 

@@ -9,8 +9,8 @@
 
 use super::{DEPTH_MAX, Outline};
 use crate::protocol::Protocol;
+use crate::protocol::carrier;
 use crate::protocol::form::{Action, At, Warnings};
-use crate::protocol::rules::carrier;
 use crate::protocol::rules::names::{self, CallIds};
 use crate::protocol::scan::Span;
 use crate::protocol::splice;
@@ -34,6 +34,7 @@ pub fn strip(protocol: Protocol, official: bool, body: &[u8], outline: &Outline)
     let is_clean = match protocol {
         Protocol::Messages => !left.unsigned_thinking && !left.odd_ids,
         Protocol::Chat => !official || !left.members && !left.long_ids,
+        Protocol::Responses => true,
     };
     let Some(text) = std::str::from_utf8(body).ok().filter(|_| !is_clean) else {
         return Stripped::default();
@@ -45,6 +46,7 @@ pub fn strip(protocol: Protocol, official: bool, body: &[u8], outline: &Outline)
     match protocol {
         Protocol::Messages => strip.messages(tree.root()),
         Protocol::Chat => strip.chat(tree.root()),
+        Protocol::Responses => {}
     }
     Stripped { edits: strip.edits, warnings: strip.warnings.into_tokens() }
 }

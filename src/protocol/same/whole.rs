@@ -27,6 +27,8 @@ pub fn whole(protocol: Protocol, public_model: &str, body: Bytes) -> Result<Whol
             let refused_free = seen.refused_free(answer.generated_bytes);
             (answer.model, seen.usage.total(), None, answer.generated_bytes, refused_free, is_error)
         }
+        // No vendor speaks it.
+        Protocol::Responses => return Err(Fault::NotJson),
     };
     if is_error {
         let error = VendorError::read(&body).unwrap_or_default();

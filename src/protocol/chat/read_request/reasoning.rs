@@ -5,8 +5,8 @@
 //!
 //! Read next: `read_request/messages.rs`.
 
+use crate::protocol::carrier;
 use crate::protocol::form::{At, Block, BlockKind, Thinking};
-use crate::protocol::rules::carrier;
 use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
 

@@ -80,12 +80,7 @@ impl Writer<'_> {
     }
 
     /// What a far tool was asked and gave back; `None` for what belongs to an earlier block, or says nothing.
-    pub(super) fn far_tool(
-        &mut self,
-        message: usize,
-        opaque: &Opaque<'_>,
-        results: &mut FarResults<'_>,
-    ) -> Option<String> {
+    pub(super) fn far_tool(&mut self, at: At, opaque: &Opaque<'_>, results: &mut FarResults<'_>) -> Option<String> {
         let kind = opaque.name.value();
         let (call, result) = match kind.as_ref() {
             "fallback" | "mcp_tool_listing" => return None,
@@ -101,7 +96,7 @@ impl Writer<'_> {
                 (None, Some(opaque.value))
             }
         };
-        self.warnings.add(Action::Rewritten, At::Message(message));
+        self.warnings.add(Action::Rewritten, at);
         let lines = [call.map(used), result.map(gave_back)];
         let lines: Vec<String> = lines.into_iter().flatten().filter(|line| !line.is_empty()).collect();
         (!lines.is_empty()).then(|| lines.join("\n"))

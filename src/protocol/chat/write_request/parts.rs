@@ -5,7 +5,7 @@
 //! Read next: `chat/write_request/results.rs`.
 
 use super::Writer;
-use crate::protocol::form::{Block, BlockKind, File, FileContent, Image};
+use crate::protocol::form::{At, Block, BlockKind, File, FileContent, Image};
 use crate::protocol::text::{Json, Text};
 
 /// What a file is called that has no title.
@@ -39,7 +39,7 @@ impl<'t> Part<'t> {
 
 impl Writer<'_> {
     /// The blocks of a user's turn as parts; its results are no part of it.
-    pub(super) fn parts<'t>(&mut self, message: usize, blocks: &'t [Block<'t>]) -> Vec<Part<'t>> {
+    pub(super) fn parts<'t>(&mut self, at: At, blocks: &'t [Block<'t>]) -> Vec<Part<'t>> {
         let mut results = None;
         let mut parts = Vec::with_capacity(blocks.len());
         for block in blocks {
@@ -62,7 +62,7 @@ impl Writer<'_> {
                     }
                     _ => {
                         let results = results.get_or_insert_with(|| super::foreign::FarResults::of(blocks));
-                        let told = self.far_tool(message, opaque, results);
+                        let told = self.far_tool(at, opaque, results);
                         parts.extend(told.map(|text| Part::of(Said::Text(Text::made(text)))));
                     }
                 },
@@ -114,7 +114,7 @@ impl Writer<'_> {
     /// A message of instructions; nothing if they are blank.
     pub(super) fn instructions(&mut self, blocks: &[Block<'_>]) {
         // Instructions hold texts only, and so the parts of a user's turn serve.
-        let parts = self.parts(0, blocks);
+        let parts = self.parts(At::System(0), blocks);
         if parts.is_empty() || !parts.iter().all(Part::is_text) {
             return;
         }

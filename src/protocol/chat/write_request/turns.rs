@@ -6,8 +6,9 @@
 
 use super::foreign::FarResults;
 use super::{Writer, refused};
+use crate::protocol::carrier;
 use crate::protocol::form::{Action, Arguments, At, Block, BlockKind, Call, Refused, Request, Side, Thinking, Turn};
-use crate::protocol::rules::{ReasoningReplay, arguments, carrier, names};
+use crate::protocol::rules::{ReasoningReplay, arguments, names};
 use crate::protocol::text::Text;
 
 /// Between what is told in words and the text around it.
@@ -37,7 +38,7 @@ impl Writer<'_> {
 
     fn user(&mut self, turn: &Turn<'_>, is_last: bool) {
         let has_results = self.results(&turn.blocks);
-        let parts = self.parts(turn.message, &turn.blocks);
+        let parts = self.parts(turn.at, &turn.blocks);
         // An empty message is worth sending only as what is to be answered. One without blocks held results.
         let is_asked = is_last && !has_results && !turn.blocks.is_empty();
         if !parts.is_empty() || is_asked {
@@ -56,7 +57,7 @@ impl Writer<'_> {
             return;
         }
         if is_last {
-            self.warnings.add(Action::Emulated, At::Message(turn.message));
+            self.warnings.add(Action::Emulated, turn.at);
         }
         self.json.open_object().key("role").str("assistant").key("content");
         if has_text {
@@ -107,7 +108,7 @@ impl Writer<'_> {
                     }
                     _ => {
                         let results = results.get_or_insert_with(|| FarResults::of(&turn.blocks));
-                        let told = self.far_tool(turn.message, opaque, results);
+                        let told = self.far_tool(turn.at, opaque, results);
                         said.piece(told.map(Text::made).into_iter().collect());
                     }
                 },

@@ -47,7 +47,7 @@ pub(super) fn judge<'a>(
                 }
                 extras.web_search = Some(*value);
             }
-            (Protocol::Chat, name) => of_chat(request.surface, name, *value, warnings)?,
+            (Protocol::Chat | Protocol::Responses, name) => of_chat(request.surface, name, *value, warnings)?,
         }
     }
     Ok(extras)
