@@ -61,7 +61,7 @@ pub fn quote(
 fn unpriced(model: &Model, surface: Protocol, outline: &Outline) -> Option<&'static str> {
     let (features, priced) = (&outline.features, &model.price.features);
     // A chat vendor does not say how often it searched.
-    let can_search = priced.web_search.is_some() && model.vendor.protocol == Protocol::Messages;
+    let can_search = priced.web_search.is_some() && model.protocol() != Protocol::Chat;
     let searches = features.web_search.is_some() && !can_search;
     let tier_is_priced = features.service_tier.is_none_or(|tier| priced.service_tier.contains_key(&tier));
     let asked = [
@@ -97,7 +97,7 @@ fn reaches(model: &Model, outline: &Outline, body_bytes: u64) -> Vec<Reach> {
     within
         .map(|span| Reach {
             input_tokens: tokens.min(span.most),
-            input_price: dearest_input(model.vendor.protocol, outline, &span.rates)
+            input_price: dearest_input(model.protocol(), outline, &span.rates)
                 .max(audio_input.unwrap_or_default()),
             output_price: span.rates.output.max(audio_output.unwrap_or_default()),
         })
@@ -106,7 +106,7 @@ fn reaches(model: &Model, outline: &Outline, body_bytes: u64) -> Vec<Reach> {
 
 fn input_tokens(model: &Model, outline: &Outline, body_bytes: u64) -> u64 {
     let features = &outline.features;
-    let images_unbounded = features.images > 0 && model.vendor.protocol == Protocol::Chat;
+    let images_unbounded = features.images > 0 && model.protocol() != Protocol::Messages;
     let unbounded = images_unbounded
         || features.documents_or_files
         || features.audio_input
@@ -123,7 +123,7 @@ fn input_tokens(model: &Model, outline: &Outline, body_bytes: u64) -> u64 {
 
 /// The dearest class that the input can be charged at: a chat vendor writes its cache unasked.
 fn dearest_input(vendor: Protocol, outline: &Outline, rates: &Rates) -> Micro {
-    let five_minutes = vendor == Protocol::Chat || outline.features.cache_markers;
+    let five_minutes = vendor != Protocol::Messages || outline.features.cache_markers;
     let mut dearest = rates.input.max(rates.cache_read);
     if five_minutes {
         dearest = dearest.max(rates.cache_write_5m);
@@ -170,8 +170,13 @@ mod tests {
             upstream_model: "u".into(),
             context_tokens: 100_000,
             max_output_tokens: 8_000,
-            accepts: Accepts::Messages(Default::default()),
+            accepts: match protocol {
+                Protocol::Messages => Accepts::Messages(Default::default()),
+                Protocol::Chat => Accepts::Chat(Default::default()),
+                Protocol::Responses => Accepts::Responses(Default::default()),
+            },
             price: Arc::new(Price::list(rates([100, 10, 125, 200, 500]), tiers, features)),
+            by_responses: None,
         }
     }
 
@@ -193,7 +198,7 @@ mod tests {
     }
 
     fn ask(model: &Model, members: &str, bytes: u64) -> Result<Quote, Failure> {
-        let protocol = model.vendor.protocol;
+        let protocol = model.protocol();
         let outline = request::read(protocol, format!(r#"{{"model":"m",{members}}}"#).as_bytes()).unwrap();
         quote(model, protocol, &outline, bytes, 256)
     }
@@ -315,7 +320,7 @@ mod tests {
             (&messages, r#""fallbacks":[{"model":"x"}]"#, "fallbacks"),
         ] {
             let failure = ask(model, members, 1).unwrap_err();
-            assert_eq!(failure, Failure::unpriced_feature(model.vendor.protocol, param), "{members}");
+            assert_eq!(failure, Failure::unpriced_feature(model.protocol(), param), "{members}");
         }
     }
 

@@ -105,7 +105,7 @@ impl Reply {
     pub fn bare_error(&self, model: &Model) -> Option<Failure> {
         let Mode::Error { status, retry_after, .. } = &self.mode else { return None };
         let retry_after = retry_after.as_deref();
-        let protocol = model.vendor.protocol;
+        let protocol = model.protocol();
         Some(failure::from_vendor(protocol, *status, retry_after, b"", &model.upstream_model, &model.id))
     }
 
@@ -241,7 +241,7 @@ fn warnings(tokens: &mut [String]) -> Vec<u8> {
 /// How a successful answer is to be read.
 fn understanding(call: &Call, surface: Protocol, is_events: bool) -> Mode {
     let event_bytes = size(call.settings.limits.event_bytes);
-    let vendor = call.model.vendor.protocol;
+    let vendor = call.model.protocol();
     match (&call.reply.recall, is_events) {
         (None, true) if call.stream => {
             let pass = StreamPass::new(surface, &call.model.id, call.reply.hide_usage, event_bytes);
@@ -352,6 +352,8 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
             // A chat vendor that shows its reasoning shows all of it, a messages vendor a summary or nothing.
             Accepts::Chat(_) => call.model.hides_reasoning() && !pass.shows_thinking(),
             Accepts::Messages(_) => pass.shows_thinking(),
+            // It shows a summary or nothing.
+            Accepts::Responses(_) => call.model.hides_reasoning(),
         });
     }
     if pass.is_finishing() {
@@ -419,7 +421,7 @@ fn end_by_failure(call: &mut Call, failure: &Failure, surface: Protocol, request
 
 /// What the client is told of an answer's fault. A vendor may quote the key that it was called with.
 fn told(model: &Model, fault: &Fault) -> Failure {
-    fault.failure(model.vendor.protocol, &model.upstream_model, &model.id).without(model.vendor.api_key.reveal())
+    fault.failure(model.protocol(), &model.upstream_model, &model.id).without(model.vendor.api_key.reveal())
 }
 
 /// Reads a piece of a stream whose whole the client waits for.
@@ -463,7 +465,7 @@ fn fold(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failu
 
 fn whole(call: &mut Call, surface: Protocol) -> Result<Option<Bytes>, Failure> {
     let Mode::Whole(kept) = &mut call.reply.mode else { return Ok(None) };
-    let (kept, vendor) = (std::mem::take(kept), call.model.vendor.protocol);
+    let (kept, vendor) = (std::mem::take(kept), call.model.protocol());
     let recall = call.reply.recall.clone();
     let whole = answer::whole(vendor, surface, &call.model.id, recall, call.reply.streams, kept.into())
         .map_err(|fault| told(&call.model, &fault))?;
@@ -550,7 +552,7 @@ fn error(call: &mut Call, surface: Protocol, request_id: &str) -> Option<Bytes> 
         return Some(answer);
     }
     let model = &call.model;
-    let vendor = model.vendor.protocol;
+    let vendor = model.protocol();
     let failure = failure::from_vendor(vendor, status, retry_after.as_deref(), &body, &model.upstream_model, &model.id)
         .without(model.vendor.api_key.reveal());
     let rendered = failure.render(surface, request_id);
@@ -574,7 +576,7 @@ fn instead_of_error(call: &mut Call, surface: Protocol, status: u16, body: &[u8]
         if call.stream {
             headers.push(("content-type", HeaderValue::from_static("text/event-stream; charset=utf-8")));
         }
-        translate::nothing_said(call.model.vendor.protocol, surface, recall.clone(), call.stream).into()
+        translate::nothing_said(call.model.protocol(), surface, recall.clone(), call.stream).into()
     };
     call.shared.set_late(Late { status: Some(200), content_length: Some(answer.len()), headers });
     call.shared.set_completed();

@@ -108,7 +108,7 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
     fresh.insert_header(header::USER_AGENT, concat!("model-gateway/", env!("CARGO_PKG_VERSION")))?;
     let vendor = &call.model.vendor;
     let key = vendor.api_key.reveal();
-    match vendor.protocol {
+    match call.model.protocol() {
         Protocol::Chat | Protocol::Responses => {
             fresh.insert_header(header::AUTHORIZATION, secret(&format!("Bearer {key}"))?)?;
             fresh.insert_header("x-client-request-id", request_id)?;

@@ -43,6 +43,7 @@ pub struct Target<'a> {
 pub enum Accepts {
     Messages(MessagesModel),
     Chat(ChatModel),
+    Responses(ResponsesModel),
 }
 
 /// A model of a messages vendor.
@@ -106,6 +107,22 @@ pub struct ChatModel {
     pub output_limit_field: &'static str,
     /// Compatible servers that list it; the vendor that defined the protocol refuses it.
     pub top_k: bool,
+}
+
+/// A model of a responses vendor.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ResponsesModel {
+    /// Accepts `reasoning.effort`, and gives its reasoning encrypted.
+    pub reasoning: bool,
+    /// Sorted.
+    pub effort_values: Vec<Effort>,
+    /// Accepts `reasoning.summary`.
+    pub summaries: bool,
+    /// Accepts a `temperature` and `top_p` other than 1.
+    pub sampling: bool,
+    /// Accepts `prompt_cache_breakpoint`.
+    pub cache_breakpoints: bool,
+    pub verbosity: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

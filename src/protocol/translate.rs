@@ -150,6 +150,9 @@ pub fn request(asked: &Asked<'_>, without_thinking: bool) -> Result<Translated, 
             messages::write_request::write(&mut request, model, &given, &mut warnings, &mut recall)
         }
         Accepts::Chat(model) => chat::write_request::write(&mut request, model, &given, &mut warnings, &mut recall),
+        Accepts::Responses(model) => {
+            responses::write_request::write(&mut request, model, &given, &mut warnings, &mut recall)
+        }
     };
     let written = written.map_err(|refused| *refused)?;
     let budget_is_given = request.reasoning.is_verbatim;
@@ -199,8 +202,7 @@ pub struct StreamTranslation {
 enum Reader {
     Chat(chat::read_stream::Reader),
     Messages(messages::read_stream::Reader),
-    /// No vendor speaks it.
-    None,
+    Responses(responses::read_stream::Reader),
 }
 
 #[derive(Debug)]
@@ -343,7 +345,7 @@ impl StreamTranslation {
         let reader = match vendor {
             Protocol::Chat => Reader::Chat(chat::read_stream::Reader::default()),
             Protocol::Messages => Reader::Messages(messages::read_stream::Reader::default()),
-            Protocol::Responses => Reader::None,
+            Protocol::Responses => Reader::Responses(responses::read_stream::Reader::default()),
         };
         StreamTranslation {
             decoder: Decoder::new(event_bytes_max),
@@ -388,7 +390,7 @@ impl StreamTranslation {
             _ => match &mut self.reader {
                 Reader::Chat(reader) => reader.finish(&mut self.tally),
                 Reader::Messages(reader) => reader.finish(&mut self.tally),
-                Reader::None => Err(Fault::NotJson),
+                Reader::Responses(reader) => reader.finish(&mut self.tally),
             },
         };
         self.tally.take(out);
@@ -411,7 +413,7 @@ impl StreamTranslation {
             let (nodes, outcome) = match &mut self.reader {
                 Reader::Chat(reader) => reader.event(event.name, data, nodes, &mut self.tally),
                 Reader::Messages(reader) => reader.event(event.name, data, nodes, &mut self.tally),
-                Reader::None => (nodes, Err(Fault::NotJson)),
+                Reader::Responses(reader) => reader.event(event.name, data, nodes, &mut self.tally),
             };
             // One large event must not make a long stream large for good.
             self.nodes = if nodes.capacity() > IDLE_NODES_MAX { Nodes::new() } else { nodes };
@@ -484,7 +486,7 @@ pub fn whole(vendor: Protocol, surface: Protocol, recall: Recall, streamed: bool
     match vendor {
         Protocol::Chat => chat::read_stream::whole(tree.root(), &mut tally)?,
         Protocol::Messages => messages::read_stream::whole(tree.root(), &mut tally)?,
-        Protocol::Responses => return Err(Fault::NotJson),
+        Protocol::Responses => responses::read_stream::whole(tree.root(), &mut tally)?,
     }
     if tally.overflowed() {
         return Err(Fault::TooLarge);
@@ -500,11 +502,17 @@ pub fn whole(vendor: Protocol, surface: Protocol, recall: Recall, streamed: bool
     })
 }
 
-/// A messages vendor refuses the reasoning that came with a request: what only it can check, such as a signature.
+/// The vendor refuses the reasoning that came with a request: what only it can check, such as a signature.
 pub fn refuses_thinking(error_body: &[u8]) -> bool {
-    let message = VendorError::read(error_body).unwrap_or_default().message;
-    let says = |word: &str| message.contains(word);
-    says("thinking") && (says("signature") || says("Expected") || says("cannot be modified"))
+    let error = VendorError::read(error_body).unwrap_or_default();
+    let says = |word: &str| error.message.contains(word);
+    let by_messages = says("thinking") && (says("signature") || says("Expected") || says("cannot be modified"));
+    let by_responses = error.code.as_deref() == Some("invalid_encrypted_content")
+        || (says("ncrypted content") && says("could not be verified"))
+        || (says("Item with id") && says("not found"))
+        || says("required following item")
+        || says("required 'reasoning' item");
+    by_messages || by_responses
 }
 
 /// A chat vendor's model that reasons had no room to say anything; it calls that an error.

@@ -58,8 +58,8 @@ pub async fn prepare(
     let (body, mut share) = intake::read_body(session, &gateway.bodies, &limits).await?;
     let body_read = Instant::now();
     let outline = request::read(surface, &body)?;
-    let model = model(settings, &principal, &outline.model)?;
-    let crosses = model.vendor.protocol != surface;
+    let model = model(settings, &principal, &outline.model)?.door(surface, &outline);
+    let crosses = model.protocol() != surface;
     let count = if asked.free { Some(translate::count_tokens(surface, &body)) } else { None };
     if crosses && let Some(count) = count {
         return count.map(Prepared::Count);
@@ -90,7 +90,7 @@ pub async fn prepare(
     share.cover(kept as u64, limits.bodies_in_flight_bytes)?;
     let (stream, warnings) = (order.outline.stream, [sent.warnings, dropped.into_iter().collect()].concat());
     let upstream = Upstream {
-        path: if crosses { translate::path(model.vendor.protocol) } else { asked.path },
+        path: if crosses { translate::path(model.protocol()) } else { asked.path },
         version: if crosses { None } else { version_header(session, settings) },
         previews,
         streams: sent.streams,
@@ -182,8 +182,7 @@ impl Order<'_> {
 
     /// Says the request in the vendor's protocol, with these limits.
     fn sent(&self, output_limit: Option<u64>, thinking_budget: Option<u64>) -> Result<Sent, Failure> {
-        let vendor = &self.model.vendor;
-        if vendor.protocol != self.surface {
+        if self.model.protocol() != self.surface {
             let translated = translate::request(&self.asked(&self.body, output_limit), false)?;
             let body = match thinking_budget.filter(|_| translated.budget_is_given) {
                 Some(budget) => self.with_budget(&translated.body, budget)?,
@@ -206,7 +205,7 @@ impl Order<'_> {
             thinking_budget,
             include_usage: self.surface == Protocol::Chat && self.outline.stream,
         };
-        let stripped = request::strip(self.surface, vendor.official, &self.body, &self.outline);
+        let stripped = request::strip(self.surface, self.model.vendor.official, &self.body, &self.outline);
         let warnings = stripped.warnings.clone();
         self.bear(&warnings)?;
         Ok(Sent {
@@ -222,7 +221,7 @@ impl Order<'_> {
 
     /// The caller's own thinking budget in a translated body, lowered.
     fn with_budget(&self, body: &Bytes, budget: u64) -> Result<Bytes, Failure> {
-        let outline = request::read(self.model.vendor.protocol, body)?;
+        let outline = request::read(self.model.protocol(), body)?;
         let edits = Edits {
             model: &outline.model,
             output_limit: None,
@@ -260,7 +259,7 @@ impl Order<'_> {
         let min_output = self.settings.limits.min_output_tokens;
         let mut translated = match sent.recall {
             // The translator wrote it, so it can be read.
-            Some(_) => Some(request::read(self.model.vendor.protocol, &sent.body)?),
+            Some(_) => Some(request::read(self.model.protocol(), &sent.body)?),
             None => None,
         };
         let body_bytes = match translated {
@@ -304,7 +303,7 @@ impl Order<'_> {
     /// The output limit's name, as the caller knows it.
     fn limit_field(&self) -> &'static str {
         let usual = match self.surface {
-            surface if surface == self.model.vendor.protocol => self.model.output_limit_field(),
+            surface if surface == self.model.protocol() => self.model.output_limit_field(),
             Protocol::Chat => "max_completion_tokens",
             Protocol::Responses => "max_output_tokens",
             Protocol::Messages => "max_tokens",

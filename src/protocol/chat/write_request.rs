@@ -9,18 +9,20 @@ use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
 use crate::protocol::form::answer::Recall;
 use crate::protocol::form::{Action, BlockKind, Format, Refused, Request, Warnings};
-use crate::protocol::rules::{ChatModel, names, pairing, schema};
+use crate::protocol::rules::{ChatModel, ToolsWithReasoning, names, pairing, schema};
 use crate::protocol::text::{Json, Text};
 use crate::protocol::translate::{Given, Written};
 use crate::protocol::tree::Value;
 
-mod effort;
-mod foreign;
-mod parts;
-mod refusals;
-mod results;
-mod tools;
+pub(in crate::protocol) mod effort;
+pub(in crate::protocol) mod foreign;
+pub(in crate::protocol) mod parts;
+pub(in crate::protocol) mod refusals;
+pub(in crate::protocol) mod results;
+pub(in crate::protocol) mod tools;
 mod turns;
+
+use foreign::Words;
 
 /// The most stop sequences that a chat vendor takes.
 const STOPS_MAX: usize = 4;
@@ -65,7 +67,12 @@ pub fn write(
     writer.stop(request);
     writer.format(request);
     let has_tools = writer.tools(request)?;
-    if let Some(effort) = effort::effort(request, model, has_tools, writer.warnings) {
+    let thinker = effort::Thinker {
+        reasons: model.reasoning,
+        levels: &model.effort_values,
+        is_kept_from: has_tools && model.tools_with_reasoning == ToolsWithReasoning::EffortNone,
+    };
+    if let Some(effort) = effort::effort(request, &thinker, writer.warnings) {
         writer.json.key("reasoning_effort").str(effort.as_str());
     }
     writer.end_user(request);
@@ -97,6 +104,10 @@ struct Writer<'w> {
 }
 
 impl Writer<'_> {
+    fn words(&mut self) -> Words<'_> {
+        Words { warnings: self.warnings, marks: self.model.cache_breakpoints }
+    }
+
     fn limit(&mut self, request: &Request<'_>) -> Result<(), Refused> {
         let Some(limit) = request.limit else {
             return Err(refused(request.surface, "max_tokens", "Field required"));
@@ -177,23 +188,22 @@ impl Writer<'_> {
         let account_id = self.given.account_id;
         let user = request.end_user.as_ref().map(Text::value);
         self.json.key("safety_identifier").str(&names::end_user(account_id, user.as_deref()));
-        if !self.given.target.official {
-            return;
+        if self.given.target.official {
+            self.json.key("prompt_cache_key").str(&cache_key(request, account_id));
         }
-        let common = match user {
-            Some(user) => names::end_user(account_id, Some(&user)),
-            None => {
-                let texts = request.system.iter().filter_map(|block| match &block.kind {
-                    BlockKind::Text(text) => Some(text.value()),
-                    _ => None,
-                });
-                let texts: String = texts.collect();
-                names::end_user(account_id, Some(&texts))
-            }
-        };
-        let key: String = common.chars().take(32).collect();
-        self.json.key("prompt_cache_key").str(&key);
     }
+}
+
+/// What the requests of one user, or with the same instructions, have in common.
+pub(in crate::protocol) fn cache_key(request: &Request<'_>, account_id: &str) -> String {
+    if let Some(user) = &request.end_user {
+        return names::cache_key(account_id, &user.value());
+    }
+    let texts = request.system.iter().filter_map(|block| match &block.kind {
+        BlockKind::Text(text) => Some(text.value()),
+        _ => None,
+    });
+    names::cache_key(account_id, &texts.collect::<String>())
 }
 
 fn refused(surface: Protocol, path: &str, message: &str) -> Refused {
@@ -201,7 +211,7 @@ fn refused(surface: Protocol, path: &str, message: &str) -> Refused {
 }
 
 /// Takes the nonce's line off the instructions.
-fn without_nonce(request: &mut Request<'_>) {
+pub(in crate::protocol) fn without_nonce(request: &mut Request<'_>) {
     for block in &mut request.system {
         let BlockKind::Text(text) = &mut block.kind else { continue };
         if let Text::Token { raw, escaped } = text

@@ -25,6 +25,8 @@ mod thinking;
 mod tools;
 mod turns;
 
+pub(in crate::protocol) use extras::asks_nothing;
+
 /// An answer that may become longer than this is asked for as a stream, whatever the caller wants: a vendor's
 /// connection that is silent for minutes is cut by something on the way.
 const WHOLE_TOKENS_MAX: u64 = 8_192;

@@ -18,6 +18,9 @@ const CALL_ID_LETTERS_MAX: usize = 64;
 /// The longest call id that a chat vendor takes.
 const CHAT_CALL_ID_LETTERS_MAX: usize = 40;
 
+/// The longest call id that a responses vendor takes.
+const RESPONSES_CALL_ID_LETTERS_MAX: usize = 64;
+
 /// The longest tool name that every path of both protocols takes.
 const TOOL_NAME_LETTERS_MAX: usize = 64;
 
@@ -66,8 +69,17 @@ pub fn safe_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
 }
 
 /// A call id towards a chat vendor: at most 40 characters.
-pub fn short_call_id<'a>(id: Cow<'a, str>) -> Cow<'a, str> {
-    if id.len() <= CHAT_CALL_ID_LETTERS_MAX || id.chars().count() <= CHAT_CALL_ID_LETTERS_MAX {
+pub fn short_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
+    shortened_call_id(id, CHAT_CALL_ID_LETTERS_MAX)
+}
+
+/// A call id towards a responses vendor: at most 64 characters.
+pub fn responses_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
+    shortened_call_id(id, RESPONSES_CALL_ID_LETTERS_MAX)
+}
+
+fn shortened_call_id(id: Cow<'_, str>, letters_max: usize) -> Cow<'_, str> {
+    if id.len() <= letters_max || id.chars().count() <= letters_max {
         return id;
     }
     let hash: String = hash_hex(&id).chars().take(32).collect();
@@ -98,6 +110,11 @@ pub fn end_user(account_id: &str, end_user: Option<&str>) -> String {
         Some(end_user) => hash_hex(&format!("{account_id}:{end_user}")),
         None => hash_hex(account_id),
     }
+}
+
+/// What tells a vendor's cache the account's requests of one kind from all others: 32 hex digits.
+pub fn cache_key(account_id: &str, common: &str) -> String {
+    end_user(account_id, Some(common)).chars().take(32).collect()
 }
 
 /// `msg_X` → `chatcmpl-X`; anything else gets an id made from the recall's seed.

@@ -68,10 +68,10 @@ impl Writer<'_> {
             }
             BlockKind::File(file) => {
                 lines.push(Text::made("[document]"));
-                self.file(block, file, media);
+                self.words().file(block, file, media);
             }
             BlockKind::Opaque(opaque) => match opaque.name.value().as_ref() {
-                "search_result" => lines.extend(self.search_result(block.at, opaque.value)),
+                "search_result" => lines.extend(self.words().search_result(block.at, opaque.value)),
                 "tool_reference" => {
                     let name = member(opaque.value, "tool_name").unwrap_or(Text::made(""));
                     let name =
@@ -91,7 +91,7 @@ impl Writer<'_> {
 }
 
 /// The tool itself says that it failed.
-fn says_error(text: &Text<'_>) -> bool {
+pub(in crate::protocol) fn says_error(text: &Text<'_>) -> bool {
     let shown = match text {
         Text::Token { raw, .. } => raw,
         Text::Made(made) => made.as_ref(),

@@ -5,8 +5,9 @@
 //! Read next: `rules/schema.rs`.
 
 use super::{Writer, refused};
+use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
-use crate::protocol::form::{Action, At, Choice, Function, Refused, Request, Tool, ToolKind};
+use crate::protocol::form::{Action, At, Choice, Function, Refused, Request, Tool, ToolKind, Warnings};
 use crate::protocol::messages::read_request::fields;
 use crate::protocol::rules::schema::Cleaned;
 use crate::protocol::rules::{Outcome, ToolsWithReasoning, names, schema};
@@ -22,7 +23,10 @@ impl Writer<'_> {
         let mut sent = Vec::with_capacity(request.tools.len());
         for tool in &request.tools {
             match &tool.kind {
-                ToolKind::Vendor { kind, value } => self.vendor_tool(tool, kind, *value, &request.choice)?,
+                ToolKind::Vendor { kind, value } => {
+                    let model = self.given.target.public_model;
+                    vendor_tool(tool, kind, *value, &request.choice, (self.surface, model), self.warnings)?;
+                }
                 ToolKind::Function(_) | ToolKind::Custom { .. } => sent.push(tool),
             }
         }
@@ -54,34 +58,6 @@ impl Writer<'_> {
             self.json.key("parallel_tool_calls").bool(false);
         }
         Ok(true)
-    }
-
-    /// A tool of another vendor: of those only the search among tools can be done without.
-    fn vendor_tool(
-        &mut self,
-        tool: &Tool<'_>,
-        kind: &Text<'_>,
-        value: Value<'_>,
-        choice: &Choice<'_>,
-    ) -> Result<(), Refused> {
-        let at = At::Tool(tool.index);
-        let model = self.given.target.public_model;
-        let kind = kind.value();
-        if fields::tool_outcome(&kind) == Some(Outcome::Warn) {
-            if let (Choice::Tool(wanted), Some(name)) = (choice, super::member(value, "name"))
-                && wanted.is(&name.value())
-            {
-                let message = format!("'{}' is not available for model '{model}'", name.value());
-                return Err(refused(self.surface, "tool_choice", &message));
-            }
-            self.warnings.add(Action::Dropped, at);
-            return Ok(());
-        }
-        if kind == "custom" {
-            let message = format!("only 'direct' is available for model '{model}'");
-            return Err(refused(self.surface, &format!("{at}.allowed_callers"), &message));
-        }
-        Err(refused(self.surface, &at.to_string(), &format!("'{kind}' is not available for model '{model}'")))
     }
 
     fn known_choice(&self, sent: &[&Tool<'_>], choice: &Choice<'_>) -> Result<(), Refused> {
@@ -168,8 +144,37 @@ impl Writer<'_> {
     }
 }
 
+/// A tool of another vendor: of those only the search among tools can be done without. `asked`: the surface and the
+/// model's public id, for the words of a refusal.
+pub(in crate::protocol) fn vendor_tool(
+    tool: &Tool<'_>,
+    kind: &Text<'_>,
+    value: Value<'_>,
+    choice: &Choice<'_>,
+    (surface, model): (Protocol, &str),
+    warnings: &mut Warnings,
+) -> Result<(), Refused> {
+    let at = At::Tool(tool.index);
+    let kind = kind.value();
+    if fields::tool_outcome(&kind) == Some(Outcome::Warn) {
+        if let (Choice::Tool(wanted), Some(name)) = (choice, super::member(value, "name"))
+            && wanted.is(&name.value())
+        {
+            let message = format!("'{}' is not available for model '{model}'", name.value());
+            return Err(refused(surface, "tool_choice", &message));
+        }
+        warnings.add(Action::Dropped, at);
+        return Ok(());
+    }
+    if kind == "custom" {
+        let message = format!("only 'direct' is available for model '{model}'");
+        return Err(refused(surface, &format!("{at}.allowed_callers"), &message));
+    }
+    Err(refused(surface, &at.to_string(), &format!("'{kind}' is not available for model '{model}'")))
+}
+
 /// Writes the description with what the schema cannot say there.
-fn describe(json: &mut Json, function: &Function<'_>, note: Option<&str>) {
+pub(in crate::protocol) fn describe(json: &mut Json, function: &Function<'_>, note: Option<&str>) {
     let mut lines: Vec<Text<'_>> = Vec::new();
     let own = function.description.as_ref().filter(|text| !text.is_blank()).map(Text::borrowed);
     let examples = function.examples.map(|examples| {

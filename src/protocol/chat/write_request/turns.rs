@@ -38,7 +38,7 @@ impl Writer<'_> {
 
     fn user(&mut self, turn: &Turn<'_>, is_last: bool) {
         let has_results = self.results(&turn.blocks);
-        let parts = self.parts(turn.at, &turn.blocks);
+        let parts = self.words().parts(turn.at, &turn.blocks);
         // An empty message is worth sending only as what is to be answered. One without blocks held results.
         let is_asked = is_last && !has_results && !turn.blocks.is_empty();
         if !parts.is_empty() || is_asked {
@@ -97,18 +97,18 @@ impl Writer<'_> {
             match &block.kind {
                 BlockKind::Text(text) | BlockKind::Refusal(text) => said.text(text.borrowed()),
                 BlockKind::File(file) => {
-                    let texts = self.document(block.at, file);
+                    let texts = self.words().document(block.at, file);
                     said.piece(texts);
                 }
                 BlockKind::Opaque(opaque) => match opaque.name.value().as_ref() {
-                    "search_result" => said.piece(self.search_result(block.at, opaque.value)),
+                    "search_result" => said.piece(self.words().search_result(block.at, opaque.value)),
                     "compaction" => {
-                        let summary = self.summary(block.at, opaque.value);
+                        let summary = self.words().summary(block.at, opaque.value);
                         said.piece(summary.map(Vec::from).unwrap_or_default());
                     }
                     _ => {
                         let results = results.get_or_insert_with(|| FarResults::of(&turn.blocks));
-                        let told = self.far_tool(turn.at, opaque, results);
+                        let told = self.words().far_tool(turn.at, opaque, results);
                         said.piece(told.map(Text::made).into_iter().collect());
                     }
                 },

@@ -82,7 +82,7 @@ fn of_chat(surface: Protocol, name: &str, value: Value<'_>, warnings: &mut Warni
 }
 
 /// The value is the one that the vendor would act on anyway.
-fn asks_nothing(name: &str, value: Value<'_>) -> bool {
+pub(in crate::protocol) fn asks_nothing(name: &str, value: Value<'_>) -> bool {
     match name {
         "n" => value.count() == Some(1),
         "logprobs" | "store" => value.bool() == Some(false),
