@@ -77,7 +77,9 @@ impl Model {
             Accepts::Messages(model) => {
                 model.thinks_by_default || model.thinking_types.iter().any(|kind| *kind != ThinkingType::Disabled)
             }
-            Accepts::Chat(ChatModel { reasoning, .. }) | Accepts::Responses(ResponsesModel { reasoning, .. }) => *reasoning,
+            Accepts::Chat(ChatModel { reasoning, .. }) | Accepts::Responses(ResponsesModel { reasoning, .. }) => {
+                *reasoning
+            }
         }
     }
 }

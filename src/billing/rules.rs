@@ -97,8 +97,7 @@ fn reaches(model: &Model, outline: &Outline, body_bytes: u64) -> Vec<Reach> {
     within
         .map(|span| Reach {
             input_tokens: tokens.min(span.most),
-            input_price: dearest_input(model.protocol(), outline, &span.rates)
-                .max(audio_input.unwrap_or_default()),
+            input_price: dearest_input(model.protocol(), outline, &span.rates).max(audio_input.unwrap_or_default()),
             output_price: span.rates.output.max(audio_output.unwrap_or_default()),
         })
         .collect()

@@ -87,8 +87,8 @@ impl Reply {
     }
 
     /// The same is asked for once more, in other words.
-    pub fn begin_again(&mut self, recall: Recall) {
-        self.recall = Some(recall);
+    pub fn begin_again(&mut self, recall: Option<Recall>) {
+        self.recall = recall;
         self.mode = Mode::Waiting;
     }
 

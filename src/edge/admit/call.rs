@@ -19,7 +19,7 @@ use crate::idempotency::Answer;
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
 use crate::protocol::form::answer::Recall;
-use crate::protocol::request::{self, ConversationKey, Edits, Outline};
+use crate::protocol::request::{self, ConversationKey, Edits, Outline, Sender};
 use crate::protocol::rules::Target;
 use crate::protocol::translate::{self, Translated};
 use bytes::Bytes;
@@ -205,14 +205,17 @@ impl Order<'_> {
             thinking_budget,
             include_usage: self.surface == Protocol::Chat && self.outline.stream,
         };
-        let stripped = request::strip(self.surface, self.model.vendor.official, &self.body, &self.outline);
+        let (stripped, carries_thinking) = match self.surface {
+            Protocol::Responses => request::for_responses(&self.body, &sender(self.model, &self.account_id, false))?,
+            surface => (request::strip(surface, self.model.vendor.official, &self.body, &self.outline), false),
+        };
         let warnings = stripped.warnings.clone();
         self.bear(&warnings)?;
         Ok(Sent {
             body: request::rewrite_stripped(&self.body, &self.outline, &edits, stripped),
             warnings,
             streams: self.outline.stream,
-            carries_thinking: false,
+            carries_thinking,
             output_limit,
             budget_is_given: true,
             recall: None,
@@ -257,10 +260,11 @@ impl Order<'_> {
     async fn fit(&self, gateway: &Gateway, principal: Principal) -> Result<Fitted, Failure> {
         let sent = self.sent(None, None)?;
         let min_output = self.settings.limits.min_output_tokens;
-        let mut translated = match sent.recall {
-            // The translator wrote it, so it can be read.
-            Some(_) => Some(request::read(self.model.protocol(), &sent.body)?),
-            None => None,
+        let is_translated = sent.recall.is_some();
+        let mut translated = match is_translated || self.surface == Protocol::Responses {
+            // Written here, or what is not sold was taken out of it here; so it can be read.
+            true => Some(request::read(self.model.protocol(), &sent.body)?),
+            false => None,
         };
         let body_bytes = match translated {
             Some(_) => self.body.len().max(sent.body.len()),
@@ -322,6 +326,12 @@ impl Order<'_> {
     }
 }
 
+/// By whom a request of the vendor's own protocol is passed on.
+fn sender<'a>(model: &'a Model, account_id: &'a str, without_reasoning: bool) -> Sender<'a> {
+    let may_search = model.price.features.web_search.is_some();
+    Sender { account_id, official: model.vendor.official, may_search, without_reasoning, model: &model.id }
+}
+
 fn target(model: &Model) -> Target<'_> {
     Target {
         upstream_model: &model.upstream_model,
@@ -332,11 +342,33 @@ fn target(model: &Model) -> Target<'_> {
     }
 }
 
+/// A request said once more.
+pub struct Said {
+    pub body: Bytes,
+    pub warnings: Vec<String>,
+    /// Of a translation.
+    pub recall: Option<Recall>,
+}
+
 /// The same request without its reasoning, after the vendor refused that.
 ///
 /// # Errors
 /// It cannot be said without.
-pub fn without_thinking(again: &Again, model: &Model) -> Result<Translated, Failure> {
+pub fn without_thinking(again: &Again, model: &Model) -> Result<Said, Failure> {
+    if again.surface == model.protocol() {
+        let outline = request::read(again.surface, &again.body)?;
+        let edits = Edits {
+            model: &model.upstream_model,
+            output_limit: again.output_limit,
+            output_limit_field: model.output_limit_field(),
+            thinking_budget: None,
+            include_usage: false,
+        };
+        let (stripped, _) = request::for_responses(&again.body, &sender(model, &again.account_id, true))?;
+        let warnings = stripped.warnings.clone();
+        let body = request::rewrite_stripped(&again.body, &outline, &edits, stripped);
+        return Ok(Said { body, warnings, recall: None });
+    }
     let asked = translate::Asked {
         surface: again.surface,
         body: &again.body,
@@ -347,7 +379,8 @@ pub fn without_thinking(again: &Again, model: &Model) -> Result<Translated, Fail
         created: u64::try_from(clock::now_ms() / 1_000).unwrap_or_default(),
         request_id: &again.request_id,
     };
-    translate::request(&asked, true)
+    let Translated { body, warnings, recall, .. } = translate::request(&asked, true)?;
+    Ok(Said { body, warnings, recall: Some(recall) })
 }
 
 /// A thinking budget must stay below the output limit: lowered with it.

@@ -19,6 +19,10 @@ use crate::protocol::tree::{Nodes, Tree, Value};
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 
+mod responses;
+
+pub use responses::{Sender, for_responses};
+
 /// The edits that a body needs, and what is to be told of them.
 #[derive(Clone, Debug, Default)]
 pub struct Stripped {
@@ -34,6 +38,7 @@ pub fn strip(protocol: Protocol, official: bool, body: &[u8], outline: &Outline)
     let is_clean = match protocol {
         Protocol::Messages => !left.unsigned_thinking && !left.odd_ids,
         Protocol::Chat => !official || !left.members && !left.long_ids,
+        // Its bodies always need some: see `for_responses`.
         Protocol::Responses => true,
     };
     let Some(text) = std::str::from_utf8(body).ok().filter(|_| !is_clean) else {

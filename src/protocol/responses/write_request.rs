@@ -158,14 +158,14 @@ impl Writer<'_> {
             self.warnings.add(Action::Dropped, "top_k");
         }
         if request.stop.iter().any(|text| !text.is_blank()) {
-            self.warnings.add(Action::Dropped, if self.surface == Protocol::Messages { "stop_sequences" } else { "stop" });
+            self.warnings
+                .add(Action::Dropped, if self.surface == Protocol::Messages { "stop_sequences" } else { "stop" });
         }
     }
 
     /// How hard to think, and whether it is to be told.
     fn reasoning(&mut self, request: &Request<'_>) {
-        let thinker =
-            Thinker { reasons: self.model.reasoning, levels: &self.model.effort_values, is_kept_from: false };
+        let thinker = Thinker { reasons: self.model.reasoning, levels: &self.model.effort_values, is_kept_from: false };
         let mut effort = effort::effort(request, &thinker, self.warnings);
         if self.given.without_thinking && effort.is_some_and(|level| level != Effort::None) {
             // Only what was thought before is left out; the model may go on thinking.

@@ -73,7 +73,8 @@ impl Seen {
         self.next_sequence = event.sequence.map_or(counted, |number| number.saturating_add(1));
         let response = &event.response;
         if self.id_json.is_empty()
-            && let Some(id) = response.id.and_then(|id| text.get(id.start..id.end)).filter(|id| id.len() <= ID_BYTES_MAX)
+            && let Some(id) =
+                response.id.and_then(|id| text.get(id.start..id.end)).filter(|id| id.len() <= ID_BYTES_MAX)
         {
             id.clone_into(&mut self.id_json);
             self.created = response.created;

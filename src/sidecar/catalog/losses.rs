@@ -2,7 +2,9 @@
 //! page cannot promise what the translation does not keep.
 
 use crate::protocol::Protocol;
-use crate::protocol::rules::{Accepts, ChatModel, MessagesModel, Outcome, ResponsesModel, Sampling, ToolsWithReasoning};
+use crate::protocol::rules::{
+    Accepts, ChatModel, MessagesModel, Outcome, ResponsesModel, Sampling, ToolsWithReasoning,
+};
 use crate::protocol::translate;
 use serde::Serialize;
 

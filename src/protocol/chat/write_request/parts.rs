@@ -95,7 +95,6 @@ impl Words<'_> {
             })),
         }
     }
-
 }
 
 impl Writer<'_> {

@@ -27,7 +27,10 @@ impl Writer<'_> {
     }
 
     fn item(&mut self, item: &Item, text: &Text<'_>) {
-        self.json.open_object().key("type").str("reasoning").key("id").str(&item.id);
+        self.json.open_object().key("type").str("reasoning");
+        if !item.id.is_empty() {
+            self.json.key("id").str(&item.id);
+        }
         self.json.key("summary").open_array();
         for part in summary(text, &item.lengths).unwrap_or_default() {
             self.json.open_object().key("type").str("summary_text").key("text").text(&part).close_object();

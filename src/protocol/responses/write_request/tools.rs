@@ -31,7 +31,9 @@ impl Writer<'_> {
         for tool in &sent {
             match &tool.kind {
                 ToolKind::Function(function) => self.function(At::Tool(tool.index), function)?,
-                ToolKind::Custom { name, description, format } => self.custom(tool.index, name, description.as_ref(), *format),
+                ToolKind::Custom { name, description, format } => {
+                    self.custom(tool.index, name, description.as_ref(), *format)
+                }
                 ToolKind::Vendor { .. } => {}
             }
         }
