@@ -10,9 +10,10 @@
 use model_gateway::protocol::Protocol;
 use model_gateway::protocol::failure::Failure;
 use model_gateway::protocol::form::Effort;
-use model_gateway::protocol::request::{self, Edits};
+use model_gateway::protocol::request::{self, Edits, Sender};
 use model_gateway::protocol::rules::{
-    Accepts, ChatModel, MessagesModel, Outcome, ReasoningReplay, Sampling, Target, ThinkingType, ToolsWithReasoning,
+    Accepts, ChatModel, MessagesModel, Outcome, ReasoningReplay, ResponsesModel, Sampling, Target, ThinkingType,
+    ToolsWithReasoning,
 };
 use model_gateway::protocol::same::{self, StreamPass};
 use model_gateway::protocol::translate::{self, Asked, StreamTranslation};
@@ -80,6 +81,9 @@ fn vectors() -> Vec<Vector> {
         ("messages-to-chat", Protocol::Messages, Protocol::Chat),
         ("chat-to-chat", Protocol::Chat, Protocol::Chat),
         ("messages-to-messages", Protocol::Messages, Protocol::Messages),
+        ("chat-to-responses", Protocol::Chat, Protocol::Responses),
+        ("messages-to-responses", Protocol::Messages, Protocol::Responses),
+        ("responses-to-responses", Protocol::Responses, Protocol::Responses),
     ] {
         for folder in folders(&root.join(pair)) {
             let text = std::fs::read_to_string(folder.join("case.json"))
@@ -153,6 +157,14 @@ fn accepts(class: &str) -> Accepts {
         "B-third-details" => {
             Accepts::Chat(ChatModel { reasoning_replay: ReasoningReplay::ReasoningDetails, ..ChatModel::default() })
         }
+        "B-R" => Accepts::Responses(ResponsesModel {
+            reasoning: true,
+            effort_values: efforts(&["none", "low", "medium", "high", "xhigh"]),
+            summaries: true,
+            verbosity: true,
+            ..ResponsesModel::default()
+        }),
+        "B-R-plain" => Accepts::Responses(ResponsesModel { sampling: true, ..ResponsesModel::default() }),
         other => panic!("no such model class: {other}"),
     }
 }
@@ -378,11 +390,28 @@ fn passed(vector: &Vector, text: &str) -> (bytes::Bytes, Vec<String>) {
     let edits = Edits {
         model: "upstream-model",
         output_limit: vector.case.output_limit,
-        output_limit_field: if vector.vendor == Protocol::Chat { "max_completion_tokens" } else { "max_tokens" },
+        output_limit_field: match vector.vendor {
+            Protocol::Chat => "max_completion_tokens",
+            Protocol::Messages => "max_tokens",
+            Protocol::Responses => "max_output_tokens",
+        },
         thinking_budget: None,
         include_usage: vector.surface == Protocol::Chat && outline.stream,
     };
-    let stripped = request::strip(vector.surface, vector.case.official, &body, &outline);
+    let official = vector.case.official;
+    let stripped = match vector.surface {
+        Protocol::Responses => {
+            let sender = Sender {
+                account_id: "acct_1",
+                official,
+                may_search: false,
+                without_reasoning: false,
+                model: "public-model",
+            };
+            request::for_responses(&body, &sender).unwrap().0
+        }
+        surface => request::strip(surface, official, &body, &outline),
+    };
     let warnings = stripped.warnings.clone();
     (request::rewrite_stripped(&body, &outline, &edits, stripped), warnings)
 }
