@@ -48,6 +48,7 @@ pub fn misplaced(protocol: Protocol, written: &Capabilities) -> Vec<&'static str
         ("system_role", written.system_role.is_some()),
         ("reasoning_replay", written.reasoning_replay.is_some()),
         ("top_k", written.top_k.is_some()),
+        ("custom_tools", written.custom_tools.is_some()),
     ];
     let foreign: &[(&str, bool)] = match protocol {
         Protocol::Chat | Protocol::Responses => &messages,
@@ -111,6 +112,7 @@ fn chat(base: ChatModel, written: &Capabilities) -> ChatModel {
             None => base.output_limit_field,
         },
         top_k: written.top_k.unwrap_or(base.top_k),
+        custom_tools: written.custom_tools.unwrap_or(base.custom_tools),
     }
 }
 

@@ -253,6 +253,7 @@ mod tests {
         match protocol {
             Protocol::Messages => !left.unsigned_thinking && !left.odd_ids,
             Protocol::Chat => !left.members && !left.long_ids,
+            Protocol::Responses => true,
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Read next: `chat/write_request/tools.rs`.
 
+use crate::protocol::Protocol;
 use crate::protocol::form::{Action, Effort, Request, Warnings};
 use crate::protocol::rules::{ChatModel, ToolsWithReasoning};
 use crate::protocol::tree::Value;
@@ -51,6 +52,8 @@ pub(super) fn effort(
     if !model.reasoning {
         if matches!(wish, Wish::Free | Wish::Budget(_)) {
             warnings.add(Action::Dropped, "thinking");
+        } else if request.surface == Protocol::Responses && said.is_some_and(|level| level != Effort::None) {
+            warnings.add(Action::Dropped, request.reasoning.effort_field);
         }
         return None;
     }
