@@ -13,6 +13,7 @@
 use serde::{Deserialize, Serialize};
 
 pub mod answer;
+pub mod aside;
 pub mod carrier;
 mod chat;
 mod counters;
@@ -21,7 +22,7 @@ pub mod failure;
 pub mod form;
 mod messages;
 pub mod request;
-mod responses;
+pub mod responses;
 pub mod rules;
 pub mod same;
 mod scan;

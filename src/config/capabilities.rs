@@ -26,7 +26,7 @@ pub fn read(id: &str, protocol: Protocol, written: &Capabilities) -> Accepts {
 pub fn misplaced(spoken: [Option<Protocol>; 2], written: &Capabilities) -> Vec<&'static str> {
     use Protocol::{Chat, Messages, Responses};
     let is_spoken = |by: &[Protocol]| spoken.iter().flatten().any(|protocol| by.contains(protocol));
-    let keys: [(_, _, &[Protocol]); 19] = [
+    let keys: [(_, _, &[Protocol]); 20] = [
         ("thinking_types", written.thinking_types.is_some(), &[Messages]),
         ("thinking_default", written.thinking_default.is_some(), &[Messages]),
         ("effort_levels", written.effort_levels.is_some(), &[Messages]),
@@ -44,6 +44,7 @@ pub fn misplaced(spoken: [Option<Protocol>; 2], written: &Capabilities) -> Vec<&
         ("system_role", written.system_role.is_some(), &[Chat]),
         ("reasoning_replay", written.reasoning_replay.is_some(), &[Chat]),
         ("top_k", written.top_k.is_some(), &[Chat]),
+        ("custom_tools", written.custom_tools.is_some(), &[Chat]),
         ("summaries", written.summaries.is_some(), &[Responses]),
         (
             "sampling",
@@ -121,6 +122,7 @@ fn chat(base: ChatModel, written: &Capabilities) -> ChatModel {
             None => base.output_limit_field,
         },
         top_k: written.top_k.unwrap_or(base.top_k),
+        custom_tools: written.custom_tools.unwrap_or(base.custom_tools),
     }
 }
 

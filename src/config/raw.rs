@@ -324,6 +324,8 @@ pub struct Capabilities {
     pub reasoning_replay: Option<ReasoningReplayKey>,
     /// Chat vendors: `top_k` is accepted.
     pub top_k: Option<bool>,
+    /// Chat vendors: tools of type `custom` are accepted. Without, those of the responses surface go as functions.
+    pub custom_tools: Option<bool>,
     /// Responses vendors: `reasoning.summary` is accepted. Left out: where the model reasons.
     pub summaries: Option<bool>,
 }

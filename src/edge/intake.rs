@@ -18,6 +18,7 @@ mod tests;
 pub use body::{BodiesInFlight, read_body};
 
 use crate::idempotency::{Decision, Running};
+use crate::protocol::aside::SignOfLife;
 use body::BodyShare;
 use bytes::Bytes;
 use http::HeaderValue;
@@ -31,11 +32,14 @@ use std::time::{Duration, Instant};
 #[derive(Default)]
 pub struct Shared(Mutex<State>);
 
+/// Written when it is needed: by then more of the stream is known.
+type Epitaph = Box<dyn FnOnce() -> Vec<u8> + Send>;
+
 #[derive(Default)]
 struct State {
     late: Late,
     /// What ends a stream whose vendor breaks off: a failure that the client can read.
-    epitaph: Option<Bytes>,
+    epitaph: Option<Epitaph>,
     progress: Progress,
     handed_back: Option<Box<HttpSession>>,
     /// Of a request under an idempotency key, until it is decided what becomes of that.
@@ -198,8 +202,8 @@ impl Shared {
         self.lock().body = Some(body);
     }
 
-    pub fn set_epitaph(&self, frame: Vec<u8>) {
-        self.lock().epitaph = Some(frame.into());
+    pub fn set_epitaph(&self, epitaph: impl FnOnce() -> Vec<u8> + Send + 'static) {
+        self.lock().epitaph = Some(Box::new(epitaph));
     }
 
     /// Nothing more goes to the client: the answer was given whole, or ended by a failure that it was told.
@@ -227,7 +231,7 @@ impl Shared {
 }
 
 /// The deadlines of one request.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Deadlines {
     pub total: Instant,
     /// From the sending of the request to the vendor's header, at each attempt.
@@ -240,7 +244,7 @@ pub struct Deadlines {
     /// A stream is drained; a whole answer is awaited to the request's own deadline.
     pub stream: bool,
     /// After so long without a byte, this is written to a client that waits for the next event.
-    pub keep_alive: Option<(Duration, &'static [u8])>,
+    pub keep_alive: Option<(Duration, SignOfLife)>,
 }
 
 /// Puts `body` in the place of the request's own, for every attempt.

@@ -13,8 +13,10 @@ use crate::clock;
 use crate::failpoint::{self, Point};
 use crate::protocol::Protocol;
 use crate::protocol::answer::{self, AnswerStream, Fault, Whole};
+use crate::protocol::aside;
 use crate::protocol::failure::{self, Failure, Kind};
 use crate::protocol::form::answer::Recall;
+use crate::protocol::responses::Voice;
 use crate::protocol::rules::Accepts;
 use crate::protocol::same::StreamPass;
 use crate::protocol::translate::{self, StreamTranslation};
@@ -87,7 +89,11 @@ impl Reply {
     }
 
     /// The same is asked for once more, in other words.
-    pub fn begin_again(&mut self, recall: Option<Recall>) {
+    pub fn begin_again(&mut self, mut recall: Option<Recall>) {
+        if let Some(recall) = &mut recall {
+            // Whoever gives signs of life goes on with the one it knows.
+            recall.voice = self.voice().cloned().or(recall.voice.take());
+        }
         self.recall = recall;
         self.mode = Mode::Waiting;
     }
@@ -95,6 +101,11 @@ impl Reply {
     /// The client gets a stream: once it has begun, a failure must be told inside it.
     pub fn is_stream(&self) -> bool {
         self.streams
+    }
+
+    /// How the stream numbers its events, where it does.
+    pub fn voice(&self) -> Option<&Voice> {
+        self.recall.as_ref()?.voice.as_ref()
     }
 
     fn is_open_stream(&self) -> bool {
@@ -168,7 +179,10 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
         ours.insert_header("x-upstream-request-id", theirs)?;
     }
     if stream {
-        call.shared.set_epitaph(Failure::of(Kind::UpstreamClosed).frame(surface, &request_id));
+        let (voice, request_id) = (call.reply.voice().cloned(), request_id.clone());
+        call.shared.set_epitaph(move || {
+            aside::last_words(surface, voice.as_ref(), &Failure::of(Kind::UpstreamClosed), &request_id)
+        });
         ours.insert_header(header::CACHE_CONTROL, "no-cache")?;
         ours.insert_header("x-accel-buffering", "no")?;
     }
@@ -411,7 +425,7 @@ pub fn finish_late(call: &mut Call) -> Option<Bytes> {
 /// Ends a stream that has begun with a failure that the client can read. The connection stays in order.
 fn end_by_failure(call: &mut Call, failure: &Failure, surface: Protocol, request_id: &str) -> Bytes {
     let mut last = std::mem::take(&mut call.reply.unsent);
-    last.extend_from_slice(&failure.frame(surface, request_id));
+    last.extend_from_slice(&aside::last_words(surface, call.reply.voice(), failure, request_id));
     call.failure = Some(failure.clone());
     meter::resolve(call);
     call.shared.set_completed();

@@ -249,6 +249,10 @@ pub enum Format<'a> {
     Schema {
         schema: Value<'a>,
         description: Option<Text<'a>>,
+        /// What the caller calls it (chat, responses).
+        name: Option<Text<'a>>,
+        /// Whether the vendor must keep to it, where the caller says so.
+        strict: Option<bool>,
     },
 }
 

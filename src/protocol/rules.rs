@@ -7,6 +7,7 @@
 use super::form::Effort;
 
 pub mod arguments;
+pub mod custom;
 pub mod names;
 pub mod pairing;
 pub mod schema;
@@ -44,6 +45,16 @@ pub enum Accepts {
     Messages(MessagesModel),
     Chat(ChatModel),
     Responses(ResponsesModel),
+}
+
+impl Accepts {
+    /// What the vendor wants back of its reasoning in the words of chat.
+    pub fn replay(&self) -> ReasoningReplay {
+        match self {
+            Accepts::Messages(_) | Accepts::Responses(_) => ReasoningReplay::None,
+            Accepts::Chat(model) => model.reasoning_replay,
+        }
+    }
 }
 
 /// A model of a messages vendor.
@@ -107,6 +118,8 @@ pub struct ChatModel {
     pub output_limit_field: &'static str,
     /// Compatible servers that list it; the vendor that defined the protocol refuses it.
     pub top_k: bool,
+    /// Knows tools of type `custom`; else they go as functions.
+    pub custom_tools: bool,
 }
 
 /// A model of a responses vendor.
@@ -185,6 +198,7 @@ impl Default for ChatModel {
             reasoning_replay: ReasoningReplay::None,
             output_limit_field: "max_completion_tokens",
             top_k: false,
+            custom_tools: false,
         }
     }
 }

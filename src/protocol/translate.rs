@@ -11,6 +11,7 @@ use super::failure::{Failure, Kind, VendorError};
 use super::form::answer::{Event, Piece, Recall, Sink, Start, Stop};
 use super::form::{Refused, Request, Warnings};
 use super::request::DEPTH_MAX;
+use super::responses::Voice;
 use super::rules::{Accepts, Outcome, Target};
 use super::sse::Decoder;
 use super::text::Text;
@@ -114,15 +115,6 @@ pub fn path(vendor: Protocol) -> &'static str {
     }
 }
 
-/// What tells a waiting client of this surface that a stream is alive.
-pub fn keep_alive(surface: Protocol) -> &'static [u8] {
-    match surface {
-        Protocol::Chat => chat::write_stream::KEEP_ALIVE,
-        Protocol::Messages => messages::write_stream::KEEP_ALIVE,
-        Protocol::Responses => responses::write_stream::KEEP_ALIVE,
-    }
-}
-
 /// Says a request in the vendor's words. `without_thinking`: again, after the vendor refused its reasoning.
 ///
 /// # Errors
@@ -139,10 +131,12 @@ pub fn request(asked: &Asked<'_>, without_thinking: bool) -> Result<Translated, 
         input_estimate: estimate::input_tokens(&request),
         body_bytes: u64::try_from(asked.body.len()).unwrap_or(u64::MAX),
         own_tools: std::mem::take(&mut request.own_tools),
-        echo: request.echo.iter().map(|(name, value)| (*name, value.raw().to_owned())).collect(),
         output_limit: request.limit.map_or(0, |limit| limit.tokens.min(asked.output_limit.unwrap_or(u64::MAX))),
         ..Recall::default()
     };
+    if asked.surface == Protocol::Responses {
+        recall.voice = Some(Voice::new(&request, asked.created, asked.target.public_model, asked.request_id));
+    }
     let Asked { target, account_id, output_limit, .. } = *asked;
     let given = Given { target, account_id, output_limit, without_thinking };
     let written = match target.accepts {
@@ -155,6 +149,10 @@ pub fn request(asked: &Asked<'_>, without_thinking: bool) -> Result<Translated, 
         }
     };
     let written = written.map_err(|refused| *refused)?;
+    if asked.surface == Protocol::Responses {
+        recall.show_thinking = !request.reasoning.hide;
+        recall.reasoning_replay = target.accepts.replay();
+    }
     let budget_is_given = request.reasoning.is_verbatim;
     let warnings = warnings.into_tokens();
     if let (true, Some(token)) = (asked.strict, warnings.first()) {

@@ -17,6 +17,7 @@ use crate::edge::reply::Reply;
 use crate::edge::{EdgeLimits, Gateway, rates};
 use crate::idempotency::Answer;
 use crate::protocol::Protocol;
+use crate::protocol::aside::SignOfLife;
 use crate::protocol::failure::{Failure, Kind};
 use crate::protocol::form::answer::Recall;
 use crate::protocol::request::{self, ConversationKey, Edits, Outline, Sender};
@@ -98,7 +99,9 @@ pub async fn prepare(
     };
     let (model, sent_bytes) = (Arc::clone(model), sent.body.len());
     // A stream that is passed on is kept alive by its vendor, in the vendor's way.
-    let keep_alive = (crosses && stream).then(|| translate::keep_alive(surface));
+    // What is kept under a key holds no sign of life, so none may say what belongs to the answer.
+    let voice = sent.recall.as_ref().and_then(|recall| recall.voice.clone()).filter(|_| keyed.is_none());
+    let keep_alive = (crosses && stream).then(|| SignOfLife::of(surface, voice));
     // Under an idempotency key the whole answer is wanted, whoever has left.
     let deadlines = deadlines(settings, ctx.arrived, stream && keyed.is_none(), keep_alive);
     let shared = intake::install(session, sent.body, share, deadlines);
@@ -413,7 +416,7 @@ fn refusal(surface: Protocol, refused: &Refused) -> Failure {
     }
 }
 
-fn deadlines(settings: &Settings, arrived: Instant, stream: bool, keep_alive: Option<&'static [u8]>) -> Deadlines {
+fn deadlines(settings: &Settings, arrived: Instant, stream: bool, keep_alive: Option<SignOfLife>) -> Deadlines {
     let limits = &settings.limits;
     let seconds = Duration::from_secs;
     Deadlines {

@@ -58,6 +58,7 @@ pub struct Replay {
 
 impl Replay {
     pub fn new(inner: Box<HttpSession>, body: (Bytes, BodyShare), shared: Arc<Shared>, deadlines: Deadlines) -> Self {
+        let timer = Box::pin(tokio::time::sleep_until(deadlines.total.into()));
         Self {
             inner: Some(inner),
             body: Some(body),
@@ -68,7 +69,7 @@ impl Replay {
             last_written: Instant::now(),
             head_of: None,
             streams: false,
-            timer: Box::pin(tokio::time::sleep_until(deadlines.total.into())),
+            timer,
         }
     }
 
@@ -112,11 +113,11 @@ impl Replay {
 
     /// When a sign of life is due to a client that waits for the next event.
     fn keep_alive_at(&self) -> Option<Instant> {
-        let (every, _) = self.deadlines.keep_alive?;
+        let (every, _) = self.deadlines.keep_alive.as_ref()?;
         let progress = self.shared.lock().progress;
         let begun = self.streams && self.head_seen(&progress);
         let waits = begun && !progress.completed && !progress.client_left();
-        waits.then_some(self.last_written + every)
+        waits.then_some(self.last_written + *every)
     }
 
     /// Whatever comes next: a deadline, or a sign of life.
@@ -129,9 +130,10 @@ impl Replay {
     /// runs in whenever the vendor's next bytes come: the few bytes fit into the connection's own buffer, which every
     /// other write has left empty.
     async fn keep_alive(&mut self) {
-        let Some((_, frame)) = self.deadlines.keep_alive else { return };
+        let Some((_, sign)) = &self.deadlines.keep_alive else { return };
+        let sign = sign.bytes();
         let head = self.release_head();
-        let tasks = head.into_iter().chain([HttpTask::Body(Some(Bytes::from_static(frame)), false)]).collect();
+        let tasks = head.into_iter().chain([HttpTask::Body(Some(sign), false)]).collect();
         self.last_written = Instant::now();
         self.shared.lock().progress.kept_alive = true;
         self.let_bodies_go();
@@ -241,7 +243,7 @@ impl Replay {
         if !progress.has_begun() && !goes_out || progress.finishing && !progress.completed {
             return None;
         }
-        let last = if state.progress.completed { None } else { Some(state.epitaph.take()?) };
+        let last = if state.progress.completed { None } else { Some(Bytes::from(state.epitaph.take()?())) };
         // Whoever reads of the vendor's failure finds the key free.
         let freed = if state.progress.client_is_the_cause() { None } else { state.keyed.take() };
         drop((state, freed));

@@ -76,16 +76,12 @@ pub fn write(
         writer.json.key("reasoning_effort").str(effort.as_str());
     }
     writer.end_user(request);
-    if request.tier.as_ref().is_some_and(|tier| tier.is("standard_only")) {
-        writer.json.key("service_tier").str("default");
-    }
+    writer.tier(request);
     if request.stream {
         writer.json.key("stream").bool(true);
         writer.json.key("stream_options").open_object().key("include_usage").bool(true).close_object();
     }
-    for opaque in request.extra.iter().filter(|opaque| opaque.origin == Protocol::Chat) {
-        writer.json.key(&opaque.name.value()).raw(opaque.value.raw());
-    }
+    writer.extras(request);
     writer.messages(request)?;
     writer.json.close_object();
     let Writer { json, carries_thinking, .. } = writer;
@@ -110,7 +106,15 @@ impl Writer<'_> {
 
     fn limit(&mut self, request: &Request<'_>) -> Result<(), Refused> {
         let Some(limit) = request.limit else {
-            return Err(refused(request.surface, "max_tokens", "Field required"));
+            if request.surface == Protocol::Messages {
+                return Err(refused(request.surface, "max_tokens", "Field required"));
+            }
+            // What the account can pay for is all that must be said.
+            if let Some(tokens) = self.given.output_limit {
+                let tokens = tokens.min(self.given.target.max_output_tokens);
+                self.json.key(self.model.output_limit_field).number(tokens);
+            }
+            return Ok(());
         };
         if limit.tokens == 0 {
             let message = "0 is only supported for models that offer cache pre-warming.";
@@ -170,15 +174,47 @@ impl Writer<'_> {
             Format::Json => {
                 self.json.key("response_format").open_object().key("type").str("json_object").close_object();
             }
-            Format::Schema { schema, description } => {
+            Format::Schema { schema, description, name, strict } => {
                 self.json.key("response_format").open_object().key("type").str("json_schema");
-                self.json.key("json_schema").open_object().key("name").str("output");
+                self.json.key("json_schema").open_object().key("name");
+                match name {
+                    Some(name) => self.json.text(name),
+                    None => self.json.str("output"),
+                };
                 if let Some(description) = description {
                     self.json.key("description").text(description);
                 }
                 self.json.key("schema").raw(schema.raw());
-                self.json.key("strict").bool(schema::is_strict_for_chat(*schema));
+                let strict = strict.unwrap_or_else(|| schema::is_strict_for_chat(*schema));
+                self.json.key("strict").bool(strict);
                 self.json.close_object().close_object();
+            }
+        }
+    }
+
+    fn tier(&mut self, request: &Request<'_>) {
+        let Some(tier) = &request.tier else { return };
+        if request.surface == Protocol::Messages {
+            if tier.is("standard_only") {
+                self.json.key("service_tier").str("default");
+            }
+        } else if self.given.target.official {
+            self.json.key("service_tier").text(tier);
+        } else if !tier.is("auto") && !tier.is("default") {
+            self.warnings.add(Action::Dropped, "service_tier");
+        }
+    }
+
+    /// What only chat can say: another surface may know the same member.
+    fn extras(&mut self, request: &Request<'_>) {
+        for opaque in request.extra.iter().filter(|opaque| opaque.origin == Protocol::Chat) {
+            let name = opaque.name.value();
+            match name.as_ref() {
+                "verbosity" if !self.model.verbosity => self.warnings.add(Action::Dropped, "text.verbosity"),
+                // Written with who is behind the request, or known to no compatible server.
+                "prompt_cache_key" => {}
+                "prompt_cache_options" | "prompt_cache_retention" if !self.given.target.official => {}
+                name => drop(self.json.key(name).raw(opaque.value.raw())),
             }
         }
     }
@@ -196,8 +232,10 @@ impl Writer<'_> {
 
 /// What the requests of one user, or with the same instructions, have in common.
 pub(in crate::protocol) fn cache_key(request: &Request<'_>, account_id: &str) -> String {
-    if let Some(user) = &request.end_user {
-        return names::cache_key(account_id, &user.value());
+    let named = request.extra.iter().find(|opaque| opaque.name.is("prompt_cache_key"));
+    let named = named.and_then(|opaque| opaque.value.text()).filter(|key| !key.is_empty());
+    if let Some(common) = named.as_ref().or(request.end_user.as_ref()) {
+        return names::cache_key(account_id, &common.value());
     }
     let texts = request.system.iter().filter_map(|block| match &block.kind {
         BlockKind::Text(text) => Some(text.value()),

@@ -45,7 +45,7 @@ impl Failure {
         envelope(&mut json);
         json.key("status").str("failed");
         json.key("error").open_object().key("code").str(code).key("message").str(&message).close_object();
-        json.key("usage").null().close_object().close_object();
+        json.key("incomplete_details").null().key("usage").null().close_object().close_object();
         *out = json.into_bytes();
         out.extend_from_slice(b"\n\n");
     }

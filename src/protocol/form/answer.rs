@@ -6,6 +6,7 @@
 //! Read next: `messages/read_stream.rs` and `chat/write_stream.rs`, or the other way round.
 
 pub use crate::protocol::answer::Fault;
+use crate::protocol::responses::Voice;
 use crate::protocol::rules::ReasoningReplay;
 use crate::protocol::text::Text;
 use crate::usage::Usage;
@@ -143,8 +144,8 @@ pub struct Recall {
     pub own_tools: HashMap<String, OwnTool>,
     /// What a chat vendor wants back of its reasoning (responses).
     pub reasoning_replay: ReasoningReplay,
-    /// Members of the request that the answer repeats, as JSON (responses).
-    pub echo: Vec<(&'static str, String)>,
+    /// How a stream numbers its events (responses).
+    pub voice: Option<Voice>,
 }
 
 /// A tool as the caller has it, where it is more than a function of that name (responses).

@@ -180,7 +180,7 @@ fn format<'a>(value: Option<Value<'a>>, path: &str, extra: &mut Vec<Opaque<'a>>)
     }
     let schema = required(schema, format_args!("{path}.schema"))?;
     object(schema, format_args!("{path}.schema"))?;
-    Ok(Format::Schema { schema, description: None })
+    Ok(Format::Schema { schema, description: None, name: None, strict: None })
 }
 
 /// Checked, and left as it stands: what it means is by the model.

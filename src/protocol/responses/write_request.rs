@@ -80,7 +80,7 @@ pub fn write(
     writer.reasoning(request);
     writer.text(request, &extras);
     writer.tools(request)?;
-    writer.end_user(request, &extras);
+    writer.end_user(request);
     writer.tier(request);
     if request.stream {
         writer.json.key("stream").bool(true);
@@ -207,29 +207,30 @@ impl Writer<'_> {
             Format::Json => {
                 self.json.key("format").open_object().key("type").str("json_object").close_object();
             }
-            Format::Schema { schema, description } => {
-                self.json.key("format").open_object().key("type").str("json_schema").key("name").str("output");
+            Format::Schema { schema, description, name, strict } => {
+                self.json.key("format").open_object().key("type").str("json_schema").key("name");
+                match name {
+                    Some(name) => self.json.text(name),
+                    None => self.json.str("output"),
+                };
                 if let Some(description) = description {
                     self.json.key("description").text(description);
                 }
                 self.json.key("schema").raw(schema.raw());
-                self.json.key("strict").bool(schema::is_strict_for_chat(*schema)).close_object();
+                let is_strict = strict.unwrap_or_else(|| schema::is_strict_for_chat(*schema));
+                self.json.key("strict").bool(is_strict).close_object();
             }
         }
         self.json.close_object();
     }
 
     /// Who is behind the request, unreadable; and for the vendor's cache, what its requests have in common.
-    fn end_user(&mut self, request: &Request<'_>, extras: &Extras<'_>) {
+    fn end_user(&mut self, request: &Request<'_>) {
         let account_id = self.given.account_id;
         let user = request.end_user.as_ref().map(Text::value);
         self.json.key("safety_identifier").str(&names::end_user(account_id, user.as_deref()));
         if self.given.target.official {
-            let key = match &extras.cache_key {
-                Some(key) => names::cache_key(account_id, &key.value()),
-                None => cache_key(request, account_id),
-            };
-            self.json.key("prompt_cache_key").str(&key);
+            self.json.key("prompt_cache_key").str(&cache_key(request, account_id));
         }
     }
 

@@ -10,7 +10,7 @@ use crate::protocol::failure::{Failure, Kind};
 use crate::protocol::form::{Action, At, Choice, Function, Refused, Request, Tool, ToolKind, Warnings};
 use crate::protocol::messages::read_request::fields;
 use crate::protocol::rules::schema::Cleaned;
-use crate::protocol::rules::{Outcome, ToolsWithReasoning, names, schema};
+use crate::protocol::rules::{Outcome, ToolsWithReasoning, custom, names, schema};
 use crate::protocol::text::{Json, Text, compact};
 use crate::protocol::tree::Value;
 
@@ -48,12 +48,15 @@ impl Writer<'_> {
         for tool in sent {
             match &tool.kind {
                 ToolKind::Function(function) => self.function(At::Tool(tool.index), function)?,
-                ToolKind::Custom { name, description, format } => self.custom(name, description.as_ref(), *format),
+                ToolKind::Custom { name, description, format } => {
+                    let at = At::Tool(tool.index);
+                    self.custom(at, name, description.as_ref(), *format);
+                }
                 ToolKind::Vendor { .. } => {}
             }
         }
         self.json.close_array();
-        self.choice(&request.choice);
+        self.choice(request);
         if request.parallel_calls == Some(false) {
             self.json.key("parallel_tool_calls").bool(false);
         }
@@ -100,42 +103,56 @@ impl Writer<'_> {
         }
     }
 
-    fn custom(&mut self, name: &Text<'_>, description: Option<&Text<'_>>, format: Option<Value<'_>>) {
+    fn custom(&mut self, at: At, name: &Text<'_>, description: Option<&Text<'_>>, format: Option<Value<'_>>) {
+        let name = self.tool_name(name, format_args!("{at}.name"));
+        if !self.model.custom_tools {
+            self.json.open_object().key("type").str("function");
+            self.json.key("function").open_object().key("name").str(&name);
+            custom::describe(description, format, &mut self.json);
+            self.json.key("parameters").raw(custom::SCHEMA).close_object().close_object();
+            return;
+        }
         self.json.open_object().key("type").str("custom");
-        self.json.key("custom").open_object().key("name").text(name);
+        self.json.key("custom").open_object().key("name").str(&name);
         if let Some(description) = description {
             self.json.key("description").text(description);
         }
         if let Some(format) = format {
-            self.json.key("format").raw(format.raw());
+            custom::write_chat_format(format, &mut self.json);
         }
         self.json.close_object().close_object();
     }
 
-    fn choice(&mut self, choice: &Choice<'_>) {
-        match choice {
+    fn choice(&mut self, request: &Request<'_>) {
+        match &request.choice {
             Choice::Absent => {}
             Choice::Auto => drop(self.json.key("tool_choice").str("auto")),
             Choice::None => drop(self.json.key("tool_choice").str("none")),
             Choice::Required => drop(self.json.key("tool_choice").str("required")),
             Choice::Tool(name) => {
                 self.json.key("tool_choice");
-                self.chosen(name);
+                self.chosen(name, request);
             }
             Choice::Allowed { names, required } => {
                 self.json.key("tool_choice").open_object().key("type").str("allowed_tools");
                 let mode = if *required { "required" } else { "auto" };
                 self.json.key("allowed_tools").open_object().key("mode").str(mode).key("tools").open_array();
-                names.iter().for_each(|name| self.chosen(name));
+                names.iter().for_each(|name| self.chosen(name, request));
                 self.json.close_array().close_object().close_object();
             }
         }
     }
 
-    fn chosen(&mut self, name: &Text<'_>) {
+    fn chosen(&mut self, name: &Text<'_>, request: &Request<'_>) {
+        let is_custom = self.model.custom_tools
+            && request.tools.iter().any(|tool| match &tool.kind {
+                ToolKind::Custom { name: custom, .. } => custom.is(&name.value()),
+                ToolKind::Function(_) | ToolKind::Vendor { .. } => false,
+            });
+        let kind = if is_custom { "custom" } else { "function" };
         let name = self.tool_name(name, "tool_choice.name");
-        self.json.open_object().key("type").str("function");
-        self.json.key("function").open_object().key("name").str(&name).close_object().close_object();
+        self.json.open_object().key("type").str(kind);
+        self.json.key(kind).open_object().key("name").str(&name).close_object().close_object();
     }
 
     /// The name that the vendor is given.

@@ -71,7 +71,8 @@ fn of_chat(surface: Protocol, name: &str, value: Value<'_>, warnings: &mut Warni
         Outcome::Map | Outcome::Drop => Ok(()),
         Outcome::Warn | Outcome::Refuse if asks_nothing(name, value) => Ok(()),
         Outcome::Warn => {
-            warnings.add(Action::Dropped, name);
+            let is_ours = surface == Protocol::Responses && name == "verbosity";
+            warnings.add(Action::Dropped, if is_ours { "text.verbosity" } else { name });
             Ok(())
         }
         Outcome::Refuse => {

@@ -21,7 +21,6 @@ pub(super) struct Extras<'a> {
     /// As they stand.
     pub copied: Vec<(&'static str, Value<'a>)>,
     pub verbosity: Option<Text<'a>>,
-    pub cache_key: Option<Text<'a>>,
     /// In the messages protocol's own member, taken on the chat surface too.
     pub effort: Option<Effort>,
 }
@@ -47,7 +46,8 @@ pub(super) fn judge<'a>(
             (Protocol::Messages, "cache_control") => {}
             (Protocol::Messages, "inference_geo") => return Err(unsupported(request.surface, &name)),
             (Protocol::Messages, _) => warnings.add(Action::Dropped, &name),
-            (_, "prompt_cache_key") => extras.cache_key = value.text().filter(|key| !key.is_empty()),
+            // Said by its hash, beside the end user.
+            (_, "prompt_cache_key") => {}
             (_, "verbosity") if model.verbosity => extras.verbosity = value.text(),
             (_, name) if asks_nothing(name, *value) => {}
             (_, "metadata" | "audio") => {}
