@@ -105,7 +105,10 @@ impl Reply {
 
     /// How the stream numbers its events, where it does.
     pub fn voice(&self) -> Option<&Voice> {
-        self.recall.as_ref()?.voice.as_ref()
+        match &self.mode {
+            Mode::Stream(AnswerStream::Same(pass), _) => pass.voice(),
+            _ => self.recall.as_ref()?.voice.as_ref(),
+        }
     }
 
     fn is_open_stream(&self) -> bool {

@@ -8,6 +8,7 @@
 use super::Protocol;
 use super::answer::Fault;
 use super::failure::VendorError;
+use super::responses::Voice;
 use super::splice::{self, Splice};
 use super::sse::{Decoder, Event, TooLarge};
 use crate::usage::Usage;
@@ -52,6 +53,8 @@ struct Watch {
     chat: chat::Seen,
     messages: messages::Seen,
     responses: responses::Seen,
+    /// Of a responses stream: how it is ended if it fails.
+    voice: Option<Voice>,
 }
 
 impl StreamPass {
@@ -71,9 +74,15 @@ impl StreamPass {
                 chat: chat::Seen::default(),
                 messages: messages::Seen::default(),
                 responses: responses::Seen::default(),
+                voice: (protocol == Protocol::Responses).then(|| Voice::of_vendor(public_model)),
             },
             is_over: false,
         }
+    }
+
+    /// How the stream numbers its events, where it does.
+    pub fn voice(&self) -> Option<&Voice> {
+        self.watch.voice.as_ref()
     }
 
     /// Appends to `out` what may be sent on of the vendor's `bytes`. The terminal event's bytes are in `out` when
@@ -284,6 +293,9 @@ impl Watch {
         self.generated_bytes = self.generated_bytes.saturating_add(seen.delta_bytes);
         self.shows_thinking |= seen.has_reasoning;
         self.responses.event(&seen, text(event));
+        if let Some(voice) = &self.voice {
+            voice.heard(self.responses.id_json().trim_matches('"'), self.responses.next_sequence());
+        }
         let is_end = is("response.completed") || is("response.incomplete");
         if is_end {
             // Items may come whole, without pieces.

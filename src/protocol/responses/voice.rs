@@ -81,6 +81,21 @@ impl Voice {
         Voice { response: Arc::new(response), spoken: Arc::default() }
     }
 
+    /// Of a stream that is passed on, whose vendor numbers its events.
+    pub(in crate::protocol) fn of_vendor(model: &str) -> Self {
+        let response = Response { model: model.to_owned(), seed: model.to_owned(), ..Response::default() };
+        Voice { response: Arc::new(response), spoken: Arc::default() }
+    }
+
+    /// What the vendor's stream has said so far: its id and the number that comes next.
+    pub(in crate::protocol) fn heard(&self, id: &str, next_sequence: u64) {
+        let mut spoken = self.spoken();
+        spoken.sequence = next_sequence;
+        if spoken.id.is_empty() {
+            id.strip_prefix("resp_").unwrap_or(id).clone_into(&mut spoken.id);
+        }
+    }
+
     pub(super) fn spoken(&self) -> MutexGuard<'_, Spoken> {
         // A number and bytes: whole at every moment.
         self.spoken.lock().unwrap_or_else(PoisonError::into_inner)
