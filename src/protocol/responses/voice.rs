@@ -109,7 +109,14 @@ impl Voice {
         for kind in ["response.created", "response.in_progress"] {
             spoken.event(kind, out, |json, spoken| {
                 json.key("response");
-                self.write(spoken, &Status::InProgress, |json| { json.key("usage").null(); }, json);
+                self.write(
+                    spoken,
+                    &Status::InProgress,
+                    |json| {
+                        json.key("usage").null();
+                    },
+                    json,
+                );
             });
         }
     }
@@ -140,13 +147,7 @@ impl Voice {
     }
 
     /// The response as a value. `usage` writes the member of that name.
-    pub(super) fn write(
-        &self,
-        spoken: &Spoken,
-        status: &Status<'_>,
-        usage: impl FnOnce(&mut Json),
-        json: &mut Json,
-    ) {
+    pub(super) fn write(&self, spoken: &Spoken, status: &Status<'_>, usage: impl FnOnce(&mut Json), json: &mut Json) {
         json.open_object();
         self.write_members(spoken, json);
         let (word, reason) = match status {

@@ -8,7 +8,8 @@ use crate::protocol::text::{Json, Text};
 use crate::protocol::tree::Value;
 
 /// What the function is called with.
-pub const SCHEMA: &str = r#"{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}"#;
+pub const SCHEMA: &str =
+    r#"{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}"#;
 
 /// What is said behind the tool's own description.
 pub fn note(format: Option<Value<'_>>) -> String {

@@ -97,28 +97,44 @@ pub(in crate::protocol) fn unknown_word(path: impl Display, word: &Text<'_>, sup
 const WORD_LETTERS_MAX: usize = 64;
 
 /// A member that may be absent.
-pub(in crate::protocol) fn optional_text<'a>(of: Value<'a>, name: &str, path: impl Display) -> Result<Option<Text<'a>>, Refused> {
+pub(in crate::protocol) fn optional_text<'a>(
+    of: Value<'a>,
+    name: &str,
+    path: impl Display,
+) -> Result<Option<Text<'a>>, Refused> {
     match of.get(name) {
         None => Ok(None),
         Some(value) => value.text().map(Some).ok_or_else(|| wrong_type(path, "a string", value)),
     }
 }
 
-pub(in crate::protocol) fn optional_bool(of: Value<'_>, name: &str, path: impl Display) -> Result<Option<bool>, Refused> {
+pub(in crate::protocol) fn optional_bool(
+    of: Value<'_>,
+    name: &str,
+    path: impl Display,
+) -> Result<Option<bool>, Refused> {
     match of.get(name) {
         None => Ok(None),
         Some(value) => value.bool().map(Some).ok_or_else(|| wrong_type(path, "a boolean", value)),
     }
 }
 
-pub(in crate::protocol) fn required_text<'a>(of: Value<'a>, name: &str, path: impl Display) -> Result<Text<'a>, Refused> {
+pub(in crate::protocol) fn required_text<'a>(
+    of: Value<'a>,
+    name: &str,
+    path: impl Display,
+) -> Result<Text<'a>, Refused> {
     match of.get(name) {
         None => Err(missing(path)),
         Some(value) => value.text().ok_or_else(|| wrong_type(path, "a string", value)),
     }
 }
 
-pub(in crate::protocol) fn required_object<'a>(of: Value<'a>, name: &str, path: impl Display) -> Result<Value<'a>, Refused> {
+pub(in crate::protocol) fn required_object<'a>(
+    of: Value<'a>,
+    name: &str,
+    path: impl Display,
+) -> Result<Value<'a>, Refused> {
     let value = of.get(name).ok_or_else(|| missing(&path))?;
     shape(value, Shape::Object, path)?;
     Ok(value)
@@ -144,7 +160,13 @@ pub(in crate::protocol) fn unknown_members(of: Value<'_>, known: &[&str], path: 
 }
 
 /// As [`unknown_members`], with two lists.
-pub(in crate::protocol) fn unknown_besides(of: Value<'_>, common: &[&str], own: &[&str], path: &str, warnings: &mut Warnings) {
+pub(in crate::protocol) fn unknown_besides(
+    of: Value<'_>,
+    common: &[&str],
+    own: &[&str],
+    path: &str,
+    warnings: &mut Warnings,
+) {
     for (name, value) in of.members() {
         let name = name.value();
         let is_known = common.contains(&name.as_ref()) || own.contains(&name.as_ref());

@@ -6,9 +6,9 @@
 
 use super::foreign::FarResults;
 use super::{Writer, refused};
+use crate::protocol::Protocol;
 use crate::protocol::carrier;
 use crate::protocol::form::{Action, Arguments, At, Block, BlockKind, Call, Refused, Request, Side, Thinking, Turn};
-use crate::protocol::Protocol;
 use crate::protocol::rules::{ReasoningReplay, arguments, custom, names};
 use crate::protocol::text::Text;
 

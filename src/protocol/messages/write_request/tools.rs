@@ -7,10 +7,10 @@
 use super::markers::Place;
 use super::scribe::{CallPath, Scribe};
 use super::turns::{Arranged, Piece};
+use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
 use crate::protocol::form::answer::Recall;
 use crate::protocol::form::{Action, BlockKind, Choice, Function, Refused, Request, Tool, ToolKind, Warnings};
-use crate::protocol::Protocol;
 use crate::protocol::rules::{MessagesModel, custom, names, schema};
 use crate::protocol::text::{Json, Text};
 use crate::protocol::tree::Value;

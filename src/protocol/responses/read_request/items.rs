@@ -5,10 +5,10 @@
 //!
 //! Read next: `read_request/parts.rs`.
 
+use super::parts;
 use super::past;
 use super::settings::refused;
 use super::tools::{TOOL_SEARCH, Tools, flat};
-use super::parts;
 use crate::protocol::carrier::{self, Carried};
 use crate::protocol::chat::read_request::check::{
     Shape, invalid, missing, optional_text, required_text, shape, unknown_word, wrong_type,
@@ -28,11 +28,7 @@ pub(super) fn configuration(body: Value<'_>) -> Option<Value<'_>> {
 }
 
 /// Reads `instructions` and `input`.
-pub(super) fn read<'a>(
-    body: Value<'a>,
-    request: &mut Request<'a>,
-    warnings: &mut Warnings,
-) -> Result<(), Refused> {
+pub(super) fn read<'a>(body: Value<'a>, request: &mut Request<'a>, warnings: &mut Warnings) -> Result<(), Refused> {
     let instructions = optional_text(body, "instructions", "instructions")?.filter(|text| !text.is_blank());
     let has_instructions = instructions.is_some();
     request.system.extend(instructions.map(|text| block(At::System(0), BlockKind::Text(text))));
@@ -87,8 +83,12 @@ impl<'a> Reader<'_, 'a> {
                 | "tool_search_call",
             ) => self.call(word.as_deref().unwrap_or_default(), item, at),
             Some(
-                "function_call_output" | "custom_tool_call_output" | "local_shell_call_output" | "shell_call_output"
-                | "apply_patch_call_output" | "tool_search_output",
+                "function_call_output"
+                | "custom_tool_call_output"
+                | "local_shell_call_output"
+                | "shell_call_output"
+                | "apply_patch_call_output"
+                | "tool_search_output",
             ) => self.outcome(word.as_deref().unwrap_or_default(), item, index),
             // Read with the tools, and with the settings.
             Some("additional_tools" | "configuration_update") => Ok(()),

@@ -57,12 +57,7 @@ pub(super) fn output<'a>(
 }
 
 /// One part. `side`: of the message that it is of; `None`: of what a call gave back.
-fn part<'a>(
-    value: Value<'a>,
-    at: At,
-    side: Option<Side>,
-    warnings: &mut Warnings,
-) -> Result<Block<'a>, Refused> {
+fn part<'a>(value: Value<'a>, at: At, side: Option<Side>, warnings: &mut Warnings) -> Result<Block<'a>, Refused> {
     shape(value, Shape::Object, at)?;
     let name = required_text(value, "type", format_args!("{at}.type"))?;
     let takes_media = side.is_none_or(|side| side == Side::User);
@@ -75,9 +70,7 @@ fn part<'a>(
         }
         "input_image" if takes_media => image(value, at)?,
         "input_file" if takes_media => file(value, at)?,
-        "input_audio" if takes_media => {
-            BlockKind::Opaque(Opaque { origin: Protocol::Chat, name: name.clone(), value })
-        }
+        "input_audio" if takes_media => BlockKind::Opaque(Opaque { origin: Protocol::Chat, name: name.clone(), value }),
         "encrypted_content" => {
             warnings.add(Action::Rewritten, At::Item(at.message()));
             BlockKind::Text(Text::made(UNREADABLE))

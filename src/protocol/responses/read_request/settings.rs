@@ -39,9 +39,10 @@ pub(super) fn stateless(body: Value<'_>) -> Result<(), Refused> {
         return Err(refused("previous_response_id", message, "previous_response_not_found"));
     }
     let message = match () {
-        () if body.get("conversation").is_some() => {
-            ("conversation", "Conversations are not available on this endpoint; send the whole conversation in 'input'.")
-        }
+        () if body.get("conversation").is_some() => (
+            "conversation",
+            "Conversations are not available on this endpoint; send the whole conversation in 'input'.",
+        ),
         () if body.get("prompt").is_some() => ("prompt", "Prompt templates are not available on this endpoint."),
         () if body.get("background").is_some_and(|background| background.bool() != Some(false)) => {
             ("background", "background is not supported on this endpoint.")
@@ -225,7 +226,9 @@ fn asks_nothing(name: &str, value: Value<'_>) -> bool {
     match name {
         "store" => value.bool() == Some(false),
         "truncation" => value.is("disabled"),
-        "access_programs" => value.is("standard") || value.items().all(|program| program.is("standard")) && value.is_array(),
+        "access_programs" => {
+            value.is("standard") || value.items().all(|program| program.is("standard")) && value.is_array()
+        }
         "context_management" => value.is_array() && value.items().next().is_none(),
         _ => false,
     }

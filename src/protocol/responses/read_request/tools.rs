@@ -268,12 +268,7 @@ impl<'a> Tools<'a> {
     }
 
     /// Reads `tool_choice`, and hands the tools over.
-    pub fn choose(
-        self,
-        body: Value<'a>,
-        request: &mut Request<'a>,
-        warnings: &mut Warnings,
-    ) -> Result<(), Refused> {
+    pub fn choose(self, body: Value<'a>, request: &mut Request<'a>, warnings: &mut Warnings) -> Result<(), Refused> {
         request.choice = self.choice(body.get("tool_choice"), warnings)?;
         request.tools = self.list;
         request.own_tools = self.own;

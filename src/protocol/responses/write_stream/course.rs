@@ -332,7 +332,9 @@ impl Course {
         }
         let is_custom = call.tool.kind == CallKind::Custom;
         let Some((index, id)) = call.place.clone() else { return };
-        self.about(input_events(is_custom).0, (index, &id), |json| { json.key("delta").text(text); });
+        self.about(input_events(is_custom).0, (index, &id), |json| {
+            json.key("delta").text(text);
+        });
     }
 
     fn sign(&mut self, slot: u32, given: &Text<'_>) {
@@ -445,7 +447,9 @@ impl Course {
             let empty = Text::made("{}");
             call.more(&empty);
             if let (Some((index, id)), CallKind::Function) = (call.place.clone(), call.tool.kind) {
-                self.about(input_events(false).0, (index, &id), |json| { json.key("delta").text(&empty); });
+                self.about(input_events(false).0, (index, &id), |json| {
+                    json.key("delta").text(&empty);
+                });
             }
         }
         let said = call.settle();
@@ -475,7 +479,9 @@ impl Course {
         let is_custom = call.tool.kind == CallKind::Custom;
         let (delta, done) = input_events(is_custom);
         if (!was_added || matches!(said, Said::Kept(_))) && !kept.is_empty() {
-            self.about(delta, (index, &id), |json| { json.key("delta").text(&kept); });
+            self.about(delta, (index, &id), |json| {
+                json.key("delta").text(&kept);
+            });
         }
         self.about(done, (index, &id), |json| {
             if !is_custom {

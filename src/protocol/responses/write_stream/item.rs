@@ -72,12 +72,7 @@ pub(super) fn words(kind: CallKind) -> (&'static str, &'static str) {
 }
 
 /// A call; `input` is the text of its arguments, or of a custom tool's input.
-pub(super) fn write_call(
-    (id, call_id, status): (&str, &str, &str),
-    tool: &OwnTool,
-    input: &Text<'_>,
-    json: &mut Json,
-) {
+pub(super) fn write_call((id, call_id, status): (&str, &str, &str), tool: &OwnTool, input: &Text<'_>, json: &mut Json) {
     let (kind, _) = words(tool.kind);
     json.open_object().key("id").str(id).key("type").str(kind).key("status").str(status);
     json.key("call_id").str(call_id);
@@ -123,7 +118,8 @@ fn with_members(json: &str, read: impl FnOnce(Value<'_>)) {
 /// tool sees its fault instead of running something else.
 pub(super) fn fits(kind: CallKind, arguments: &str) -> bool {
     let mut fits = false;
-    let texts = |value: Option<Value<'_>>| value.is_some_and(|list| list.is_array() && list.items().all(Value::is_string));
+    let texts =
+        |value: Option<Value<'_>>| value.is_some_and(|list| list.is_array() && list.items().all(Value::is_string));
     with_members(arguments, |value| {
         fits = value.is_object()
             && match kind {
