@@ -48,8 +48,12 @@ pub async fn health(session: &mut Session, ctx: &mut Context) -> pingora::Result
 }
 
 /// The answer to a token count that was made here.
-pub fn count_body(tokens: u64) -> Bytes {
-    json!({"input_tokens": tokens}).to_string().into()
+pub fn count_body(surface: Protocol, tokens: u64) -> Bytes {
+    let body = match surface {
+        Protocol::Chat | Protocol::Messages => json!({"input_tokens": tokens}),
+        Protocol::Responses => json!({"object": "response.input_tokens", "input_tokens": tokens}),
+    };
+    body.to_string().into()
 }
 
 /// Says that a count is an estimate of ours.
@@ -61,7 +65,7 @@ pub async fn count(session: &mut Session, ctx: &mut Context, tokens: u64) -> pin
     let mut head = ResponseHeader::build(200, Some(5))?;
     head.insert_header("content-type", "application/json")?;
     head.insert_header(ESTIMATED, "true")?;
-    reject::send(session, ctx, head, count_body(tokens)).await
+    reject::send(session, ctx, head, count_body(ctx.surface, tokens)).await
 }
 
 /// Gives the answer of an earlier request again, under that request's id.

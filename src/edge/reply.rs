@@ -587,7 +587,7 @@ fn instead_of_error(call: &mut Call, surface: Protocol, status: u16, body: &[u8]
     let mut headers = Vec::new();
     let answer = if let Some(tokens) = call.reply.count.filter(|_| matches!(status, 404 | 405 | 501)) {
         headers.push((own::ESTIMATED, HeaderValue::from_static("true")));
-        own::count_body(tokens)
+        own::count_body(surface, tokens)
     } else {
         let recall = call.reply.recall.as_ref().filter(|_| status == 400 && translate::means_limit_reached(body))?;
         if call.stream {

@@ -294,14 +294,6 @@ impl Failure {
         Failure::new(Kind::UnknownPath, format!("Unknown path: {method} {path}"))
     }
 
-    /// `/v1/responses`, until that surface lands.
-    pub fn responses_path() -> Self {
-        Failure::new(
-            Kind::UnknownPath,
-            "/v1/responses is not available here yet. Use /v1/chat/completions or /v1/messages.",
-        )
-    }
-
     /// The body is over `body_bytes_max`, decoded.
     pub fn body_too_large(body_bytes_max: u64) -> Self {
         Failure::new(Kind::BodyTooLarge, format!("The request body is larger than {body_bytes_max} bytes."))

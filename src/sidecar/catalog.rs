@@ -48,10 +48,11 @@ impl Snippets {
 }
 
 /// The surfaces that a model can be reached through, its vendor's own first.
-fn surfaces(model: &Model) -> [Protocol; 2] {
+fn surfaces(model: &Model) -> [Protocol; 3] {
     match model.protocol() {
-        Protocol::Chat => [Protocol::Chat, Protocol::Messages],
-        Protocol::Messages | Protocol::Responses => [Protocol::Messages, Protocol::Chat],
+        Protocol::Chat => [Protocol::Chat, Protocol::Messages, Protocol::Responses],
+        Protocol::Messages => [Protocol::Messages, Protocol::Chat, Protocol::Responses],
+        Protocol::Responses => [Protocol::Responses, Protocol::Chat, Protocol::Messages],
     }
 }
 

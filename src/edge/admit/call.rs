@@ -62,7 +62,9 @@ pub async fn prepare(
     let model = model(settings, &principal, &outline.model)?.door(surface, &outline);
     let crosses = model.protocol() != surface;
     let count = if asked.free { Some(translate::count_tokens(surface, &body)) } else { None };
-    if crosses && let Some(count) = count {
+    // A responses vendor is not asked: its counter wants another body than its answers do.
+    let is_counted_here = crosses || surface == Protocol::Responses;
+    if is_counted_here && let Some(count) = count {
         return count.map(Prepared::Count);
     }
     let keyed = match keyed::begin(gateway, settings, session, &asked, &principal, &body, &ctx.request_id).await? {
