@@ -52,14 +52,14 @@ impl Model {
     pub fn door(self: &Arc<Self>, surface: Protocol, asked: &Outline) -> &Arc<Model> {
         let (Some(by_responses), Accepts::Chat(model)) = (&self.by_responses, &self.accepts) else { return self };
         let asked = &asked.features;
-        let is_better = model.tools_with_reasoning != ToolsWithReasoning::Any
-            && match surface {
-                Protocol::Responses => true,
-                // What responses cannot say where it is not needed.
-                Protocol::Messages => asked.tools || !asked.stops,
-                Protocol::Chat => asked.tools && !asked.no_reasoning,
-            };
-        if is_better || surface == Protocol::Responses { by_responses } else { self }
+        let reasons_better = model.tools_with_reasoning != ToolsWithReasoning::Any;
+        match surface {
+            Protocol::Responses => by_responses,
+            // It has no words to stop at, which nobody needs who calls tools.
+            Protocol::Messages if reasons_better && (asked.tools || !asked.stops) => by_responses,
+            Protocol::Chat if reasons_better && asked.tools && !asked.no_reasoning => by_responses,
+            Protocol::Messages | Protocol::Chat => self,
+        }
     }
 
     /// The field to set where a caller gave no output limit.

@@ -251,6 +251,27 @@ mod tests {
     }
 
     #[test]
+    fn a_responses_vendor_is_held_for_as_a_chat_vendor_but_that_it_counts_its_searches() {
+        let (plain, priced) = (plain(Protocol::Responses), priced(Protocol::Responses));
+        let input = |part: &str| format!(r#""max_output_tokens":20,"input":[{{"role":"user","content":[{part}]}}]"#);
+        let text = ask(&plain, &input(r#"{"type":"input_text","text":"hi"}"#), 700).unwrap();
+        assert_eq!((only(&text).input_tokens, only(&text).input_price, text.output_limit), (700, credits(125), 20));
+        for part in [
+            r#"{"type":"input_image","image_url":"data:image/png;base64,AA"}"#,
+            r#"{"type":"input_file","filename":"a.pdf","file_data":"data:application/pdf;base64,AA"}"#,
+        ] {
+            assert_eq!(only(&ask(&plain, &input(part), 700).unwrap()).input_tokens, 100_000, "{part}");
+        }
+        for kind in ["web_search", "web_search_preview", "web_search_2025_08_26"] {
+            let search = format!(r#""tools":[{{"type":"{kind}"}}]"#);
+            assert_eq!(ask(&priced, &search, 700).unwrap().web_searches, 10, "{kind}");
+            assert_eq!(ask(&plain, &search, 700).unwrap_err(), Failure::unpriced_feature(Protocol::Responses, "tools"));
+        }
+        let own = r#""tools":[{"type":"function"},{"type":"custom"},{"type":"namespace","tools":[]},{"type":"local_shell"}]"#;
+        assert_eq!(ask(&plain, own, 700).unwrap().web_searches, 0);
+    }
+
+    #[test]
     fn every_tier_that_the_input_can_reach_is_a_case_of_its_own() {
         let tier = |above_input_tokens, prices| Tier { above_input_tokens, rates: rates(prices) };
         let tiers = vec![tier(700, [200, 20, 250, 400, 1_000]), tier(900, [150, 15, 150, 150, 2_000])];

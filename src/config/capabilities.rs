@@ -203,6 +203,7 @@ fn shipped_chat(id: &str) -> ChatModel {
 #[cfg(test)]
 mod tests {
     use crate::config;
+    use crate::protocol::Protocol;
     use crate::protocol::form::Effort;
     use crate::protocol::rules::{Accepts, Sampling, ThinkingType};
 
@@ -236,6 +237,39 @@ mod tests {
         assert_eq!(model.effort_levels, [Effort::Low, Effort::Max]);
         assert_eq!(model.thinking_types, [ThinkingType::Enabled]);
         assert!(!model.structured && !model.prefill);
+    }
+
+    #[test]
+    fn a_model_may_be_served_by_a_second_protocol_of_its_vendor() {
+        let local = include_str!("../../conf/local.yaml");
+        let with = |model: &str, keys: &str| {
+            let line = format!("    upstream_model: {model}\n");
+            parse(&local.replacen(&line, &format!("{line}    {keys}\n"), 1))
+        };
+        let both = with("gpt-5.5", "upstream_protocol: responses").unwrap();
+        let model = both.catalog.find("beta-5.5").unwrap();
+        assert_eq!(model.protocol(), Protocol::Chat);
+        let other = model.by_responses.as_ref().unwrap();
+        assert_eq!((other.protocol(), &other.id), (Protocol::Responses, &model.id));
+        let Accepts::Responses(accepts) = &other.accepts else { panic!("its second protocol") };
+        assert!(accepts.reasoning && accepts.summaries && !accepts.sampling);
+        let without = with("gpt-5.5", "upstream_protocol: responses\n    capabilities: {summaries: false}").unwrap();
+        let Accepts::Responses(accepts) =
+            &without.catalog.find("beta-5.5").unwrap().by_responses.as_ref().unwrap().accepts
+        else {
+            panic!("its second protocol")
+        };
+        assert!(!accepts.summaries);
+        let alone = parse(&local.replace("protocol: chat", "protocol: responses")).unwrap();
+        assert_eq!(alone.catalog.find("beta-5.2").unwrap().protocol(), Protocol::Responses);
+        for (model, keys, key) in [
+            ("claude-opus-4-7", "upstream_protocol: responses", "models[0].upstream_protocol"),
+            ("gpt-5.2", "upstream_protocol: chat", "models[3].upstream_protocol"),
+            ("gpt-5.2", "capabilities: {summaries: true}", "models[3].capabilities.summaries"),
+        ] {
+            let faults = with(model, keys).map(drop).unwrap_err();
+            assert_eq!(faults.iter().map(|fault| fault.key.as_str()).collect::<Vec<_>>(), [key], "{keys}");
+        }
     }
 
     #[test]

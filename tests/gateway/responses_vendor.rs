@@ -408,3 +408,164 @@ fn a_failure_is_told_in_the_callers_words_and_costs_nothing() {
     assert_eq!((standing.balance, standing.held), (GRANT, 0));
     world.close();
 }
+
+/// A request of the third surface, as an agent sends it that keeps its own history.
+fn responses(key: &str, model: &str, input: &[Value], streams: bool) -> Request {
+    let schema = json!({"type": "object", "properties": {"at": {"type": "string"}}});
+    let body = json!({
+        "model": model, "stream": streams, "store": false, "include": ["reasoning.encrypted_content"], "input": input,
+        "tools": [{"type": "function", "name": "look", "description": "Looks.", "parameters": schema, "strict": false}],
+        "reasoning": {"effort": "high", "summary": "auto"}, "prompt_cache_key": "thread-1",
+        "client_metadata": {"installation": "secret"}
+    });
+    Request::post("/v1/responses", body.to_string()).bearer(key)
+}
+
+fn user(text: &str) -> Value {
+    json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]})
+}
+
+/// The items of an answer, as they are kept: those that were told to be whole.
+fn output(answer: &Answer, streams: bool) -> Vec<Value> {
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    if !streams {
+        return list(&answer.json()["output"]).to_vec();
+    }
+    let events = events(answer);
+    let last = events.last().unwrap();
+    assert_eq!((&events[0]["type"], &last["type"]), (&json!("response.created"), &json!("response.completed")));
+    let done = events.iter().filter(|event| event["type"] == "response.output_item.done");
+    let done: Vec<_> = done.map(|event| event["item"].clone()).collect();
+    assert_eq!(list(&last["response"]["output"]), done);
+    done
+}
+
+fn outputs_of(items: &[Value], text: &str) -> Vec<Value> {
+    let calls = items.iter().filter(|item| item["type"] == "function_call");
+    calls.map(|call| json!({"type": "function_call_output", "call_id": call["call_id"], "output": text})).collect()
+}
+
+#[test]
+fn an_agent_of_the_same_protocol_is_passed_on_and_nothing_of_it_is_kept() {
+    for world in [with_both(), with_responses_alone()] {
+        let account = world.account();
+        let mut balance = GRANT;
+        for streams in [false, true] {
+            let mut input = vec![user(STEP)];
+            for step in 0..3 {
+                let answer = world.ask(&responses(&account.key, MODEL, &input, streams));
+                let items = output(&answer, streams);
+                assert_eq!(answer.header("x-gateway-warnings"), None);
+                assert!(answer.text().contains(MODEL) && !answer.text().contains("gpt-5.5"), "{}", answer.text());
+                balance -= 1_001 * PRICES.0 + 99 * PRICES.1;
+                assert_eq!(world.standing(&account).balance, balance, "{streams} {step}: debited once");
+                let (body, _) = sent(&world);
+                assert_eq!(list(&body["input"]), input, "{streams} {step}: as it came");
+                assert_eq!((&body["store"], body.get("client_metadata")), (&json!(false), None));
+                assert_ne!(body["prompt_cache_key"], "thread-1");
+                assert!(body["safety_identifier"].is_string());
+                let kinds: Vec<_> = items.iter().map(|item| item["type"].as_str().unwrap()).collect();
+                let wanted: &[&str] = if step == 1 { &["message"] } else { &["reasoning", "message", "function_call"] };
+                assert_eq!(kinds, wanted);
+                input.extend(items.clone());
+                input.extend(outputs_of(&items, "A door."));
+                if step == 1 {
+                    input.push(user(STEP));
+                }
+            }
+        }
+        assert_eq!(world.vendor.calls(), 6);
+        world.ended(&account, 6);
+        world.close();
+    }
+}
+
+#[test]
+fn a_passed_on_conversation_goes_to_another_vendor_and_back() {
+    let world = with_both();
+    let account = world.account();
+    for streams in [false, true] {
+        let mut input = Vec::new();
+        let mut paths = Vec::new();
+        for model in [MODEL, "alpha-opus-4-7", MODEL] {
+            input.push(user(STEP));
+            let items = output(&world.ask(&responses(&account.key, model, &input, streams)), streams);
+            let kinds: Vec<_> = items.iter().map(|item| item["type"].as_str().unwrap()).collect();
+            assert_eq!(kinds, ["reasoning", "message", "function_call"], "{model}");
+            paths.push(world.vendor.last()["path"].as_str().unwrap().to_owned());
+            input.extend(items.clone());
+            input.extend(outputs_of(&items, "A door."));
+        }
+        assert_eq!(paths, ["/v1/responses", "/v1/messages", "/v1/responses"]);
+        let (_, kinds) = sent(&world);
+        assert_eq!(kinds.iter().filter(|kind| *kind == "reasoning").count(), 1, "{kinds:?}");
+    }
+    assert_eq!(world.vendor.calls(), 6, "nobody was asked twice");
+    world.close();
+}
+
+#[test]
+fn passed_on_reasoning_that_its_vendor_refuses_is_left_out_once_and_told() {
+    let world = with_both();
+    let account = world.account();
+    for streams in [false, true] {
+        let calls = world.vendor.calls();
+        let mut input = vec![user(STEP)];
+        let mut items = output(&world.ask(&responses(&account.key, MODEL, &input, streams)), streams);
+        items[0]["encrypted_content"] = altered(items[0]["encrypted_content"].as_str().unwrap()).into();
+        input.extend(items.clone());
+        input.extend(outputs_of(&items, "A door."));
+        let answer = world.ask(&responses(&account.key, MODEL, &input, streams));
+        assert_eq!(output(&answer, streams)[0]["content"][0]["text"], "The tool said: A door.");
+        assert_eq!(answer.header("x-gateway-warnings"), Some("dropped:thinking"));
+        assert_eq!(world.vendor.calls(), calls + 3);
+        assert!(!sent(&world).1.contains(&"reasoning".to_owned()));
+    }
+    world.close();
+}
+
+#[test]
+fn a_passed_on_stream_that_fails_ends_as_the_response_that_it_was() {
+    let world = with_both();
+    let account = world.account();
+    for marker in ["error_event=6", "error_event=6 error_form=failed", "cut=6", "nodone=1"] {
+        let input = [user(&format!("[[sim {marker} text=abcdefgh events=8]]"))];
+        let answer = world.ask(&responses(&account.key, MODEL, &input, true));
+        assert_eq!(answer.status, 200, "{marker}");
+        let events = events(&answer);
+        let kinds: Vec<_> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+        assert_eq!(kinds[kinds.len() - 2..], ["error", "response.failed"], "{marker}: {kinds:?}");
+        for (number, event) in events.iter().enumerate() {
+            assert_eq!(event["sequence_number"], number, "{marker}: {event}");
+        }
+        let last = &events.last().unwrap()["response"];
+        assert_eq!((&last["id"], &last["model"]), (&events[0]["response"]["id"], &json!(MODEL)), "{marker}");
+    }
+    let standing = world.standing(&account);
+    assert_eq!((standing.balance, standing.held), (GRANT, 0));
+    world.close();
+}
+
+#[test]
+fn what_is_kept_at_the_vendor_is_refused_before_anybody_is_asked() {
+    let world = with_both();
+    let account = world.account();
+    let refused = |change: Value| {
+        let request = responses(&account.key, MODEL, &[user("hi")], false);
+        let mut body: Value = serde_json::from_slice(&request.framed_body()).unwrap();
+        body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        let answer = world.ask(&Request::post("/v1/responses", body.to_string()).bearer(&account.key));
+        assert_eq!(answer.status, 400, "{}", answer.text());
+        answer.json()["error"].clone()
+    };
+    let error = refused(json!({"previous_response_id": "resp_1"}));
+    assert_eq!(
+        (&error["code"], &error["param"]),
+        (&json!("previous_response_not_found"), &json!("previous_response_id"))
+    );
+    assert_eq!(refused(json!({"conversation": "conv_1"}))["param"], "conversation");
+    assert_eq!(refused(json!({"background": true}))["param"], "background");
+    assert_eq!(refused(json!({"tools": [{"type": "code_interpreter"}]}))["param"], "tools[0]");
+    assert_eq!((world.vendor.calls(), world.standing(&account).held), (0, 0));
+    world.close();
+}
