@@ -267,7 +267,8 @@ mod tests {
             assert_eq!(ask(&priced, &search, 700).unwrap().web_searches, 10, "{kind}");
             assert_eq!(ask(&plain, &search, 700).unwrap_err(), Failure::unpriced_feature(Protocol::Responses, "tools"));
         }
-        let own = r#""tools":[{"type":"function"},{"type":"custom"},{"type":"namespace","tools":[]},{"type":"local_shell"}]"#;
+        let own =
+            r#""tools":[{"type":"function"},{"type":"custom"},{"type":"namespace","tools":[]},{"type":"local_shell"}]"#;
         assert_eq!(ask(&plain, own, 700).unwrap().web_searches, 0);
     }
 

@@ -206,3 +206,128 @@ fn unreadable(name: &[u8], data: &[u8]) -> Result<(), Fault> {
 fn vendor_error(of: Value<'_>) -> Fault {
     Fault::Vendor(VendorError::read(of.raw().as_bytes()).unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::form::answer::Piece;
+    use serde_json::{Value as Any, json};
+
+    /// What was told, in short.
+    #[derive(Default)]
+    struct Told(Vec<String>);
+
+    impl Sink for Told {
+        fn event(&mut self, event: Event<'_>) {
+            self.0.push(match event {
+                Event::Open { slot, piece: Piece::Call { name, .. } } => format!("{slot} call {}", name.value()),
+                Event::Open { slot, piece: Piece::Foreign { kind } } => format!("{slot} {}", kind.value()),
+                Event::Open { slot, piece: Piece::Thinking } => format!("{slot} thinking"),
+                Event::Open { slot, .. } => format!("{slot} text"),
+                Event::Delta { slot, text } => format!("{slot} +{}", text.value()),
+                Event::Signature { slot, .. } => format!("{slot} signed"),
+                Event::Close { slot } => format!("{slot} closed"),
+                Event::Stop(stop) => format!("{stop:?}"),
+                Event::Usage { usage, .. } => format!("{}/{}", usage.input, usage.output),
+                Event::Start(_) | Event::Citation { .. } | Event::End => return,
+            });
+        }
+    }
+
+    fn read(events: &[Any]) -> (Vec<String>, Result<(), Fault>) {
+        let (mut reader, mut told) = (Reader::default(), Told::default());
+        for event in events {
+            let (_, outcome) = reader.event(b"", event.to_string().as_bytes(), Nodes::new(), &mut told);
+            if outcome.is_err() {
+                return (told.0, outcome);
+            }
+        }
+        (told.0, Ok(()))
+    }
+
+    fn delta(kind: &str, index: u64, part: u64, text: &str) -> Any {
+        json!({"type": format!("response.{kind}.delta"), "output_index": index, "summary_index": part, "delta": text})
+    }
+
+    #[test]
+    fn parts_of_a_thought_are_told_with_what_was_between_them() {
+        let done = json!({"type": "response.output_item.done", "output_index": 0, "item": {
+            "type": "reasoning", "id": "rs_1", "encrypted_content": "gAAAA",
+            "summary": [{"text": ""}, {"text": "a"}, {"text": ""}, {"text": "b"}, {"text": ""}]
+        }});
+        let kind = "reasoning_summary_text";
+        let gaps = ["0 thinking", "0 +\n\n", "0 +a", "0 +\n\n", "0 +\n\n", "0 +b", "0 +\n\n", "0 signed", "0 closed"];
+        let (told, _) = read(&[delta(kind, 0, 1, "a"), delta(kind, 0, 3, "b"), done.clone(), done.clone()]);
+        assert_eq!(told, gaps);
+        assert_eq!(read(&[done]).0, gaps, "the same without pieces");
+        let (told, _) = read(&[delta(kind, 0, 0, "a"), delta("reasoning_text", 0, 0, "the same again")]);
+        assert_eq!(told, ["0 thinking", "0 +a"]);
+    }
+
+    #[test]
+    fn items_are_known_by_their_place_and_told_once() {
+        let call =
+            |arguments: &str| json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments});
+        let at = |kind: &str, item: Any| json!({"type": format!("response.output_item.{kind}"), "output_index": 3, "item": item});
+        let end = json!({"type": "response.completed", "response": {
+            "output": [{"type": "message", "content": [{"type": "output_text", "text": "x"}]}],
+            "usage": {"input_tokens": 5, "output_tokens": 7}
+        }});
+        let (told, _) = read(&[
+            at("added", call("")),
+            delta("function_call_arguments", 3, 0, "{}"),
+            json!({"type": "response.function_call_arguments.done", "output_index": 3, "arguments": "{}"}),
+            at("done", call("{}")),
+            json!({"type": "response.web_search_call.searching", "output_index": 4}),
+            json!({"type": "response.something_new", "output_index": 5, "delta": "?"}),
+            json!({"type": "keepalive"}),
+            end,
+        ]);
+        assert_eq!(told, ["0 call f", "0 +{}", "0 closed", "1 text", "1 +x", "1 closed", "5/7", "ToolUse"]);
+        let bare = json!({"type": "response.output_item.done", "item": call("{}")});
+        assert_eq!(read(&[bare]), (Vec::new(), Ok(())), "of no place");
+    }
+
+    #[test]
+    fn as_many_items_are_held_as_may_be_and_not_one_more() {
+        let text = |index: u64| delta("output_text", index, 0, "x");
+        let most: Vec<Any> = (0..1024).map(text).collect();
+        assert_eq!(read(&most).1, Ok(()));
+        assert_eq!(read(&[most, vec![text(1024)]].concat()).1, Err(Fault::TooLarge));
+    }
+
+    #[test]
+    fn an_answer_ends_by_its_status_and_a_failed_one_is_none() {
+        let whole = |body: Any| {
+            let mut told = Told::default();
+            let text = body.to_string();
+            let tree = Tree::read(&text, DEPTH_MAX, Nodes::new()).unwrap();
+            super::whole(tree.root(), &mut told).map(|()| told.0.last().cloned().unwrap_or_default())
+        };
+        let refusal = json!([{"type": "message", "content": [{"type": "refusal", "refusal": "No."}]}]);
+        for (body, wanted) in [
+            (json!({"status": "completed", "output": []}), "EndTurn"),
+            (json!({"output": []}), "EndTurn"),
+            (json!({"status": "completed", "output": [{"type": "custom_tool_call", "name": "f"}]}), "ToolUse"),
+            (
+                json!({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": []}),
+                "MaxTokens",
+            ),
+            (json!({"status": "incomplete", "incomplete_details": {"reason": "new"}, "output": []}), "EndTurn"),
+        ] {
+            assert_eq!(whole(body.clone()), Ok(wanted.to_owned()), "{body}");
+        }
+        assert!(whole(json!({"status": "completed", "output": refusal})).unwrap().starts_with("Refusal"));
+        assert!(matches!(
+            whole(json!({"status": "failed", "error": {"code": "x", "message": "y"}})),
+            Err(Fault::Vendor(_))
+        ));
+        assert!(matches!(whole(json!({"error": {"message": "y"}})), Err(Fault::Vendor(_))));
+        assert_eq!(whole(json!({"status": "queued", "output": []})), Err(Fault::Empty));
+        assert_eq!(whole(json!([])), Err(Fault::NotJson));
+        let ended = json!({"type": "response.failed", "response": {"error": {"code": "slow_down", "message": "y"}}});
+        let (_, outcome) = read(&[ended]);
+        let Err(fault) = outcome else { panic!("it failed") };
+        assert_eq!(fault.failure(crate::protocol::Protocol::Responses, "up", "public").reason(), "rate_limited");
+    }
+}

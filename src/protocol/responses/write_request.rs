@@ -84,7 +84,10 @@ pub fn write(
     writer.tier(request);
     if request.stream {
         writer.json.key("stream").bool(true);
-        writer.json.key("stream_options").open_object().key("include_obfuscation").bool(false).close_object();
+        // Its own vendor pads its events, against listeners that we have not.
+        if given.target.official {
+            writer.json.key("stream_options").open_object().key("include_obfuscation").bool(false).close_object();
+        }
     }
     for (name, value) in &extras.copied {
         writer.json.key(name).raw(value.raw());
@@ -166,11 +169,7 @@ impl Writer<'_> {
     /// How hard to think, and whether it is to be told.
     fn reasoning(&mut self, request: &Request<'_>) {
         let thinker = Thinker { reasons: self.model.reasoning, levels: &self.model.effort_values, is_kept_from: false };
-        let mut effort = effort::effort(request, &thinker, self.warnings);
-        if self.given.without_thinking && effort.is_some_and(|level| level != Effort::None) {
-            // Only what was thought before is left out; the model may go on thinking.
-            effort = effort.filter(|_| self.model.reasoning);
-        }
+        let effort = effort::effort(request, &thinker, self.warnings);
         let is_extended = request.reasoning.effort_field.starts_with("reasoning.");
         let is_shown = match self.surface {
             Protocol::Messages => self.recall.show_thinking,
