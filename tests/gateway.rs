@@ -76,6 +76,8 @@ mod people;
 mod prices;
 #[path = "gateway/races.rs"]
 mod races;
+#[path = "gateway/responses.rs"]
+mod responses;
 #[path = "gateway/responses_vendor.rs"]
 mod responses_vendor;
 #[path = "gateway/revocation.rs"]

@@ -224,7 +224,8 @@ pub(super) fn judge<'a>(
 /// The value is the one that would be acted on anyway.
 fn asks_nothing(name: &str, value: Value<'_>) -> bool {
     match name {
-        "store" => value.bool() == Some(false),
+        "store" | "background" => value.bool() == Some(false),
+        "top_logprobs" => value.count() == Some(0),
         "truncation" => value.is("disabled"),
         "access_programs" => {
             value.is("standard") || value.items().all(|program| program.is("standard")) && value.is_array()
