@@ -29,6 +29,8 @@ mod prices;
 mod requests;
 #[path = "properties/responses.rs"]
 mod responses;
+#[path = "properties/responses_vendor.rs"]
+mod responses_vendor;
 #[path = "properties/streams.rs"]
 mod streams;
 #[path = "properties/translation.rs"]
