@@ -240,6 +240,8 @@ fn under_an_idempotency_key_the_same_bytes_come_again_and_cost_nothing() {
         assert_eq!(again.text(), said);
         assert_eq!(again.header("x-gateway-replayed"), Some("true"));
         assert_eq!(events(&again).last().unwrap()["type"], "response.completed");
+        // Its one debit was entered.
+        assert_eq!(world.receipt(&account, &first.request_id())["outcome"], "completed");
         assert_eq!(world.endings(&account).len(), number + 1);
     }
     world.close();

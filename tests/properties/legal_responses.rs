@@ -156,8 +156,9 @@ fn item_is_whole(item: &Value) -> Fault {
             parts.len() == 1 && parts.iter().all(|part| part.get("refusal").is_some() || !blank(&part["text"]))
         }
         "reasoning" => item["summary"].is_array(),
-        "function_call" => text("name") && text("arguments"),
-        "custom_tool_call" => text("name") && item["input"].is_string(),
+        // A call of nobody is the client's to refuse.
+        "function_call" => item["name"].is_string() && text("arguments"),
+        "custom_tool_call" => item["name"].is_string() && item["input"].is_string(),
         "tool_search_call" => item["arguments"].is_object() && item["execution"] == "client",
         "local_shell_call" => item["action"]["type"] == "exec" && item["action"]["command"].is_array(),
         _ => false,

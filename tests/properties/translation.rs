@@ -261,7 +261,8 @@ pub fn changes() -> impl Strategy<Value = Vec<(Index, Value, bool)>> {
 /// Streams of the corpus, with whole events left out, doubled or swapped, values changed and bytes changed.
 fn changed_stream(surface: Protocol, pick: Index, changes: &[(Index, u8, Value)], bytes: &[(Index, u8)]) -> Vec<u8> {
     let streams = &corpus_of(surface).streams;
-    changed_events(pick.get(streams.as_slice()), changes, bytes)
+    let stream: &String = pick.get(streams.as_slice());
+    changed_events(stream, changes, bytes)
 }
 
 pub fn changed_events(stream: &str, changes: &[(Index, u8, Value)], bytes: &[(Index, u8)]) -> Vec<u8> {

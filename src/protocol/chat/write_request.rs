@@ -13,6 +13,8 @@ use crate::protocol::rules::{ChatModel, ToolsWithReasoning, names, pairing, sche
 use crate::protocol::text::{Json, Text};
 use crate::protocol::translate::{Given, Written};
 use crate::protocol::tree::Value;
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
 
 pub(in crate::protocol) mod effort;
 pub(in crate::protocol) mod foreign;
@@ -60,6 +62,8 @@ pub fn write(
         recall,
         json: Json::with_capacity(usize::try_from(capacity).unwrap_or_default()),
         carries_thinking: false,
+        ids: HashMap::new(),
+        open: VecDeque::new(),
     };
     writer.json.open_object().key("model").str(given.target.upstream_model);
     writer.limit(request)?;
@@ -97,6 +101,10 @@ struct Writer<'w> {
     recall: &'w mut Recall,
     json: Json,
     carries_thinking: bool,
+    /// How often each id was wanted by a call.
+    ids: HashMap<String, u64>,
+    /// Ids of calls whose results come next, in order.
+    open: VecDeque<String>,
 }
 
 impl Writer<'_> {
@@ -217,6 +225,19 @@ impl Writer<'_> {
                 name => drop(self.json.key(name).raw(opaque.value.raw())),
             }
         }
+    }
+
+    /// The id of the next call: of two of one id the later gets another.
+    fn call_id(&mut self, id: Option<&Text<'_>>) -> String {
+        let wanted = names::short_call_id(id.map(Text::value).unwrap_or_default()).into_owned();
+        let count = self.ids.entry(wanted.clone()).or_default();
+        *count = count.saturating_add(1);
+        let id = match *count {
+            1 => wanted,
+            count => names::short_call_id(Cow::Owned(format!("{wanted}__{count}"))).into_owned(),
+        };
+        self.open.push_back(id.clone());
+        id
     }
 
     /// Who is behind the request, unreadable; and for the vendor's cache, what its requests have in common.

@@ -20,7 +20,8 @@ impl Writer<'_> {
         for block in blocks {
             let BlockKind::Result(result) = &block.kind else { continue };
             is_any = true;
-            let id = names::short_call_id(result.id.as_ref().map(Text::value).unwrap_or_default());
+            // Results stand directly behind their calls, in the same order: they were put there.
+            let id = self.open.pop_front().unwrap_or_default();
             let media = self.result(&id, result);
             if !media.is_empty() {
                 shown.push(Part::of(Said::Text(Text::made(format!("Content returned by tool call {id}:")))));

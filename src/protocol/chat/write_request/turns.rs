@@ -9,7 +9,7 @@ use super::{Writer, refused};
 use crate::protocol::Protocol;
 use crate::protocol::carrier;
 use crate::protocol::form::{Action, Arguments, At, Block, BlockKind, Call, Refused, Request, Side, Thinking, Turn};
-use crate::protocol::rules::{ReasoningReplay, arguments, custom, names};
+use crate::protocol::rules::{ReasoningReplay, arguments, custom};
 use crate::protocol::text::Text;
 
 /// Between what is told in words and the text around it.
@@ -78,7 +78,7 @@ impl Writer<'_> {
     }
 
     fn call(&mut self, at: At, call: &Call<'_>) {
-        let id = names::short_call_id(call.id.as_ref().map(Text::value).unwrap_or_default());
+        let id = self.call_id(call.id.as_ref());
         let name = self.tool_name(&call.name, format_args!("{at}.name"));
         let is_custom = call.is_custom && self.model.custom_tools;
         let (kind, arguments) = if is_custom { ("custom", "input") } else { ("function", "arguments") };

@@ -371,8 +371,8 @@ impl Course {
         }
         let Some(at) = self.calls.iter().rposition(|call| call.slot == slot) else { return };
         let Some(call) = self.calls.get(at) else { return };
-        // What is not whole may have been cut off: only the end tells.
-        if call.has_nothing() || call.is_whole() {
+        // What is not whole may have been cut off, even before its first letter: only the end tells.
+        if call.is_whole() {
             let call = self.calls.remove(at);
             self.finish_call(call);
         }
@@ -380,7 +380,7 @@ impl Course {
 
     fn close_whole_calls(&mut self) {
         for call in std::mem::take(&mut self.calls) {
-            if call.is_whole() { self.finish_call(call) } else { self.calls.push(call) }
+            if call.is_whole() || call.has_nothing() { self.finish_call(call) } else { self.calls.push(call) }
         }
     }
 
@@ -442,7 +442,7 @@ impl Course {
 
     /// Tells all of a call that is whole.
     fn finish_call(&mut self, mut call: Call) {
-        if call.has_nothing() && !call.is_plain {
+        if call.has_nothing() && call.tool.kind != CallKind::Custom {
             // Agents cannot read nothing as arguments.
             let empty = Text::made("{}");
             call.more(&empty);
@@ -516,8 +516,8 @@ impl Course {
         let calls = std::mem::take(&mut self.calls);
         let last = calls.len().saturating_sub(1);
         for (at, call) in calls.into_iter().enumerate() {
-            // Plain text does not show that it was cut: the last one is what the model was at.
-            let may_be_cut = if call.is_plain { at == last } else { !call.is_whole() };
+            // Plain text and nothing do not show that they were cut: the last one is what the model was at.
+            let may_be_cut = if call.is_plain || call.has_nothing() { at == last } else { !call.is_whole() };
             if is_cut && may_be_cut { self.cut_call(call) } else { self.finish_call(call) }
         }
         self.refuse();

@@ -255,11 +255,17 @@ fn what_a_client_would_run_by_itself_is_not_run_in_part() {
         assert_eq!(done(&told), [0_u64; 0], "{name}");
         assert_eq!(told.last().unwrap()["response"]["output"][0]["status"], "incomplete", "{name}");
     }
+    // A call of which nothing came before the limit is no call without arguments.
+    let mut given = vec![start(), open(0, call("a", "run")), close(0)];
+    given.extend(ended(Stop::MaxTokens));
+    let told = self::told(recall(), given);
+    assert_eq!(done(&told), [0_u64; 0]);
+    assert_eq!(told.last().unwrap()["response"]["output"][0]["status"], "incomplete");
     // Plain text does not show that it is cut.
     let custom = Piece::Call { id: None, name: Text::made("p"), is_custom: true };
     let mut given = vec![start(), open(0, custom), delta(0, "*** Begin")];
     given.extend(ended(Stop::MaxTokens));
-    let told = told(recall(), given);
+    let told = self::told(recall(), given);
     assert_eq!(done(&told), [0_u64; 0]);
     let item = &told.last().unwrap()["response"]["output"][0];
     assert_eq!((&item["input"], item["call_id"].as_str().unwrap().len()), (&json!("*** Begin"), 29));
