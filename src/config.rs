@@ -408,6 +408,7 @@ impl Judge {
             protocol: match vendor.protocol {
                 raw::VendorProtocol::Chat => Protocol::Chat,
                 raw::VendorProtocol::Messages => Protocol::Messages,
+                raw::VendorProtocol::Responses => Protocol::Responses,
             },
             official: vendor.official,
             endpoints: endpoints.into_iter().collect::<Option<_>>()?,
@@ -512,11 +513,15 @@ impl Judge {
             }
             let price = self.price(&format!("{key}.price"), &model.price, model.context_tokens);
             if let Some(Some(vendor)) = vendors.get(&model.vendor) {
-                for name in capabilities::misplaced(vendor.protocol, &model.capabilities) {
+                let also = model.upstream_protocol.map(|raw::UpstreamProtocol::Responses| Protocol::Responses);
+                if also.is_some() && vendor.protocol == Protocol::Messages {
+                    self.fault(format!("{key}.upstream_protocol"), "a messages vendor has no other protocol");
+                }
+                for name in capabilities::misplaced([Some(vendor.protocol), also], &model.capabilities) {
                     let message = format!("says nothing about a model of a {} vendor", vendor.protocol);
                     self.fault(format!("{key}.capabilities.{name}"), message);
                 }
-                for name in price::misplaced(vendor.protocol, &model.price) {
+                for name in price::misplaced([Some(vendor.protocol), also], &model.price) {
                     let message = format!("is never billed by a {} vendor", vendor.protocol);
                     self.fault(format!("{key}.price.{name}"), message);
                 }
@@ -535,17 +540,21 @@ impl Judge {
 }
 
 fn model(model: raw::Model, vendor: &Arc<Vendor>, price: Price) -> Model {
-    let accepts = capabilities::read(&model.id, vendor.protocol, &model.capabilities);
-    Model {
-        id: model.id,
+    let price = Arc::new(price);
+    let by = |protocol| Model {
+        id: model.id.clone(),
         vendor: Arc::clone(vendor),
-        upstream_model: model.upstream_model,
+        upstream_model: model.upstream_model.clone(),
         context_tokens: model.context_tokens,
         max_output_tokens: model.max_output_tokens,
-        accepts,
-        price: Arc::new(price),
-        fallback: model.fallback,
-    }
+        accepts: capabilities::read(&model.id, protocol, &model.capabilities),
+        price: Arc::clone(&price),
+        fallback: model.fallback.clone(),
+        by_responses: None,
+    };
+    let has_both = model.upstream_protocol.is_some() && vendor.protocol == Protocol::Chat;
+    let by_responses = has_both.then(|| Arc::new(by(Protocol::Responses)));
+    Model { by_responses, ..by(vendor.protocol) }
 }
 
 fn endpoint_url(url: &str) -> Option<Endpoint> {

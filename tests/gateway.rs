@@ -90,6 +90,10 @@ mod people;
 mod prices;
 #[path = "gateway/races.rs"]
 mod races;
+#[path = "gateway/responses.rs"]
+mod responses;
+#[path = "gateway/responses_vendor.rs"]
+mod responses_vendor;
 #[path = "gateway/revocation.rs"]
 mod revocation;
 #[path = "gateway/sentinel.rs"]

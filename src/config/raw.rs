@@ -233,6 +233,7 @@ fn yes() -> bool {
 pub enum VendorProtocol {
     Messages,
     Chat,
+    Responses,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -305,6 +306,11 @@ pub struct Model {
     pub vendor: String,
     /// The model's name at the vendor.
     pub upstream_model: String,
+    /// `responses`: its chat vendor serves the model at `/v1/responses` too, and is asked there whatever it does better
+    /// there: callers of that surface, and where `tools_with_reasoning` is not `any` all with tools who did not switch
+    /// reasoning off, and the messages surface. Left out: by the vendor's own protocol alone.
+    #[serde(default)]
+    pub upstream_protocol: Option<UpstreamProtocol>,
     pub context_tokens: u64,
     pub max_output_tokens: u64,
     #[serde(default)]
@@ -324,7 +330,7 @@ pub struct Model {
 #[serde(deny_unknown_fields, default)]
 pub struct Capabilities {
     /// Messages vendors: `free` (temperature up to 1, top_p, top_k), `one_of` (temperature or top_p), `fixed` (only the
-    /// default). Chat vendors: whether a temperature and top_p other than 1 are accepted.
+    /// default). Chat and responses vendors: whether a temperature and top_p other than 1 are accepted.
     pub sampling: Option<SamplingKey>,
     /// Messages vendors: values of `thinking.type` that do not draw a 400.
     pub thinking_types: Option<Vec<ThinkingTypeKey>>,
@@ -342,17 +348,17 @@ pub struct Capabilities {
     pub server_tools: Option<Vec<String>>,
     /// Chat vendors: which field sets the output limit.
     pub output_limit_field: Option<OutputLimitField>,
-    /// Chat vendors: `reasoning_effort` is accepted.
+    /// Chat and responses vendors: an effort of reasoning is accepted.
     pub reasoning: Option<bool>,
-    /// Chat vendors: levels of `reasoning_effort`.
+    /// Chat and responses vendors: levels of that effort.
     pub effort_values: Option<Vec<EffortKey>>,
     /// Chat vendors: whether function tools work while the model reasons.
     pub tools_with_reasoning: Option<ToolsWithReasoningKey>,
     /// Chat vendors: `stop` is accepted.
     pub stop: Option<bool>,
-    /// Chat vendors: `prompt_cache_breakpoint` is accepted.
+    /// Chat and responses vendors: `prompt_cache_breakpoint` is accepted.
     pub cache_breakpoints: Option<bool>,
-    /// Chat vendors: `verbosity` is accepted.
+    /// Chat and responses vendors: `verbosity` is accepted.
     pub verbosity: Option<bool>,
     /// Chat vendors: the role of instructions.
     pub system_role: Option<SystemRole>,
@@ -360,9 +366,13 @@ pub struct Capabilities {
     pub reasoning_replay: Option<ReasoningReplayKey>,
     /// Chat vendors: `top_k` is accepted.
     pub top_k: Option<bool>,
+    /// Chat vendors: tools of type `custom` are accepted. Without, those of the responses surface go as functions.
+    pub custom_tools: Option<bool>,
+    /// Responses vendors: `reasoning.summary` is accepted. Left out: where the model reasons.
+    pub summaries: Option<bool>,
 }
 
-/// A word for messages vendors, true or false for chat vendors.
+/// A word for messages vendors, true or false for all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SamplingKey {
     Free,
@@ -390,7 +400,7 @@ impl JsonSchema for SamplingKey {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         schemars::json_schema!({
-            "description": "free, one_of or fixed (messages vendors); true or false (chat vendors).",
+            "description": "free, one_of or fixed (messages vendors); true or false (chat and responses vendors).",
             "enum": ["free", "one_of", "fixed", true, false]
         })
     }
@@ -422,6 +432,12 @@ pub enum EffortKey {
     High,
     Xhigh,
     Max,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum UpstreamProtocol {
+    Responses,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]

@@ -39,7 +39,6 @@ enum Route {
     Own(own::Question),
     Health,
     Sidecar,
-    Responses,
     Unknown,
 }
 
@@ -49,7 +48,8 @@ fn route(path: &str) -> Route {
         "/v1/chat/completions" => vendor(Protocol::Chat, "/v1/chat/completions", false),
         "/v1/messages" => vendor(Protocol::Messages, "/v1/messages", false),
         "/v1/messages/count_tokens" => vendor(Protocol::Messages, "/v1/messages/count_tokens", true),
-        "/v1/responses" => Route::Responses,
+        "/v1/responses" => vendor(Protocol::Responses, "/v1/responses", false),
+        "/v1/responses/input_tokens" => vendor(Protocol::Responses, "/v1/responses/input_tokens", true),
         "/healthz" | "/health" | "/api/hello" => Route::Health,
         _ => match path.strip_prefix("/v1") {
             None => Route::Sidecar,
@@ -127,7 +127,6 @@ async fn judge(
         Route::Health => &[Method::GET, Method::HEAD][..],
         Route::Own(_) => &[Method::GET],
         Route::Vendor { .. } => &[Method::POST],
-        Route::Responses => return Err(Failure::responses_path()),
         Route::Unknown | Route::Sidecar => {
             return Err(Failure::unknown_path(method.as_str(), session.req_header().uri.path()));
         }

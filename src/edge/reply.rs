@@ -13,8 +13,10 @@ use crate::clock;
 use crate::failpoint::{self, Point};
 use crate::protocol::Protocol;
 use crate::protocol::answer::{self, AnswerStream, Fault, Whole};
+use crate::protocol::aside;
 use crate::protocol::failure::{self, Failure, Kind};
 use crate::protocol::form::answer::Recall;
+use crate::protocol::responses::Voice;
 use crate::protocol::rules::Accepts;
 use crate::protocol::same::StreamPass;
 use crate::protocol::translate::{self, StreamTranslation};
@@ -87,7 +89,11 @@ impl Reply {
     }
 
     /// The same is asked for once more, in other words.
-    pub fn begin_again(&mut self, recall: Option<Recall>) {
+    pub fn begin_again(&mut self, mut recall: Option<Recall>) {
+        if let Some(recall) = &mut recall {
+            // Whoever gives signs of life goes on with the one it knows.
+            recall.voice = self.voice().cloned().or(recall.voice.take());
+        }
         self.recall = recall;
         self.unsent.clear();
         self.mode = Mode::Waiting;
@@ -98,6 +104,14 @@ impl Reply {
         self.streams
     }
 
+    /// How the stream numbers its events, where it does.
+    pub fn voice(&self) -> Option<&Voice> {
+        match &self.mode {
+            Mode::Stream(AnswerStream::Same(pass), _) => pass.voice(),
+            _ => self.recall.as_ref()?.voice.as_ref(),
+        }
+    }
+
     fn is_open_stream(&self) -> bool {
         matches!(self.mode, Mode::Stream(..))
     }
@@ -106,7 +120,7 @@ impl Reply {
     pub fn bare_error(&self, model: &Model) -> Option<Failure> {
         let Mode::Error { status, retry_after, .. } = &self.mode else { return None };
         let retry_after = retry_after.as_deref();
-        let protocol = model.vendor.protocol;
+        let protocol = model.protocol();
         Some(failure::from_vendor(protocol, *status, retry_after, b"", &model.upstream_model, &model.id))
     }
 
@@ -173,7 +187,10 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
         ours.insert_header("x-upstream-request-id", theirs)?;
     }
     if stream {
-        call.shared.set_epitaph(Failure::of(Kind::UpstreamClosed).frame(surface, &request_id));
+        let (voice, request_id) = (call.reply.voice().cloned(), request_id.clone());
+        call.shared.set_epitaph(move || {
+            aside::last_words(surface, voice.as_ref(), &Failure::of(Kind::UpstreamClosed), &request_id)
+        });
         ours.insert_header(header::CACHE_CONTROL, "no-cache")?;
         ours.insert_header("x-accel-buffering", "no")?;
     }
@@ -252,7 +269,7 @@ fn warnings(tokens: &mut [String]) -> Vec<u8> {
 /// How a successful answer is to be read.
 fn understanding(call: &Call, surface: Protocol, is_events: bool) -> Mode {
     let event_bytes = size(call.settings.limits.event_bytes);
-    let vendor = call.model.vendor.protocol;
+    let vendor = call.model.protocol();
     match (&call.reply.recall, is_events) {
         (None, true) if call.stream => {
             let pass = StreamPass::new(surface, &call.model.id, call.reply.hide_usage, event_bytes);
@@ -368,6 +385,8 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
             // A chat vendor that shows its reasoning shows all of it, a messages vendor a summary or nothing.
             Accepts::Chat(_) => call.model.hides_reasoning() && !pass.shows_thinking(),
             Accepts::Messages(_) => pass.shows_thinking(),
+            // It shows a summary or nothing.
+            Accepts::Responses(_) => call.model.hides_reasoning(),
         });
     }
     if pass.is_finishing() {
@@ -425,7 +444,7 @@ pub fn finish_late(call: &mut Call) -> Option<Bytes> {
 /// Ends a stream that has begun with a failure that the client can read. The connection stays in order.
 fn end_by_failure(call: &mut Call, failure: &Failure, surface: Protocol, request_id: &str) -> Bytes {
     let mut last = std::mem::take(&mut call.reply.unsent);
-    last.extend_from_slice(&failure.frame(surface, request_id));
+    last.extend_from_slice(&aside::last_words(surface, call.reply.voice(), failure, request_id));
     call.failure = Some(failure.clone());
     meter::resolve(call);
     call.shared.set_completed();
@@ -435,7 +454,7 @@ fn end_by_failure(call: &mut Call, failure: &Failure, surface: Protocol, request
 
 /// What the client is told of an answer's fault. A vendor may quote the key that it was called with.
 fn told(model: &Model, fault: &Fault) -> Failure {
-    fault.failure(model.vendor.protocol, &model.upstream_model, &model.id).without(model.vendor.api_key.reveal())
+    fault.failure(model.protocol(), &model.upstream_model, &model.id).without(model.vendor.api_key.reveal())
 }
 
 /// Reads a piece of a stream whose whole the client waits for.
@@ -479,7 +498,7 @@ fn fold(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failu
 
 fn whole(call: &mut Call, surface: Protocol) -> Result<Option<Bytes>, Failure> {
     let Mode::Whole(kept) = &mut call.reply.mode else { return Ok(None) };
-    let (kept, vendor) = (std::mem::take(kept), call.model.vendor.protocol);
+    let (kept, vendor) = (std::mem::take(kept), call.model.protocol());
     let recall = call.reply.recall.clone();
     let whole = answer::whole(vendor, surface, &call.model.id, recall, call.reply.streams, kept.into())
         .map_err(|fault| told(&call.model, &fault))?;
@@ -566,7 +585,7 @@ fn error(call: &mut Call, surface: Protocol, request_id: &str) -> Option<Bytes> 
         return Some(answer);
     }
     let model = &call.model;
-    let vendor = model.vendor.protocol;
+    let vendor = model.protocol();
     let failure = failure::from_vendor(vendor, status, retry_after.as_deref(), &body, &model.upstream_model, &model.id)
         .without(model.vendor.api_key.reveal());
     let rendered = failure.render(surface, request_id);
@@ -584,13 +603,13 @@ fn instead_of_error(call: &mut Call, surface: Protocol, status: u16, body: &[u8]
     let mut headers = Vec::new();
     let answer = if let Some(tokens) = call.reply.count.filter(|_| matches!(status, 404 | 405 | 501)) {
         headers.push((own::ESTIMATED, HeaderValue::from_static("true")));
-        own::count_body(tokens)
+        own::count_body(surface, tokens)
     } else {
         let recall = call.reply.recall.as_ref().filter(|_| status == 400 && translate::means_limit_reached(body))?;
         if call.stream {
             headers.push(("content-type", HeaderValue::from_static("text/event-stream; charset=utf-8")));
         }
-        translate::nothing_said(call.model.vendor.protocol, surface, recall.clone(), call.stream).into()
+        translate::nothing_said(call.model.protocol(), surface, recall.clone(), call.stream).into()
     };
     call.shared.set_late(Late { status: Some(200), content_length: Some(answer.len()), headers });
     call.shared.set_completed();

@@ -82,12 +82,12 @@ pub fn ask_without_thinking(call: &mut Call) -> bool {
     if !call.is_unanswered() {
         return false;
     }
-    let Ok(translated) = admit::without_thinking(&again, &call.model) else { return false };
-    call.sent_bytes = translated.body.len();
-    call.shared.set_body(translated.body);
-    call.reply.begin_again(Some(translated.recall));
+    let Ok(said) = admit::without_thinking(&again, &call.model) else { return false };
+    call.sent_bytes = said.body.len();
+    call.shared.set_body(said.body);
+    call.reply.begin_again(said.recall);
     let told = |token: &String| !call.warnings.contains(token);
-    let mut more: Vec<_> = translated.warnings.into_iter().filter(told).collect();
+    let mut more: Vec<_> = said.warnings.into_iter().filter(told).collect();
     if more.is_empty() {
         // The blocks of earlier turns alone.
         more.push("dropped:thinking".to_owned());
@@ -122,8 +122,8 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
     fresh.insert_header(header::USER_AGENT, concat!("model-gateway/", env!("CARGO_PKG_VERSION")))?;
     let vendor = &call.model.vendor;
     let key = vendor.api_key.reveal();
-    match vendor.protocol {
-        Protocol::Chat => {
+    match call.model.protocol() {
+        Protocol::Chat | Protocol::Responses => {
             fresh.insert_header(header::AUTHORIZATION, secret(&format!("Bearer {key}"))?)?;
             fresh.insert_header("x-client-request-id", request_id)?;
         }

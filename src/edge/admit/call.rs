@@ -19,9 +19,11 @@ use crate::edge::reply::Reply;
 use crate::edge::{EdgeLimits, Gateway, rates};
 use crate::idempotency::Answer;
 use crate::protocol::Protocol;
+use crate::protocol::aside::SignOfLife;
 use crate::protocol::failure::{Failure, Kind};
 use crate::protocol::form::answer::Recall;
-use crate::protocol::request::{self, ConversationKey, Edits, Outline};
+use crate::protocol::request::{self, ConversationKey, Edits, Outline, Sender};
+use crate::protocol::responses::Voice;
 use crate::protocol::rules::Target;
 use crate::protocol::translate::{self, Translated};
 use bytes::Bytes;
@@ -60,10 +62,12 @@ pub async fn prepare(
     let (body, mut share) = intake::read_body(session, &gateway.bodies, &limits).await?;
     let body_read = Instant::now();
     let outline = request::read(surface, &body)?;
-    let model = model(settings, &principal, &outline.model)?;
-    let crosses = model.vendor.protocol != surface;
+    let model = model(settings, &principal, &outline.model)?.door(surface, &outline);
+    let crosses = model.protocol() != surface;
     let count = if asked.free { Some(translate::count_tokens(surface, &body)) } else { None };
-    if crosses && let Some(count) = count {
+    // A responses vendor is not asked: its counter wants another body than its answers do.
+    let is_counted_here = crosses || surface == Protocol::Responses;
+    if is_counted_here && let Some(count) = count {
         return count.map(Prepared::Count);
     }
     let keyed = match keyed::begin(gateway, settings, session, &asked, &principal, &body, &ctx.request_id).await? {
@@ -98,18 +102,20 @@ pub async fn prepare(
     share.cover((sent.body.len() + client + instead) as u64, limits.bodies_in_flight_bytes)?;
     let (stream, warnings) = (order.outline.stream, [sent.warnings, dropped.into_iter().collect()].concat());
     let upstream = Upstream {
-        path: if crosses { translate::path(model.vendor.protocol) } else { asked.path },
+        path: if crosses { translate::path(model.protocol()) } else { asked.path },
         version: if crosses { None } else { version },
         previews,
         streams: sent.streams,
         ..order.place(gateway, asked.free)
     };
     let (model, sent_bytes) = (Arc::clone(model), sent.body.len());
+    // What is kept under a key holds no sign of life, so none may say what belongs to the answer.
+    let voice = sent.recall.as_ref().and_then(|recall| recall.voice.clone()).filter(|_| keyed.is_none());
     // Under an idempotency key the whole answer is wanted, whoever has left.
     let deadlines = deadlines(settings, ctx.arrived, stream && keyed.is_none());
     let shared = intake::install(session, sent.body, share, deadlines);
     shared.set_keyed(keyed);
-    shared.expect(model.hides_reasoning(), keep_alive(surface, &model, stream));
+    shared.expect(model.hides_reasoning(), keep_alive(surface, &model, stream, voice));
     Ok(Prepared::Call(Box::new(Call {
         settings: Arc::clone(settings),
         model,
@@ -148,8 +154,8 @@ fn model<'a>(settings: &'a Settings, principal: &Principal, id: &str) -> Result<
 
 /// What a stream's client is told while its vendor is silent. A stream that is passed on is kept alive by its vendor, in
 /// the vendor's way.
-pub(super) fn keep_alive(surface: Protocol, model: &Model, stream: bool) -> Option<&'static [u8]> {
-    (stream && model.vendor.protocol != surface).then(|| translate::keep_alive(surface))
+pub(super) fn keep_alive(surface: Protocol, model: &Model, stream: bool, voice: Option<Voice>) -> Option<SignOfLife> {
+    (stream && model.protocol() != surface).then(|| SignOfLife::of(surface, voice))
 }
 
 /// What a request asks for, of which model.
@@ -211,8 +217,7 @@ impl<'a> Order<'a> {
 
     /// Says the request in the vendor's protocol, with these limits.
     fn sent(&self, output_limit: Option<u64>, thinking_budget: Option<u64>) -> Result<Sent, Failure> {
-        let vendor = &self.model.vendor;
-        if vendor.protocol != self.surface {
+        if self.model.protocol() != self.surface {
             let translated = translate::request(&self.asked(&self.body, output_limit), false)?;
             let body = match thinking_budget.filter(|_| translated.budget_is_given) {
                 Some(budget) => self.with_budget(&translated.body, budget)?,
@@ -235,14 +240,17 @@ impl<'a> Order<'a> {
             thinking_budget,
             include_usage: self.surface == Protocol::Chat && self.outline.stream,
         };
-        let stripped = request::strip(self.surface, vendor.official, &self.body, &self.outline);
+        let (stripped, carries_thinking) = match self.surface {
+            Protocol::Responses => request::for_responses(&self.body, &sender(self.model, &self.account_id, false))?,
+            surface => (request::strip(surface, self.model.vendor.official, &self.body, &self.outline), false),
+        };
         let warnings = stripped.warnings.clone();
         self.bear(&warnings)?;
         Ok(Sent {
             body: request::rewrite_stripped(&self.body, &self.outline, &edits, stripped),
             warnings,
             streams: self.outline.stream,
-            carries_thinking: false,
+            carries_thinking,
             output_limit,
             budget_is_given: true,
             recall: None,
@@ -251,7 +259,7 @@ impl<'a> Order<'a> {
 
     /// The caller's own thinking budget in a translated body, lowered.
     fn with_budget(&self, body: &Bytes, budget: u64) -> Result<Bytes, Failure> {
-        let outline = request::read(self.model.vendor.protocol, body)?;
+        let outline = request::read(self.model.protocol(), body)?;
         let edits = Edits {
             model: &outline.model,
             output_limit: None,
@@ -286,10 +294,11 @@ impl<'a> Order<'a> {
     /// Says the request, and what that can cost.
     pub fn priced(&self) -> Result<Priced, Failure> {
         let sent = self.sent(None, None)?;
-        let mut translated = match sent.recall {
-            // The translator wrote it, so it can be read.
-            Some(_) => Some(request::read(self.model.vendor.protocol, &sent.body)?),
-            None => None,
+        let is_translated = sent.recall.is_some();
+        let mut translated = match is_translated || self.surface == Protocol::Responses {
+            // Written here, or what is not sold was taken out of it here; so it can be read.
+            true => Some(request::read(self.model.protocol(), &sent.body)?),
+            false => None,
         };
         let body_bytes = match translated {
             Some(_) => self.body.len().max(sent.body.len()),
@@ -362,8 +371,9 @@ impl<'a> Order<'a> {
     /// The output limit's name, as the caller knows it.
     fn limit_field(&self) -> &'static str {
         let usual = match self.surface {
-            surface if surface == self.model.vendor.protocol => self.model.output_limit_field(),
+            surface if surface == self.model.protocol() => self.model.output_limit_field(),
             Protocol::Chat => "max_completion_tokens",
+            Protocol::Responses => "max_output_tokens",
             Protocol::Messages => "max_tokens",
         };
         self.outline.output_limit.map_or(usual, |limit| limit.field)
@@ -382,7 +392,7 @@ impl<'a> Order<'a> {
 
     /// The preview flags that the vendor gets, joined by commas; and the warning that an unpriced one was dropped.
     pub fn previews(&self, flags: &[String]) -> (Option<String>, Option<String>) {
-        if self.model.vendor.protocol != self.surface {
+        if self.model.protocol() != self.surface {
             return (None, None);
         }
         let is_priced = |flag: &&str| {
@@ -395,6 +405,12 @@ impl<'a> Order<'a> {
     }
 }
 
+/// By whom a request of the vendor's own protocol is passed on.
+fn sender<'a>(model: &'a Model, account_id: &'a str, without_reasoning: bool) -> Sender<'a> {
+    let may_search = model.price.features.web_search.is_some();
+    Sender { account_id, official: model.vendor.official, may_search, without_reasoning, model: &model.id }
+}
+
 fn target(model: &Model) -> Target<'_> {
     Target {
         upstream_model: &model.upstream_model,
@@ -405,11 +421,33 @@ fn target(model: &Model) -> Target<'_> {
     }
 }
 
+/// A request said once more.
+pub struct Said {
+    pub body: Bytes,
+    pub warnings: Vec<String>,
+    /// Of a translation.
+    pub recall: Option<Recall>,
+}
+
 /// The same request without its reasoning, after the vendor refused that.
 ///
 /// # Errors
 /// It cannot be said without.
-pub fn without_thinking(again: &Again, model: &Model) -> Result<Translated, Failure> {
+pub fn without_thinking(again: &Again, model: &Model) -> Result<Said, Failure> {
+    if again.surface == model.protocol() {
+        let outline = request::read(again.surface, &again.body)?;
+        let edits = Edits {
+            model: &model.upstream_model,
+            output_limit: again.output_limit,
+            output_limit_field: model.output_limit_field(),
+            thinking_budget: None,
+            include_usage: false,
+        };
+        let (stripped, _) = request::for_responses(&again.body, &sender(model, &again.account_id, true))?;
+        let warnings = stripped.warnings.clone();
+        let body = request::rewrite_stripped(&again.body, &outline, &edits, stripped);
+        return Ok(Said { body, warnings, recall: None });
+    }
     let asked = translate::Asked {
         surface: again.surface,
         body: &again.body,
@@ -420,7 +458,8 @@ pub fn without_thinking(again: &Again, model: &Model) -> Result<Translated, Fail
         created: u64::try_from(clock::now_ms() / 1_000).unwrap_or_default(),
         request_id: &again.request_id,
     };
-    translate::request(&asked, true)
+    let Translated { body, warnings, recall, .. } = translate::request(&asked, true)?;
+    Ok(Said { body, warnings, recall: Some(recall) })
 }
 
 /// A thinking budget must stay below the output limit: lowered with it.

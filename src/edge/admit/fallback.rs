@@ -50,6 +50,7 @@ impl Fallbacks {
         let allowed = order.model.fallback.iter().filter(|id| principal.settings.allows(id));
         let (mut models, mut quote) = (VecDeque::new(), own.clone());
         for model in allowed.filter_map(|id| order.settings.catalog.find(id)) {
+            let model = model.door(order.surface, order.outline);
             if let Ok(other) = quoted(&order.of(model)) {
                 quote = quote.or(other);
                 models.push_back(Arc::clone(model));
@@ -112,9 +113,9 @@ impl Fallbacks {
     }
 }
 
-/// The most that this model can cost. What is passed on need not be said for that.
+/// The most that this model can cost. What is passed on as it stands need not be said for that.
 fn quoted(order: &Order<'_>) -> Result<Quote, Failure> {
-    if order.model.vendor.protocol == order.surface {
+    if order.model.protocol() == order.surface && order.surface != Protocol::Responses {
         return order.quote(order.outline, order.body.len());
     }
     Ok(order.priced()?.quote)
@@ -142,10 +143,10 @@ fn ask(fleet: &Fleet, call: &mut Call, fallbacks: &Fallbacks, model: &Arc<Model>
     let tier = priced.quote.service_tier;
     let Ok(sent) = order.lowered(priced, fallbacks.limit) else { return false };
     let (previews, dropped) = order.previews(&fallbacks.flags);
-    let crosses = model.vendor.protocol != fallbacks.surface;
+    let crosses = model.protocol() != fallbacks.surface;
     call.again = order.again_without_thinking(&sent);
     call.upstream = Upstream {
-        path: translate::path(model.vendor.protocol),
+        path: translate::path(model.protocol()),
         version: fallbacks.version.clone().filter(|_| !crosses),
         previews,
         streams: sent.streams,
@@ -160,8 +161,9 @@ fn ask(fleet: &Fleet, call: &mut Call, fallbacks: &Fallbacks, model: &Arc<Model>
     call.warnings.push(format!("fallback:{}", model.id));
     call.sent_bytes = sent.body.len();
     call.shared.set_body(sent.body);
-    call.shared.expect(model.hides_reasoning(), call::keep_alive(fallbacks.surface, model, call.stream));
     call.reply.begin_again(sent.recall);
+    let voice = call.reply.voice().cloned().filter(|_| !call.shared.is_keyed());
+    call.shared.expect(model.hides_reasoning(), call::keep_alive(fallbacks.surface, model, call.stream, voice));
     if let Some(hold) = &mut call.hold {
         hold.change_model(model, tier);
     }

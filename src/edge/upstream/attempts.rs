@@ -218,7 +218,7 @@ pub fn answered(call: &mut Call, status: u16, retry_after: Option<&str>) -> bool
         return false;
     }
     let model = &call.model;
-    let protocol = model.vendor.protocol;
+    let protocol = model.protocol();
     // Should the next one not be had after all.
     call.failure = Some(failure::from_vendor(protocol, status, retry_after, b"", &model.upstream_model, &model.id));
     true

@@ -28,9 +28,14 @@ pub(super) struct Row {
 impl Row {
     pub fn on(&self, surface: Protocol) -> (u16, &'static str) {
         match surface {
-            Protocol::Chat => self.chat,
+            Protocol::Chat | Protocol::Responses => self.chat,
             Protocol::Messages => self.messages,
         }
+    }
+
+    /// Where the fault is looked for if nothing more is known.
+    pub fn param_on(&self, surface: Protocol) -> Option<&'static str> {
+        self.param.map(|param| if surface == Protocol::Responses && param == "messages" { "input" } else { param })
     }
 
     fn code(mut self, code: &'static str) -> Self {
@@ -192,6 +197,28 @@ pub(super) fn frame_words(kind: Kind) -> (&'static str, &'static str) {
         _ => ("upstream_error", "api_error"),
     }
 }
+
+/// The code of a failure inside a stream of the responses surface, by which its clients decide whether to ask again.
+pub(super) fn responses_code(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Overloaded | Kind::Draining | Kind::LedgerUnavailable | Kind::VendorQuota => OVERLOADED,
+        Kind::RateLimited | Kind::RequestsPerMinute | Kind::TokensPerMinute | Kind::Concurrent | Kind::TooManyOpen => {
+            "rate_limit_exceeded"
+        }
+        Kind::ContextTooLong => "context_length_exceeded",
+        // The same again would end the same way.
+        Kind::InvalidRequest
+        | Kind::ContentPolicy
+        | Kind::Unprocessable
+        | Kind::UpstreamEventTooLarge
+        | Kind::VendorRefusedUs
+        | Kind::Internal => "invalid_prompt",
+        _ => "server_error",
+    }
+}
+
+/// The word for "no capacity" that clients of the responses surface stop at.
+pub(super) const OVERLOADED: &str = "server_is_overloaded";
 
 /// The caller's doing: the same status and type on both surfaces.
 fn caller(status: u16, reason: &'static str, message: &'static str) -> Row {
