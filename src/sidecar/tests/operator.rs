@@ -121,7 +121,7 @@ async fn credit_is_posted_once_per_reference_and_told_of() {
 }
 
 #[tokio::test]
-async fn money_and_an_administrators_key_ask_for_the_password_again() {
+async fn money_doors_and_an_administrators_key_ask_for_the_password_again() {
     let root = root().await.later();
     let page = root.get(&format!("/dashboard/operator/accounts/{}", root.account)).await;
     assert!(page.body.contains("Your password"));
@@ -133,6 +133,12 @@ async fn money_and_an_administrators_key_ask_for_the_password_again() {
     assert_eq!(unconfirmed.status, 403);
     assert!(unconfirmed.body.contains("value=\"5\""), "what was typed is not lost");
     assert_eq!(post("not the password").await.status, 403);
+    let suspend = async |password: &str| root.post(&root.path("suspend"), &format!("password={password}")).await;
+    for password in ["", "not the password"] {
+        let refused = suspend(password).await;
+        assert_eq!((refused.status, refused.inside("status")), (403, "active"));
+        assert!(refused.body.contains("id=\"door-fault\""), "{}", refused.body);
+    }
     let key = root.post("/dashboard/keys", "name=k").await;
     assert_eq!(key.status, 403);
     assert!(!key.body.contains("new-key"));
@@ -143,6 +149,7 @@ async fn money_and_an_administrators_key_ask_for_the_password_again() {
     // For ten minutes from now.
     assert_eq!(root.post(&root.path("post"), "kind=grant&credits=5&ref=s").await.status, 201);
     assert_eq!(root.post("/dashboard/keys", "name=k").await.status, 201);
+    assert_eq!(suspend("").await.status, 303);
 }
 
 #[tokio::test]
@@ -256,7 +263,7 @@ async fn endpoints_are_shown_as_the_process_that_asks_them_knows_them() {
     tokio::spawn(serve(listener, state.beside(Arc::clone(&fleet)), std::future::pending()));
     let health = async || {
         let page = beside.get("/dashboard/operator/service", &cookie).await;
-        page.body.split("data-label=\"State\"").skip(1).map(|part| between_tags(part)).collect::<Vec<_>>()
+        page.body.split("data-label=\"State\"").skip(1).map(between_tags).collect::<Vec<_>>()
     };
     let vendor = &settings.catalog.models()[0].vendor;
     let endpoints = fleet.of(vendor);
