@@ -142,8 +142,8 @@ fn clients_that_do_not_read_hold_their_vendor_up_and_cost_little_memory() {
     let grown = resident_kib(world.pid()).saturating_sub(before);
     println!("{readers} readers: {} KiB each, of {} written", grown / readers as u64, last.0);
     assert!(last.0 < bytes, "everything was read, for a client that reads nothing: {}", last.0);
-    // In kernel buffers lies what they take; in the gateway a write, and what came in meanwhile.
-    assert!(grown / (readers as u64) < 512, "{grown} KiB for {readers} clients that do not read");
+    // In kernel buffers lies what they take; in the gateway a write, and what came in meanwhile. Some more is the allocator's.
+    assert!(grown < 4_096 + 256 * readers as u64, "{grown} KiB for {readers} clients that do not read");
     world.works(Messages, &account.key);
     // They are given up after a while, whether or not they leave.
     wait_quiet(&world, files, readers + 2);

@@ -190,6 +190,7 @@ fn who_cannot_pay_for_the_dearest_model_has_the_one_that_was_asked_for_alone() {
         let world = if shared { plan.shared() } else { plan }.start();
         // Enough for haiku's least, not for the other's.
         let account = world.funded(300_000);
+        wait_for("the funds", SOON, || (world.standing(&account).available == 300_000).then_some(()));
         let answer = world.ask(&Messages.whole(&account.key, "input=1 output=1"));
         Messages.failure(&answer, 529, "overloaded_error", Some("overloaded"));
         assert_eq!((bad.calls(), good.calls()), (1, 0), "it could be paid, and the other could not");

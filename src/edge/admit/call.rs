@@ -85,8 +85,7 @@ pub async fn prepare(
         request_id: &ctx.request_id,
         account_id: Arc::clone(&principal.account_id),
     };
-    let flags = flags(session, surface);
-    let version = version_header(session, settings);
+    let (flags, version) = (flags(session, surface), version_header(session, settings));
     let (previews, dropped) = order.previews(&flags);
     order.bear(dropped.as_slice())?;
     let Fitted { hold, sent, fallbacks } = match asked.free {
@@ -95,19 +94,11 @@ pub async fn prepare(
     };
     let fallbacks = fallbacks.map(|fallbacks| fallbacks.with_headers(version.clone(), flags));
     let again = order.again_without_thinking(&sent);
-    // What may be said again is said from the client's body.
-    let client = if again.is_some() || fallbacks.is_some() { order.body.len() } else { 0 };
-    // In another model's words it is about as long.
-    let instead = if fallbacks.is_some() { sent.body.len() } else { 0 };
-    share.cover((sent.body.len() + client + instead) as u64, limits.bodies_in_flight_bytes)?;
+    let kept = order.kept_bytes(&sent, again.is_some(), fallbacks.is_some());
+    share.cover(kept as u64, limits.bodies_in_flight_bytes)?;
     let (stream, warnings) = (order.outline.stream, [sent.warnings, dropped.into_iter().collect()].concat());
-    let upstream = Upstream {
-        path: if crosses { translate::path(model.protocol()) } else { asked.path },
-        version: if crosses { None } else { version },
-        previews,
-        streams: sent.streams,
-        ..order.place(gateway, asked.free)
-    };
+    let (path, version) = if crosses { (translate::path(model.protocol()), None) } else { (asked.path, version) };
+    let upstream = Upstream { path, version, previews, streams: sent.streams, ..order.place(gateway, asked.free) };
     let (model, sent_bytes) = (Arc::clone(model), sent.body.len());
     // What is kept under a key holds no sign of life, so none may say what belongs to the answer.
     let voice = sent.recall.as_ref().and_then(|recall| recall.voice.clone()).filter(|_| keyed.is_none());
@@ -242,12 +233,12 @@ impl<'a> Order<'a> {
         };
         let (stripped, carries_thinking) = match self.surface {
             Protocol::Responses => request::for_responses(&self.body, &sender(self.model, &self.account_id, false))?,
-            surface => (request::strip(surface, self.model.vendor.official, &self.body, &self.outline), false),
+            surface => (request::strip(surface, self.model.vendor.official, &self.body, self.outline), false),
         };
         let warnings = stripped.warnings.clone();
         self.bear(&warnings)?;
         Ok(Sent {
-            body: request::rewrite_stripped(&self.body, &self.outline, &edits, stripped),
+            body: request::rewrite_stripped(&self.body, self.outline, &edits, stripped),
             warnings,
             streams: self.outline.stream,
             carries_thinking,
@@ -388,6 +379,14 @@ impl<'a> Order<'a> {
             account_id: Arc::clone(&self.account_id),
             request_id: self.request_id.to_owned(),
         })
+    }
+
+    /// What is held of the request until it is answered.
+    fn kept_bytes(&self, sent: &Sent, has_again: bool, has_fallbacks: bool) -> usize {
+        // What may be said again is said from the client's body; in another model's words it is about as long.
+        let client = if has_again || has_fallbacks { self.body.len() } else { 0 };
+        let instead = if has_fallbacks { sent.body.len() } else { 0 };
+        sent.body.len() + client + instead
     }
 
     /// The preview flags that the vendor gets, joined by commas; and the warning that an unpriced one was dropped.
