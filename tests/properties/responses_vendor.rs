@@ -138,7 +138,7 @@ proptest! {
     ) {
         let (surface, requests) =
             if of_chat { (Protocol::Chat, &CORPUS.chat) } else { (Protocol::Messages, &CORPUS.messages) };
-        let request = changed(pick.get(requests.as_slice()), &changes);
+        let request = changed(pick.get::<String>(requests.as_slice()), &changes);
         if let Ok(translated) = ask(surface, request.as_bytes(), &accepts(reasoning)) {
             let body: Value = serde_json::from_slice(&translated.body)
                 .map_err(|error| TestCaseError::fail(format!("{error}: {request}")))?;
@@ -149,7 +149,7 @@ proptest! {
 
     #[test]
     fn a_request_that_is_passed_on_names_nothing_that_is_kept(pick: Index, without: bool, changes in changes()) {
-        let request = changed(pick.get(CORPUS.responses.as_slice()), &changes);
+        let request = changed(pick.get::<String>(CORPUS.responses.as_slice()), &changes);
         let sender = Sender {
             account_id: "acct_1", official: true, may_search: false, without_reasoning: without, model: "public-model",
         };
@@ -183,7 +183,7 @@ proptest! {
         cuts in prop::collection::vec(any::<Index>(), 0..12),
         event_bytes_max in prop_oneof![4 => Just(EVENT_BYTES_MAX), 1 => 1..900_usize],
     ) {
-        let stream = changed_events(pick.get(CORPUS.streams.as_slice()), &changes, &bytes);
+        let stream = changed_events(pick.get::<String>(CORPUS.streams.as_slice()), &changes, &bytes);
         let whole = tell(usual, &[&stream], event_bytes_max);
         prop_assert_eq!(&whole, &tell(usual, &cut(&stream, &cuts), event_bytes_max));
         let (out, failed, completed) = whole;
@@ -197,7 +197,7 @@ proptest! {
 
     #[test]
     fn a_whole_answer_is_legal_however_its_vendor_garbles_it(usual in 0..2_usize, pick: Index, changes in changes()) {
-        let answer = changed(pick.get(CORPUS.wholes.as_slice()), &changes);
+        let answer = changed(pick.get::<String>(CORPUS.wholes.as_slice()), &changes);
         let (surface, request) = USUAL[usual];
         let recall = ask(surface, request.as_bytes(), &accepts(true)).unwrap().recall;
         if let Ok(whole) = translate::whole(Protocol::Responses, surface, recall, false, answer.as_bytes()) {
