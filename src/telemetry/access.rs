@@ -19,6 +19,8 @@ use std::time::Duration;
 
 /// Bytes that are written at one time. More than one line, so that a busy log costs few writes.
 const BATCH_BYTES: usize = 65_536;
+/// How long lines wait for company. Asleep, so that no request has to wake the writer's thread while it waits.
+const GATHER: Duration = Duration::from_millis(5);
 /// The mode of a new file: who asked for what is not everyone's to read.
 const FILE_MODE: u32 = 0o640;
 
@@ -181,6 +183,7 @@ impl Writer {
     fn run(mut self, told: &Receiver<Told>) {
         while let Ok(first) = told.recv() {
             self.take(first);
+            std::thread::sleep(GATHER);
             while let Ok(more) = told.try_recv() {
                 self.take(more);
             }
