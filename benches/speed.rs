@@ -75,6 +75,10 @@ const CASES: [Case; 12] = [
 const EVENTS: usize = 100;
 const STREAMS: [(Way, usize); 4] = [(PASSED, 50), (MESSAGES, 50), (CROSSED, 50), (PASSED, 500)];
 
+/// How many streams at one time are tried, until they are too many.
+const HELD: [usize; 6] = [100, 250, 500, 800, 1_000, 1_500];
+const LATE_US: f64 = 20_000.0;
+
 /// Names of measures, and all that was measured of each by system.
 #[derive(Default)]
 struct Book(BTreeMap<(String, &'static str), BTreeMap<&'static str, Vec<f64>>>);
@@ -157,10 +161,14 @@ fn compare(arguments: Vec<String>) {
                 measure_streams(&mut book, system, way, count);
             }
         }
+        for system in &systems {
+            // Of each round: what grows is seen.
+            book.note("after a round", "RSS MB", system.name, system.rss_mb());
+        }
         println!("round {} of {rounds} done", round + 1);
     }
     for system in &systems {
-        book.note("after load", "RSS MB", system.name, system.rss_mb());
+        book.note("streams held", "streams", system.name, streams_held(system) as f64);
     }
     book.print(&names);
     std::fs::write(out, format!("{:#}\n", book.json())).expect("write the JSON");
@@ -201,9 +209,16 @@ fn measure_streams(book: &mut Book, system: &System, way: Way, count: usize) {
     }
 }
 
+/// How many streams one core holds with 99 of 100 events less than [`LATE_US`] late.
+fn streams_held(system: &System) -> usize {
+    let holds = |count: &&usize| Streams::of(system, PASSED, **count, EVENTS).run(|| 0.0).late(99) < LATE_US;
+    HELD.iter().take_while(holds).last().copied().unwrap_or_default()
+}
+
 fn memory_and_start(book: &mut Book, systems: &[System]) {
     for system in systems.iter().filter(|system| system.process.is_some()) {
         book.note("start", "RSS MB", system.name, system.rss_mb());
+        book.note("start", "program MB", system.name, system.program_mb());
         book.note("start", "ms to the first answer", system.name, system.started_in.as_secs_f64() * 1_000.0);
     }
 }

@@ -77,8 +77,8 @@ const SETTLE_PATIENCE: Duration = Duration::from_secs(2);
 const ACCESS_LOG_PATIENCE: Duration = Duration::from_secs(1);
 /// Connections to vendors that are kept for reuse.
 const UPSTREAM_POOL: usize = 1_024;
-/// Bytes of a client's connection that wait to be read and to be sent. An answer's header and its body, or its first
-/// event, leave in one packet where they fit: Pingora's own buffer takes hardly more than the header.
+/// Bytes of a client's connection that wait to be read and to be sent. An answer's header and its body leave at one time
+/// where they fit: Pingora's own 1 460 bytes take hardly more than the header. A stream's header never waits.
 const CLIENT_BUFFERS: L4BufferSettings = L4BufferSettings { read: Some(16_384), write: Some(8_192) };
 /// Streams that a client's HTTP/2 connection may have open.
 const H2_STREAMS: u32 = 100;

@@ -133,7 +133,8 @@ fn size(bytes: usize) -> String {
 
 /// Counts every case whose name has `pattern` in it, beside what `recorded` says. False where one is beyond tolerance.
 pub fn run(gateway: &Path, recorded: &Path, record: bool, pattern: &str) -> bool {
-    let before: Value = std::fs::read(recorded).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+    let before: Value =
+        std::fs::read(recorded).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
     let (vendor, _simulator) = system::simulator(gateway);
     let mut counted = Counted::start(gateway, vendor);
     let mut now = before.as_object().cloned().unwrap_or_default();

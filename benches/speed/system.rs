@@ -106,7 +106,8 @@ impl System {
         let (edge, sidecar, admin) = (free_port(), free_port(), free_port());
         let (file, log) = (dir.path().join("gateway.yaml"), dir.path().join("access.log").display().to_string());
         let config = rig::config(&dir.path().join("data"), [edge, sidecar, admin, vendor]);
-        let more = format!("access_log: {log:?}\nlimits: {{open_requests_per_account: 4096}}\n");
+        let more =
+            format!("access_log: {log:?}\nlimits: {{open_requests_per_account: 4096, connections_per_address: 0}}\n");
         std::fs::write(&file, config + &more).unwrap();
         command.args(["run", "-c"]).arg(&file).env("RUST_LOG", "error");
         let process = Process(command.spawn().expect("start a gateway"));
@@ -127,6 +128,12 @@ impl System {
 
     pub fn rss_mb(&self) -> f64 {
         self.process.as_ref().map_or(0.0, |process| process.resident_kib() as f64 / 1_024.0)
+    }
+
+    /// The size of the program's file.
+    pub fn program_mb(&self) -> f64 {
+        let size = |process: &Process| std::fs::metadata(format!("/proc/{}/exe", process.0.id())).unwrap().len();
+        self.process.as_ref().map_or(0.0, |process| size(process) as f64 / 1_048_576.0)
     }
 
     /// Waits until what was answered is in the books: that is part of its cost.

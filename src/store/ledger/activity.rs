@@ -80,8 +80,7 @@ impl Sum {
 
     /// Responses, input, cache reads and output, as SQLite counts.
     fn counts(self) -> [i64; 4] {
-        [self.responses, self.input, self.cache_read, self.output]
-            .map(|count| i64::try_from(count).unwrap_or(i64::MAX))
+        [self.responses, self.input, self.cache_read, self.output].map(|count| i64::try_from(count).unwrap_or(i64::MAX))
     }
 }
 
@@ -228,8 +227,8 @@ impl<'a> Sums<'a> {
             return;
         }
         let (detail, usage) = (&ending.detail, &ending.detail.usage);
-        let [input, cache_read, output] = [usage.input_total(), usage.cache_read, usage.output_total()]
-            .map(|tokens| tokens.min(TOKENS_COUNTED_MAX));
+        let [input, cache_read, output] =
+            [usage.input_total(), usage.cache_read, usage.output_total()].map(|tokens| tokens.min(TOKENS_COUNTED_MAX));
         let one = Sum { responses: 1, credits, input, cache_read, output };
         let hour = self.hours.entry((&ending.account, ending.at_ms.div_euclid(HOUR_MS), &detail.model)).or_default();
         *hour = hour.plus(one);

@@ -126,3 +126,91 @@ fn set_balance(transaction: &Transaction<'_>, account: &str, parts: Parts) -> ru
     transaction.prepare_cached(sql)?.execute(params![account, parts.paid, parts.trial])?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::money::{Micro, Parts};
+    use crate::protocol::Protocol;
+    use crate::store::ledger::{Detail, Ending, Ledger, Outcome, Post};
+    use crate::usage::Usage;
+    use std::path::Path;
+
+    const NOW: i64 = 1_800_000_000_000;
+    const DAY_MS: i64 = 86_400_000;
+
+    fn opened(dir: &Path) -> Ledger {
+        let ledger = Ledger::open(dir).unwrap();
+        for (account, paid, trial) in [("acct_a", 900_000, 50_000), ("acct_b", 10_000_000, 0)] {
+            ledger.open_account(account, Some(NOW + DAY_MS), NOW).unwrap();
+            let (d_paid, d_trial) = (Micro::new(paid), Micro::new(trial));
+            ledger.post(&Post { kind: "grant", reference: account, account, d_paid, d_trial, at_ms: NOW }).unwrap();
+        }
+        ledger
+    }
+
+    fn ending(number: usize, account: &str, at_ms: i64, outcome: Outcome) -> Ending {
+        let costs = outcome != Outcome::VendorCut;
+        Ending {
+            request_id: format!("req_{number}"),
+            account: account.into(),
+            at_ms,
+            paid: Micro::new(if costs { 250_000 } else { 0 }),
+            trial: Micro::new(if costs && number.is_multiple_of(2) { 30_000 } else { 0 }),
+            writeoff: Micro::ZERO,
+            detail: Detail {
+                key_id: format!("key_{}", number % 2),
+                key_shown: "gw-sk-…".into(),
+                model: ["beta-5.2", "alpha-haiku"][number % 2].into(),
+                surface: Protocol::Chat,
+                vendor: "beta".into(),
+                outcome,
+                usage: Usage { input: 10, cache_read: 3, output: 5, ..Usage::default() },
+                price_version: "pv_1".into(),
+                estimated: false,
+                conversation: (!number.is_multiple_of(3)).then(|| format!("c{}", number % 4)),
+                took_ms: None,
+            },
+        }
+    }
+
+    /// Every row of every table that an ending moves.
+    fn rows(dir: &Path) -> Vec<String> {
+        let connection = rusqlite::Connection::open(dir.join("ledger.db")).unwrap();
+        let tables = ["entry", "account", "key_spend", "spent", "conversation", "applied", "applied_key"];
+        let of = |table: &str| -> Vec<String> {
+            let mut statement = connection.prepare(&format!("SELECT * FROM {table} ORDER BY 1, 2, 3")).unwrap();
+            let count = statement.column_count();
+            let row = |row: &rusqlite::Row<'_>| {
+                let values: Vec<rusqlite::types::Value> = (0..count).map(|index| row.get(index).unwrap()).collect();
+                Ok(format!("{table} {values:?}"))
+            };
+            statement.query_map([], row).unwrap().map(Result::unwrap).collect()
+        };
+        tables.into_iter().flat_map(of).collect()
+    }
+
+    #[test]
+    fn endings_in_one_commit_leave_what_they_leave_one_by_one() {
+        let (together, apart) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut endings: Vec<_> = (0..24)
+            .map(|number: usize| {
+                let account = if number.is_multiple_of(5) { "acct_b" } else { "acct_a" };
+                let outcome = if number.is_multiple_of(7) { Outcome::VendorCut } else { Outcome::Completed };
+                // Some come late, and some an hour later; the first account has nothing left half way.
+                let at_ms = NOW + [0, 3_600_000, -2 * DAY_MS][number % 3];
+                ending(number, account, at_ms, outcome)
+            })
+            .collect();
+        // A request that has ended in this very commit.
+        endings.push(Ending { paid: Micro::new(1), ..endings[1].clone() });
+        let given: Vec<_> = endings.iter().map(|ending| (ending, Parts::ZERO)).collect();
+        assert_eq!(opened(together.path()).end_requests(&given, "boot").unwrap(), 24);
+        let ledger = opened(apart.path());
+        let new: usize = given.iter().map(|one| ledger.end_requests(&[*one], "boot").unwrap()).sum();
+        assert_eq!(new, 24);
+        let (expected, found) = (rows(apart.path()), rows(together.path()));
+        assert!(expected.iter().filter(|row| row.starts_with("entry")).count() == 26, "two grants and 24 ends");
+        assert!(expected.iter().any(|row| row.starts_with("conversation")));
+        assert_eq!(found, expected);
+    }
+}

@@ -2,9 +2,7 @@
 //!
 //! Must not ask the store.
 
-use super::{
-    Batch, COLUMNS, Detail, Ending, Entry, LATE, Ledger, Post, account_row, detail, entry, post_in,
-};
+use super::{Batch, COLUMNS, Detail, Ending, Entry, LATE, Ledger, Post, account_row, detail, entry, post_in};
 use crate::catalog::Price;
 use crate::money::{Micro, Parts};
 use crate::store::StoreError;
