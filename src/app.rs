@@ -31,6 +31,7 @@ use axum::routing::get;
 use certificate::Certificate;
 use pingora::apps::HttpServerOptions;
 use pingora::listeners::tls::TlsSettings;
+use pingora::listeners::{L4BufferSettings, ListenerConfig};
 use pingora::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora::server::configuration::{Opt, ServerConf};
 use pingora::server::{ExecutionPhase, RunArgs, Server, ShutdownSignal, ShutdownSignalWatch};
@@ -63,6 +64,8 @@ const WAITING: &str = "waiting for the running gateway to hand over: send it SIG
 
 /// How often the way down looks whether all is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
+/// How often the watch looks whether the way down has begun: each look wakes a process that may have nothing to do.
+const LIFE_LOOK: Duration = Duration::from_millis(50);
 /// How often the sidecar looks whether it has a successor.
 const SUCCESSION_LOOK: Duration = Duration::from_millis(250);
 /// How long nothing must have been asked before a process that has handed over ends.
@@ -80,6 +83,9 @@ const ACCESS_LOG_PATIENCE: Duration = Duration::from_secs(1);
 const TRACES_PATIENCE: Duration = Duration::from_secs(1);
 /// Connections to vendors that are kept for reuse.
 const UPSTREAM_POOL: usize = 1_024;
+/// Bytes of a client's connection that wait to be read and to be sent. An answer's header and its body leave at one time
+/// where they fit: Pingora's own 1 460 bytes take hardly more than the header. A stream's header never waits.
+const CLIENT_BUFFERS: L4BufferSettings = L4BufferSettings { read: Some(16_384), write: Some(8_192) };
 /// Streams that a client's HTTP/2 connection may have open.
 const H2_STREAMS: u32 = 100;
 /// Bytes that a client may send ahead of what was read: on one stream, and on the connection.
@@ -290,16 +296,15 @@ fn edge_server(
     let mut service = Service::new("edge".to_owned(), Guarded::new(proxy, Arc::clone(&connections)));
     service.endpoints().set_pre_tls_callback(Arc::new(BeforeTls(connections)));
     for address in &settings.edge {
-        match certificate {
-            None => service.add_tcp(&address.to_string()),
-            Some(certificate) => {
-                let mut tls = TlsSettings::intermediate("", "")
-                    .map_err(|error| anyhow::anyhow!("set up TLS on listen.edge: {error}"))?;
-                tls.set_cert_resolver(Arc::clone(certificate) as _);
-                tls.enable_h2();
-                service.add_tls_with_settings(&address.to_string(), None, tls);
-            }
+        let mut listener = ListenerConfig::tcp(address.to_string()).l4_buffer(CLIENT_BUFFERS);
+        if let Some(certificate) = certificate {
+            let mut tls = TlsSettings::intermediate("", "")
+                .map_err(|error| anyhow::anyhow!("set up TLS on listen.edge: {error}"))?;
+            tls.set_cert_resolver(Arc::clone(certificate) as _);
+            tls.enable_h2();
+            listener = listener.tls(tls);
         }
+        service.add_listener(listener);
     }
     server.add_service(service);
     Ok(server)
@@ -425,7 +430,7 @@ fn start_watch(life: Life) -> anyhow::Result<()> {
         let edge = settings.edge.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         log::info!("listening on {edge} (edge), {} (sidecar), {} (admin)", settings.sidecar, settings.admin);
         while !life.draining.load(Ordering::Acquire) && !life.succeeded.load(Ordering::Acquire) {
-            std::thread::sleep(DRAIN_LOOK);
+            std::thread::sleep(LIFE_LOOK);
         }
         let cut = life.wait_for_requests(&settings.limits);
         log::info!("done with all but {cut} requests, which are cut");

@@ -188,9 +188,13 @@ pub struct Phases {
 /// As the value of a `server-timing` header, in milliseconds.
 impl fmt::Display for Phases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ms = |time: Duration| format!("{}.{:03}", time.as_millis(), time.subsec_micros() % 1_000);
-        write!(f, "auth;dur={}, body;dur={}, admit;dur={}", ms(self.auth), ms(self.body), ms(self.admit))?;
-        self.vendor.map_or(Ok(()), |vendor| write!(f, ", vendor;dur={}", ms(vendor)))
+        let mut part = |name: &str, time: Duration| {
+            write!(f, "{name};dur={}.{:03}", time.as_millis(), time.subsec_micros() % 1_000)
+        };
+        part("auth", self.auth)?;
+        part(", body", self.body)?;
+        part(", admit", self.admit)?;
+        self.vendor.map_or(Ok(()), |vendor| part(", vendor", vendor))
     }
 }
 

@@ -100,7 +100,8 @@ impl Table {
     }
 }
 
-const CEILINGS: [i64; 3] = [activity::TOKENS_COUNTED_MAX, activity::TOKENS_SUM_MAX, activity::CREDITS_SUM_MAX];
+const CEILINGS: [i64; 3] =
+    [activity::TOKENS_COUNTED_MAX.cast_signed(), activity::TOKENS_SUM_MAX, activity::CREDITS_SUM_MAX];
 
 impl Ledger {
     /// The sums that are not what their entries add up to, at most `most` of each table, and the whole of each table as
