@@ -169,6 +169,7 @@ mod tests {
                 estimated: false,
                 conversation: (!number.is_multiple_of(3)).then(|| format!("c{}", number % 4)),
                 took_ms: None,
+                first_token_ms: None,
             },
         }
     }
