@@ -225,9 +225,11 @@ fn keep<C: prometheus::core::Collector + Clone + 'static>(registry: &Registry, f
 pub fn start_log() {
     let default = "warn,model_gateway=info,pingora_core::connectors=off,pingora_core::server=warn";
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(default))
-        // However much is asked for: these print whole headers, a client's with its key and a vendor's with ours.
+        // However much is asked for: these print whole headers, a client's with its key and a vendor's with ours; and
+        // bodies, character by character.
         .filter_module("pingora_proxy", log::LevelFilter::Off)
         .filter_module("pingora_core::protocols::http::v1::client", log::LevelFilter::Warn)
+        .filter_module("pingora_core::protocols::http::v1::body", log::LevelFilter::Warn)
         .format_timestamp_millis()
         .init();
 }

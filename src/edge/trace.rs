@@ -3,9 +3,10 @@
 //! Whether it is, chance decides and no caller. Must not send anything: that is `telemetry/traces.rs`.
 
 use super::context::{Context, Stage};
+use crate::clock;
 use crate::telemetry::traces::{self, ALL, Fact, Kind, Parent, Plan, Span, SpanId, TraceId};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// The header in which a trace travels.
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -73,7 +74,7 @@ impl Trace {
 pub fn spans(ctx: &mut Context, status: u16, took: Duration) -> Vec<Span> {
     let Some(trace) = ctx.trace.take() else { return Vec::new() };
     let Some((id, own)) = trace.own else { return Vec::new() };
-    let ended = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let ended = Duration::from_millis(u64::try_from(clock::now_ms()).unwrap_or_default());
     let began = ended.saturating_sub(took);
     let at = |moment: Instant| began + moment.saturating_duration_since(ctx.arrived);
     let mut spans = vec![Span {
