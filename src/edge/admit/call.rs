@@ -63,8 +63,9 @@ pub async fn prepare(
     let crosses = model.protocol() != surface;
     let count = if asked.free { Some(translate::count_tokens(surface, &body)) } else { None };
     // A responses vendor is not asked: its counter wants another body than its answers do.
-    let is_counted_here = crosses || surface == Protocol::Responses;
-    if is_counted_here && let Some(count) = count {
+    if (crosses || surface == Protocol::Responses)
+        && let Some(count) = count
+    {
         return count.map(Prepared::Count);
     }
     let keyed = match keyed::begin(gateway, settings, session, &asked, &principal, &body, &ctx.request_id).await? {
@@ -101,9 +102,7 @@ pub async fn prepare(
     };
     let (model, sent_bytes) = (Arc::clone(model), sent.body.len());
     // A stream that is passed on is kept alive by its vendor, in the vendor's way.
-    // What is kept under a key holds no sign of life, so none may say what belongs to the answer.
-    let voice = sent.recall.as_ref().and_then(|recall| recall.voice.clone()).filter(|_| keyed.is_none());
-    let keep_alive = (crosses && stream).then(|| SignOfLife::of(surface, voice));
+    let keep_alive = (crosses && stream).then(|| sign_of_life(surface, sent.recall.as_ref(), keyed.is_some()));
     // Under an idempotency key the whole answer is wanted, whoever has left.
     let deadlines = deadlines(settings, ctx.arrived, stream && keyed.is_none(), keep_alive);
     let shared = intake::install(session, sent.body, share, deadlines);
@@ -169,6 +168,12 @@ struct Sent {
     budget_is_given: bool,
     /// Of a translation.
     recall: Option<Recall>,
+}
+
+/// Of an answer that is written here. What is kept under a key holds no sign of life, so there none may say what belongs
+/// to the answer.
+fn sign_of_life(surface: Protocol, recall: Option<&Recall>, is_kept: bool) -> SignOfLife {
+    SignOfLife::of(surface, recall.and_then(|recall| recall.voice.clone()).filter(|_| !is_kept))
 }
 
 /// A body whose worst case is held.
