@@ -66,8 +66,9 @@ pub async fn prepare(
     let crosses = model.protocol() != surface;
     let count = if asked.free { Some(translate::count_tokens(surface, &body)) } else { None };
     // A responses vendor is not asked: its counter wants another body than its answers do.
-    let is_counted_here = crosses || surface == Protocol::Responses;
-    if is_counted_here && let Some(count) = count {
+    if (crosses || surface == Protocol::Responses)
+        && let Some(count) = count
+    {
         return count.map(Prepared::Count);
     }
     let keyed = match keyed::begin(gateway, settings, session, &asked, &principal, &body, &ctx.request_id).await? {
@@ -100,8 +101,7 @@ pub async fn prepare(
     let (path, version) = if crosses { (translate::path(model.protocol()), None) } else { (asked.path, version) };
     let upstream = Upstream { path, version, previews, streams: sent.streams, ..order.place(gateway, asked.free) };
     let (model, sent_bytes) = (Arc::clone(model), sent.body.len());
-    // What is kept under a key holds no sign of life, so none may say what belongs to the answer.
-    let voice = sent.recall.as_ref().and_then(|recall| recall.voice.clone()).filter(|_| keyed.is_none());
+    let voice = sent.voice(keyed.is_some());
     // Under an idempotency key the whole answer is wanted, whoever has left.
     let deadlines = deadlines(settings, ctx.arrived, stream && keyed.is_none());
     let shared = intake::install(session, sent.body, share, deadlines);
@@ -175,6 +175,13 @@ pub(super) struct Sent {
     budget_is_given: bool,
     /// Of a translation.
     pub recall: Option<Recall>,
+}
+
+impl Sent {
+    /// What is kept under a key holds no sign of life, so there none may say what belongs to the answer.
+    fn voice(&self, is_kept: bool) -> Option<Voice> {
+        self.recall.as_ref().and_then(|recall| recall.voice.clone()).filter(|_| !is_kept)
+    }
 }
 
 /// A body and the most that it can cost.

@@ -61,8 +61,8 @@ fn check_tool(path: &str, tool: &Value) -> Result<(), Problem> {
         }
         Some("namespace") => {
             check_name(&format!("{path}.name"), &tool["name"])?;
-            let members = list(&tool["tools"]).iter().enumerate();
-            members.map(|(index, member)| check_tool(&format!("{path}.tools[{index}]"), member)).collect()
+            let mut members = list(&tool["tools"]).iter().enumerate();
+            members.try_for_each(|(index, member)| check_tool(&format!("{path}.tools[{index}]"), member))
         }
         Some(kind) if OTHERS.contains(&kind) => Ok(()),
         None => Err(missing(&format!("{path}.type"))),
