@@ -340,8 +340,7 @@ impl World {
         wait_for("the successor to wait", SOON, || (said("waiting for the running gateway") > waited).then_some(()));
         self.signal("QUIT");
         wait_for("the successor to listen", SOON, || (said("listening on") > listened).then_some(()));
-        let old = self.gateway.replace(successor).expect("a running gateway");
-        old
+        self.gateway.replace(successor).expect("a running gateway")
     }
 
     /// Starts the gateway and waits until it is ready; how long that took.
