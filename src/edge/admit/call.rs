@@ -98,10 +98,7 @@ pub async fn prepare(
         ..order.place(gateway, asked.free)
     };
     let (model, sent_bytes) = (Arc::clone(model), sent.body.len());
-    // A stream that is passed on is kept alive by its vendor, in the vendor's way.
-    // What is kept under a key holds no sign of life, so none may say what belongs to the answer.
-    let voice = sent.recall.as_ref().and_then(|recall| recall.voice.clone()).filter(|_| keyed.is_none());
-    let keep_alive = (crosses && stream).then(|| SignOfLife::of(surface, voice));
+    let keep_alive = (crosses && stream).then(|| sign_of_life(surface, sent.recall.as_ref(), keyed.is_some()));
     // Under an idempotency key the whole answer is wanted, whoever has left.
     let deadlines = deadlines(settings, ctx.arrived, stream && keyed.is_none(), keep_alive);
     let shared = intake::install(session, sent.body, share, deadlines);
@@ -126,6 +123,13 @@ pub async fn prepare(
         billed: None,
         in_flight: asked.in_flight,
     })))
+}
+
+/// What a waiting client of a translated stream is told; one that is passed on is kept alive by its vendor, in the
+/// vendor's way. What is kept under a key holds no sign of life, so there none may say what belongs to the answer.
+fn sign_of_life(surface: Protocol, recall: Option<&Recall>, is_keyed: bool) -> SignOfLife {
+    let voice = recall.and_then(|recall| recall.voice.clone());
+    SignOfLife::of(surface, voice.filter(|_| !is_keyed))
 }
 
 /// Of which conversation the request is a turn.
