@@ -93,13 +93,7 @@ pub async fn prepare(
     let kept = sent.body.len() + again.as_ref().map_or(0, |again| again.body.len());
     share.cover(kept as u64, limits.bodies_in_flight_bytes)?;
     let (stream, warnings) = (order.outline.stream, [sent.warnings, dropped.into_iter().collect()].concat());
-    let upstream = Upstream {
-        path: if crosses { translate::path(model.protocol()) } else { asked.path },
-        version: if crosses { None } else { version_header(session, settings) },
-        previews,
-        streams: sent.streams,
-        ..order.place(gateway, asked.free)
-    };
+    let upstream = Upstream { previews, streams: sent.streams, ..order.upstream(gateway, session, &asked) };
     let (model, sent_bytes) = (Arc::clone(model), sent.body.len());
     // A stream that is passed on is kept alive by its vendor, in the vendor's way.
     let keep_alive = (crosses && stream).then(|| sign_of_life(surface, sent.recall.as_ref(), keyed.is_some()));
@@ -183,6 +177,16 @@ struct Fitted {
 }
 
 impl Order<'_> {
+    /// How its vendor is called.
+    fn upstream(&self, gateway: &Gateway, session: &Session, asked: &Asked) -> Upstream {
+        let crosses = self.model.protocol() != self.surface;
+        Upstream {
+            path: if crosses { translate::path(self.model.protocol()) } else { asked.path },
+            version: if crosses { None } else { version_header(session, self.settings) },
+            ..self.place(gateway, asked.free)
+        }
+    }
+
     /// By what its endpoint is chosen. A count has no cache to find again.
     fn place(&self, gateway: &Gateway, is_count: bool) -> Upstream {
         let stays = self.outline.stays();
