@@ -97,11 +97,11 @@ pub async fn prepare(
     let again = order.again_without_thinking(&sent);
     let kept = order.kept_bytes(&sent, again.is_some(), fallbacks.is_some());
     share.cover(kept as u64, limits.bodies_in_flight_bytes)?;
+    let voice = sent.voice(keyed.is_some());
     let (stream, warnings) = (order.outline.stream, [sent.warnings, dropped.into_iter().collect()].concat());
     let (path, version) = if crosses { (translate::path(model.protocol()), None) } else { (asked.path, version) };
     let upstream = Upstream { path, version, previews, streams: sent.streams, ..order.place(gateway, asked.free) };
     let (model, sent_bytes) = (Arc::clone(model), sent.body.len());
-    let voice = sent.voice(keyed.is_some());
     // Under an idempotency key the whole answer is wanted, whoever has left.
     let deadlines = deadlines(settings, ctx.arrived, stream && keyed.is_none());
     let shared = intake::install(session, sent.body, share, deadlines);
