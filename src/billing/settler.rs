@@ -118,7 +118,7 @@ impl Settler {
     pub fn turn(&self, now_ms: i64) -> Result<bool, StoreError> {
         let Some(run) = &self.by_hand else { return Ok(false) };
         let mut run = run.lock().unwrap_or_else(PoisonError::into_inner);
-        let batch: Vec<_> = std::iter::from_fn(|| run.receiver.try_recv().ok()).take(BATCH).collect();
+        let batch: Vec<_> = run.receiver.try_iter().take(BATCH).map(|settlement| *settlement).collect();
         run.enter(&batch)?;
         run.mirror();
         let worked = !batch.is_empty();
@@ -175,7 +175,7 @@ impl Run {
             let mut batch = Vec::new();
             let ended = match self.receiver.recv_timeout(MIRROR_EVERY) {
                 Ok(first) => {
-                    batch.push(first);
+                    batch.push(*first);
                     self.gather(&mut batch);
                     false
                 }
@@ -206,16 +206,16 @@ impl Run {
     }
 
     /// Asleep, so that no request has to wake this thread while it waits for company.
-    fn gather(&self, batch: &mut Vec<Box<Settlement>>) {
+    fn gather(&self, batch: &mut Vec<Settlement>) {
         // Nobody comes any more where the process is ending.
         if !self.state.closing.load(Ordering::Acquire) {
             std::thread::sleep(GATHER);
         }
-        batch.extend(self.receiver.try_iter().take(BATCH - 1));
+        batch.extend(self.receiver.try_iter().take(BATCH - 1).map(|settlement| *settlement));
     }
 
     /// Enters the batch, trying until it works.
-    fn commit(&self, batch: &[Box<Settlement>]) {
+    fn commit(&self, batch: &[Settlement]) {
         if batch.is_empty() {
             return;
         }
@@ -237,7 +237,7 @@ impl Run {
     }
 
     /// Enters the batch, or nothing of it.
-    fn enter(&self, batch: &[Box<Settlement>]) -> Result<(), StoreError> {
+    fn enter(&self, batch: &[Settlement]) -> Result<(), StoreError> {
         let endings: Vec<_> = batch.iter().map(|settlement| (&settlement.ending, settlement.freed)).collect();
         self.ledger.end_requests(&endings, self.journal.boot())?;
         let before = self.state.pending.fetch_sub(batch.len(), Ordering::Relaxed);
