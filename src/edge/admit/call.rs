@@ -95,7 +95,6 @@ pub async fn prepare(
     let (stream, warnings) = (order.outline.stream, [sent.warnings, dropped.into_iter().collect()].concat());
     let upstream = Upstream { previews, streams: sent.streams, ..order.upstream(gateway, session, &asked) };
     let (model, sent_bytes) = (Arc::clone(model), sent.body.len());
-    // A stream that is passed on is kept alive by its vendor, in the vendor's way.
     let keep_alive = (crosses && stream).then(|| sign_of_life(surface, sent.recall.as_ref(), keyed.is_some()));
     // Under an idempotency key the whole answer is wanted, whoever has left.
     let deadlines = deadlines(settings, ctx.arrived, stream && keyed.is_none(), keep_alive);
@@ -121,6 +120,13 @@ pub async fn prepare(
         billed: None,
         in_flight: asked.in_flight,
     })))
+}
+
+/// What a waiting client of a translated stream is told; one that is passed on is kept alive by its vendor, in the
+/// vendor's way. What is kept under a key holds no sign of life, so there none may say what belongs to the answer.
+fn sign_of_life(surface: Protocol, recall: Option<&Recall>, is_keyed: bool) -> SignOfLife {
+    let voice = recall.and_then(|recall| recall.voice.clone());
+    SignOfLife::of(surface, voice.filter(|_| !is_keyed))
 }
 
 /// Of which conversation the request is a turn.
@@ -162,12 +168,6 @@ struct Sent {
     budget_is_given: bool,
     /// Of a translation.
     recall: Option<Recall>,
-}
-
-/// Of an answer that is written here. What is kept under a key holds no sign of life, so there none may say what belongs
-/// to the answer.
-fn sign_of_life(surface: Protocol, recall: Option<&Recall>, is_kept: bool) -> SignOfLife {
-    SignOfLife::of(surface, recall.and_then(|recall| recall.voice.clone()).filter(|_| !is_kept))
 }
 
 /// A body whose worst case is held.

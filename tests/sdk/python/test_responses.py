@@ -29,6 +29,9 @@ def without_ids(response) -> dict:
         item.pop("id")
         # A model's signature is another each time.
         item.pop("encrypted_content", None)
+        # The SDK's own, of its helper for streams.
+        for part in item.get("content") or []:
+            part.pop("parsed", None)
     return told
 
 

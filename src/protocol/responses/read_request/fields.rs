@@ -99,10 +99,10 @@ mod tests {
         translate::request(&asked, false).map_err(|failure| failure.message)
     }
 
-    /// What the caller could tell by: the vendor's body, and whether the reasoning is shown.
-    fn shown(request: &Value) -> (String, bool) {
-        let told = told(request).unwrap();
-        (String::from_utf8(told.body.to_vec()).unwrap(), told.recall.show_thinking)
+    /// What the caller could tell by: the vendor's body, and whether the reasoning is shown; or why not.
+    fn shown(request: &Value) -> Result<(String, bool), String> {
+        let told = told(request)?;
+        Ok((String::from_utf8(told.body.to_vec()).unwrap(), told.recall.show_thinking))
     }
 
     /// Requests that together say every mapped member.
