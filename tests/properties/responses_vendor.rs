@@ -54,7 +54,10 @@ fn accepts(reasoning: bool) -> Accepts {
 }
 
 const USUAL: [(Protocol, &str); 2] = [
-    (Protocol::Chat, r#"{"model":"public-model","stream":true,"messages":[{"role":"user","content":"Hi"}]}"#),
+    (
+        Protocol::Chat,
+        r#"{"model":"public-model","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"Hi"}]}"#,
+    ),
     (
         Protocol::Messages,
         r#"{"model":"public-model","max_tokens":4000,"stream":true,"thinking":{"type":"adaptive"},"messages":[{"role":"user","content":"Hi"}]}"#,

@@ -283,7 +283,7 @@ mod tests {
             json!({"type": "keepalive"}),
             end,
         ]);
-        assert_eq!(told, ["0 call f", "0 +{}", "0 closed", "1 text", "1 +x", "1 closed", "5/7", "ToolUse"]);
+        assert_eq!(told, ["0 call f", "0 +{}", "0 closed", "2 text", "2 +x", "2 closed", "5/7", "ToolUse"]);
         let bare = json!({"type": "response.output_item.done", "item": call("{}")});
         assert_eq!(read(&[bare]), (Vec::new(), Ok(())), "of no place");
     }
