@@ -139,14 +139,13 @@ impl Reply {
 /// # Errors
 /// The status calls for another attempt, and there is one.
 pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
-    let request_id = ctx.request_id.clone();
-    let surface = ctx.surface;
     if header.status.is_informational() {
         return Ok(());
     }
     if let Some(trace) = &mut ctx.trace {
         trace.answered(header.status.as_u16());
     }
+    let surface = ctx.surface;
     let Some(call) = ctx.call() else { return Ok(()) };
     failpoint::pass(Point::VendorAnswered);
     let status = header.status.as_u16();
@@ -170,50 +169,59 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
         // Only that can mean that the reasoning was refused.
         call.again = None;
     }
-    let reply = &mut call.reply;
-    let made_stream = call.stream && reply.recall.is_some() && matches!(reply.mode, Mode::Whole(_));
-    let stream = made_stream || matches!(reply.mode, Mode::Stream(..));
-    reply.streams = stream;
     let theirs = text("request-id").or_else(|| text("x-request-id"));
     let theirs = theirs.filter(|id| is_id(id) && !id.contains(call.model.vendor.api_key.reveal()));
-    let mut ours = ResponseHeader::build(if header.status.is_success() { 200 } else { status }, Some(10))?;
-    ours.insert_header(
-        header::CONTENT_TYPE,
-        if stream { "text/event-stream; charset=utf-8" } else { "application/json" },
-    )?;
-    ours.insert_header("x-request-id", &request_id)?;
-    ours.insert_header("request-id", &request_id)?;
-    if let Some(theirs) = theirs.and_then(|id| HeaderValue::from_str(&id).ok()) {
-        ours.insert_header("x-upstream-request-id", theirs)?;
-    }
-    if stream {
-        let (voice, request_id) = (call.reply.voice().cloned(), request_id.clone());
-        call.shared.set_epitaph(move || {
-            aside::last_words(surface, voice.as_ref(), &Failure::of(Kind::UpstreamClosed), &request_id)
-        });
-        ours.insert_header(header::CACHE_CONTROL, "no-cache")?;
-        ours.insert_header("x-accel-buffering", "no")?;
-    }
-    if !call.warnings.is_empty() {
-        ours.insert_header("x-gateway-warnings", warnings(&mut call.warnings))?;
-    }
-    if header.status.is_success()
-        && let Some(hold) = &call.hold
-    {
-        for (name, value) in rates::headers(surface, &hold.meters(), clock::now_ms()) {
-            ours.insert_header(name, value)?;
+    let ours = made(ctx, if header.status.is_success() { 200 } else { status }, theirs)?;
+    ctx.status = ours.status.as_u16();
+    *header = ours;
+    Ok(())
+}
+
+/// The header that the client gets.
+fn made(ctx: &mut Context, status: u16, theirs: Option<String>) -> Result<ResponseHeader> {
+    let (request_id, surface) = (ctx.request_id.clone(), ctx.surface);
+    let mut ours = ResponseHeader::build(status, Some(10))?;
+    if let Some(call) = ctx.call() {
+        let reply = &mut call.reply;
+        let made_stream = call.stream && reply.recall.is_some() && matches!(reply.mode, Mode::Whole(_));
+        let stream = made_stream || matches!(reply.mode, Mode::Stream(..));
+        reply.streams = stream;
+        ours.insert_header(
+            header::CONTENT_TYPE,
+            if stream { "text/event-stream; charset=utf-8" } else { "application/json" },
+        )?;
+        ours.insert_header("x-request-id", &request_id)?;
+        ours.insert_header("request-id", &request_id)?;
+        if let Some(theirs) = theirs.and_then(|id| HeaderValue::from_str(&id).ok()) {
+            ours.insert_header("x-upstream-request-id", theirs)?;
         }
-    }
-    if let Some(mut keyed) = call.shared.take_keyed() {
-        keyed.set_headers(again(&ours));
-        call.shared.set_keyed(Some(keyed));
+        if stream {
+            let voice = call.reply.voice().cloned();
+            call.shared.set_epitaph(move || {
+                aside::last_words(surface, voice.as_ref(), &Failure::of(Kind::UpstreamClosed), &request_id)
+            });
+            ours.insert_header(header::CACHE_CONTROL, "no-cache")?;
+            ours.insert_header("x-accel-buffering", "no")?;
+        }
+        if !call.warnings.is_empty() {
+            ours.insert_header("x-gateway-warnings", warnings(&mut call.warnings))?;
+        }
+        if status == 200
+            && let Some(hold) = &call.hold
+        {
+            for (name, value) in rates::headers(surface, &hold.meters(), clock::now_ms()) {
+                ours.insert_header(name, value)?;
+            }
+        }
+        if let Some(mut keyed) = call.shared.take_keyed() {
+            keyed.set_headers(again(&ours));
+            call.shared.set_keyed(Some(keyed));
+        }
     }
     if let Some(phases) = ctx.phases() {
         ours.insert_header("server-timing", phases.to_string())?;
     }
-    ctx.status = ours.status.as_u16();
-    *header = ours;
-    Ok(())
+    Ok(ours)
 }
 
 /// A vendor's `retry-after` in seconds, also where it is a date.

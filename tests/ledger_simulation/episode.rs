@@ -187,6 +187,7 @@ fn route(prices: &Prices) -> Arc<Route> {
         accepts: model_gateway::protocol::rules::Accepts::Messages(Default::default()),
         price: Arc::new(Price::new(prices.map(Micro::new))),
         fallback: Vec::new(),
+        by_responses: None,
     })
 }
 

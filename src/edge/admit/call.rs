@@ -95,16 +95,14 @@ pub async fn prepare(
     };
     let fallbacks = fallbacks.map(|fallbacks| fallbacks.with_headers(version.clone(), flags));
     let again = order.again_without_thinking(&sent);
-    let kept = order.kept_bytes(&sent, again.is_some(), fallbacks.is_some());
-    share.cover(kept as u64, limits.bodies_in_flight_bytes)?;
+    share.cover(order.kept_bytes(&sent, again.is_some(), fallbacks.is_some()), limits.bodies_in_flight_bytes)?;
     let voice = sent.voice(keyed.is_some());
     let (stream, warnings) = (order.outline.stream, [sent.warnings, dropped.into_iter().collect()].concat());
     let (path, version) = if crosses { (translate::path(model.protocol()), None) } else { (asked.path, version) };
     let upstream = Upstream { path, version, previews, streams: sent.streams, ..order.place(gateway, asked.free) };
-    let (model, sent_bytes) = (Arc::clone(model), sent.body.len());
+    let (model, sent_bytes, is_drained) = (Arc::clone(model), sent.body.len(), stream && keyed.is_none());
     // Under an idempotency key the whole answer is wanted, whoever has left.
-    let deadlines = deadlines(settings, ctx.arrived, stream && keyed.is_none());
-    let shared = intake::install(session, sent.body, share, deadlines);
+    let shared = intake::install(session, sent.body, share, deadlines(settings, ctx.arrived, is_drained));
     shared.set_keyed(keyed);
     shared.expect(model.hides_reasoning(), keep_alive(surface, &model, stream, voice));
     Ok(Prepared::Call(Box::new(Call {
@@ -389,11 +387,11 @@ impl<'a> Order<'a> {
     }
 
     /// What is held of the request until it is answered.
-    fn kept_bytes(&self, sent: &Sent, has_again: bool, has_fallbacks: bool) -> usize {
+    fn kept_bytes(&self, sent: &Sent, has_again: bool, has_fallbacks: bool) -> u64 {
         // What may be said again is said from the client's body; in another model's words it is about as long.
         let client = if has_again || has_fallbacks { self.body.len() } else { 0 };
         let instead = if has_fallbacks { sent.body.len() } else { 0 };
-        sent.body.len() + client + instead
+        (sent.body.len() + client + instead) as u64
     }
 
     /// The preview flags that the vendor gets, joined by commas; and the warning that an unpriced one was dropped.
