@@ -102,6 +102,8 @@ pub struct Caller {
 }
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+/// Stands for what tells no address.
+const NO_HOP: &str = "-";
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 impl Trusted {
@@ -137,10 +139,13 @@ impl Trusted {
     }
 }
 
-/// The elements of all fields of that name, the last first. What is no text has ended the list.
+/// The elements of all fields of that name, the last first. What is no text, or ends inside quotes, is one that ends the
+/// list; those behind it stand, for a proxy appends to whatever its client wrote.
 fn hops<'a>(header: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     let fields = header.get_all(name).iter().rev();
-    fields.flat_map(|field| field.to_str().unwrap_or("-").rsplit(',')).map(str::trim)
+    let hops = fields.flat_map(|field| field.as_bytes().rsplit(|byte| *byte == b','));
+    let text = hops.map(|hop| std::str::from_utf8(hop).unwrap_or(NO_HOP).trim());
+    text.map(|hop| if hop.bytes().filter(|byte| *byte == b'"').count() % 2 == 0 { hop } else { NO_HOP })
 }
 
 fn hops_last<'a>(header: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {

@@ -119,17 +119,23 @@ struct Life {
 ///
 /// # Errors
 /// It cannot start.
-pub fn run(config_file: &Path, settings: Settings, start: Start) -> anyhow::Result<()> {
+pub fn run(config_file: &Path, mut settings: Settings, start: Start) -> anyhow::Result<()> {
     if settings.store.address().is_some() {
         anyhow::bail!(
             "store.kind: redis is for `model-gateway edge` and `model-gateway sidecar`; `run` needs kind: embedded"
         );
     }
     let billing = match start {
-        Start::Fresh => Billing::serve(&settings.data_dir, &settings.limits)?,
+        Start::Fresh => {
+            wait_for_address("listen.sidecar", settings.sidecar)?;
+            wait_for_address("listen.admin", settings.admin)?;
+            Billing::serve(&settings.data_dir, &settings.limits)?
+        }
         Start::Upgrade => {
             log::info!("{WAITING}");
-            Billing::succeed(&settings.data_dir, &settings.limits)?
+            let billing = Billing::succeed(&settings.data_dir, &settings.limits)?;
+            settings = of_today(config_file, settings);
+            billing
         }
     };
     // Not before: it may bring the file to a form that the predecessor does not know.
@@ -175,6 +181,10 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: Start) -> anyhow:
         }
     };
     let till = Till::Shared(shared);
+    let settings = match start {
+        Start::Fresh => settings,
+        Start::Upgrade => of_today(config_file, settings),
+    };
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let (server, life) = edge(config_file, &settings, Keys::Shared(keys), till, Some(watch), start)?;
     start_private(None, own_state(life.clone()), life.clone())?;
@@ -279,7 +289,7 @@ fn edge_server(
     let mut server = Server::new_with_opt_and_conf(options, conf);
     match start {
         // Pingora would try again for ever, beside a health check that finds whoever has the address.
-        Start::Fresh => settings.edge.iter().try_for_each(|address| wait_for_address(*address))?,
+        Start::Fresh => settings.edge.iter().try_for_each(|address| wait_for_address("listen.edge", *address))?,
         Start::Upgrade => {}
     }
     // A successor gets the listening sockets here.
@@ -310,8 +320,24 @@ fn edge_server(
     Ok(server)
 }
 
-/// Makes sure that a public address can be listened on: one that has just handed over may be about to close it.
-fn wait_for_address(address: SocketAddr) -> anyhow::Result<()> {
+/// The config as it stands now: it may have been changed while this process waited, and what its predecessor sold last
+/// counts. A file that is no good changes nothing, and nothing changes the folder that was waited for.
+fn of_today(config_file: &Path, before: Settings) -> Settings {
+    match crate::config::load(config_file) {
+        Ok(now) if now.data_dir == before.data_dir => now,
+        Ok(_) => {
+            log::warn!("data_dir was changed: that is taken at the next start");
+            before
+        }
+        Err(faults) => {
+            log::error!("read the config again, the one read at the start stays: {faults}");
+            before
+        }
+    }
+}
+
+/// Makes sure that an address can be listened on alone: one that has just handed over may be about to close it.
+fn wait_for_address(key: &str, address: SocketAddr) -> anyhow::Result<()> {
     let began = Instant::now();
     loop {
         match std::net::TcpListener::bind(address) {
@@ -319,7 +345,7 @@ fn wait_for_address(address: SocketAddr) -> anyhow::Result<()> {
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && began.elapsed() < ADDRESS_PATIENCE => {
                 std::thread::sleep(DRAIN_LOOK);
             }
-            Err(error) => return Err(error).with_context(|| format!("listen on listen.edge {address}")),
+            Err(error) => return Err(error).with_context(|| format!("listen on {key} {address}")),
         }
     }
 }

@@ -424,6 +424,11 @@ impl Judge {
         };
         self.sources.push(Source::of(Path::new(path)));
         match std::fs::read_to_string(path) {
+            // An empty variable switches a vendor off; an empty file is one that was not written to its end.
+            Ok(text) if text.trim().is_empty() => {
+                self.fault(key, format!("{path} is empty"));
+                None
+            }
             Ok(text) => Some(Secret::new(text.trim_end().to_owned())),
             Err(error) => {
                 self.fault(key, format!("cannot read {path}: {error}"));

@@ -111,19 +111,32 @@ impl Reload {
         }
     }
 
-    fn take(&self, new: Settings) -> anyhow::Result<()> {
+    fn take(&self, mut new: Settings) -> anyhow::Result<()> {
         let certificate = self.certificate.as_ref().zip(new.tls.as_ref());
         let read = certificate.map(|(_, files)| Certificate::certified(files)).transpose()?;
         (self.keep_prices)(new.catalog.models())?;
-        for key in fixed(&self.settings.load(), &new) {
+        let old = self.settings.load_full();
+        for key in fixed(&old, &new) {
             log::warn!("{key} was changed: that is taken at the next start or upgrade");
         }
         if let (Some((certificate, (path, _))), Some(read)) = (certificate, read) {
             certificate.show(read);
             log::info!("took the TLS certificate {} anew", path.display());
         }
+        keep_fixed(&old, &mut new);
         self.settings.store(Arc::new(new));
         Ok(())
+    }
+}
+
+/// What this process listens on and where it keeps its books stays what it is until it ends.
+fn keep_fixed(old: &Settings, new: &mut Settings) {
+    new.edge.clone_from(&old.edge);
+    (new.sidecar, new.admin) = (old.sidecar, old.admin);
+    new.data_dir.clone_from(&old.data_dir);
+    new.traces.clone_from(&old.traces);
+    if old.store.kind_name() != new.store.kind_name() {
+        new.store = old.store.clone();
     }
 }
 

@@ -173,6 +173,15 @@ impl Quote {
         }
     }
 
+    /// The same with an output limit of at most `limit`: what the model can write.
+    #[must_use]
+    pub fn within(mut self, limit: u64) -> Self {
+        self.output_limit = self.output_limit.min(limit);
+        self.own_limit = self.own_limit.min(limit);
+        self.output_floor = self.output_floor.min(self.output_limit);
+        self
+    }
+
     /// The same, where another model may answer instead: both can be paid.
     #[must_use]
     pub fn or(mut self, other: Self) -> Self {

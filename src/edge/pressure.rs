@@ -49,13 +49,15 @@ impl Pressure {
     /// The thread cannot be had.
     pub fn watch(self: Arc<Self>, settings: Arc<ArcSwap<Settings>>) -> std::io::Result<()> {
         raise_file_limit();
-        let found = memory_found();
-        let told = settings.load().limits.memory_bytes;
-        log::info!("memory budget: {} bytes", if told > 0 { told } else { found });
+        // Anew at each look: what others have at a start, a predecessor among them, they may soon give back.
+        let budget = move || Some(settings.load().limits.memory_bytes).filter(|told| *told > 0).or_else(memory_found);
+        match budget() {
+            Some(bytes) => log::info!("memory budget: {bytes} bytes"),
+            None => log::warn!("no memory budget: /proc/meminfo cannot be read; set limits.memory_bytes"),
+        }
         let watch = move || {
             loop {
-                let told = settings.load().limits.memory_bytes;
-                self.note(look(if told > 0 { told } else { found }));
+                self.note(look(budget().unwrap_or(u64::MAX)));
                 std::thread::sleep(LOOK);
             }
         };
@@ -124,12 +126,14 @@ fn kib_of(text: &str, name: &str) -> Option<u64> {
 }
 
 /// What this process may come to where nobody has said: what the machine has free, or its control group allows.
-fn memory_found() -> u64 {
+fn memory_found() -> Option<u64> {
     let machine = std::fs::read_to_string("/proc/meminfo").ok();
     let free = machine.as_deref().and_then(|text| kib_of(text, "MemAvailable:"));
-    let free = free.map_or(u64::MAX, |free| free.saturating_add(resident_bytes()));
+    let free = free.map(|free| free.saturating_add(resident_bytes()));
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    group_limit(&groups, Path::new("/sys/fs/cgroup")).unwrap_or(u64::MAX).min(free)
+    // Version 1 says "none" by a number that no machine has.
+    let group = group_limit(&groups, Path::new("/sys/fs/cgroup")).filter(|limit| *limit < 1 << 60);
+    [free, group].into_iter().flatten().min()
 }
 
 /// The least that this process's control group and those above it allow: of version 2, or of version 1.
@@ -183,7 +187,7 @@ mod tests {
         let more = [(); 20].map(|()| std::fs::File::open("/proc/self/status").unwrap());
         assert!(open_files() >= before + 10, "{before}");
         drop(more);
-        assert!(memory_found() > resident_bytes());
+        assert!(memory_found().unwrap() > resident_bytes());
     }
 
     #[test]

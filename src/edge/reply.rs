@@ -88,15 +88,20 @@ impl Reply {
         Self { hide_usage, recall, count, streams: false, mode: Mode::Waiting, unsent: Vec::new() }
     }
 
-    /// The same is asked for once more, in other words.
+    /// Another model is asked instead, before anything of the answer was seen.
+    pub fn begin_anew(&mut self, recall: Option<Recall>) {
+        self.recall = recall;
+        self.unsent.clear();
+        self.mode = Mode::Waiting;
+    }
+
+    /// The same model is asked once more, in other words.
     pub fn begin_again(&mut self, mut recall: Option<Recall>) {
         if let Some(recall) = &mut recall {
             // Whoever gives signs of life goes on with the one it knows.
             recall.voice = self.voice().cloned().or(recall.voice.take());
         }
-        self.recall = recall;
-        self.unsent.clear();
-        self.mode = Mode::Waiting;
+        self.begin_anew(recall);
     }
 
     /// The client gets a stream: once it has begun, a failure must be told inside it.

@@ -318,22 +318,30 @@ impl<'a> Order<'a> {
     async fn fit(&self, gateway: &Gateway, principal: Principal) -> Result<Fitted, Failure> {
         let priced = self.priced()?;
         if let Some((fallbacks, dearest)) = Fallbacks::of(self, &principal, &priced.quote) {
-            match self.reserve(gateway, &principal, &dearest).await {
+            // Nobody's answer is shortened for the sake of a model that may never be asked.
+            match self.reserve(gateway, &principal, &dearest, true).await {
                 Ok((hold, limit)) => {
                     let fallbacks = Some(fallbacks.within(limit));
                     return Ok(Fitted { hold: Some(hold), sent: self.lowered(priced, limit)?, fallbacks });
                 }
                 // Who can pay for the model that was asked for has that.
-                Err(Refused::Insufficient { .. } | Refused::KeySpendLimit { .. }) => {}
+                Err(Refused::Insufficient { .. } | Refused::KeySpendLimit { .. } | Refused::TrialExpired) => {}
                 Err(refused) => return Err(refusal(self.surface, &refused)),
             }
         }
-        let reserved = self.reserve(gateway, &principal, &priced.quote).await;
+        let reserved = self.reserve(gateway, &principal, &priced.quote, self.strict).await;
         let (hold, limit) = reserved.map_err(|refused| refusal(self.surface, &refused))?;
         Ok(Fitted { hold: Some(hold), sent: self.lowered(priced, limit)?, fallbacks: None })
     }
 
-    async fn reserve(&self, gateway: &Gateway, principal: &Principal, quote: &Quote) -> Result<(Hold, u64), Refused> {
+    /// `exact`: the whole output limit or nothing.
+    async fn reserve(
+        &self,
+        gateway: &Gateway,
+        principal: &Principal,
+        quote: &Quote,
+        exact: bool,
+    ) -> Result<(Hold, u64), Refused> {
         let may_use = || {
             let input = translate::count_tokens(self.surface, &self.body).unwrap_or(self.body.len() as u64);
             input.saturating_add(quote.output_limit.saturating_mul(quote.choices))
@@ -348,7 +356,7 @@ impl<'a> Order<'a> {
             bounds: rates::bounds(self.settings, principal, may_use),
             conversation: Some(self.conversation.to_string()),
         };
-        gateway.billing.reserve(opening, quote, self.strict, clock::now_ms()).await
+        gateway.billing.reserve(opening, quote, exact, clock::now_ms()).await
     }
 
     /// The same with an output limit of at most `limit`.

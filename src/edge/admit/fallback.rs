@@ -52,7 +52,7 @@ impl Fallbacks {
         for model in allowed.filter_map(|id| order.settings.catalog.find(id)) {
             let model = model.door(order.surface, order.outline);
             if let Ok(other) = quoted(&order.of(model)) {
-                quote = quote.or(other);
+                quote = quote.or(other.within(model.max_output_tokens));
                 models.push_back(Arc::clone(model));
             }
         }
@@ -141,7 +141,7 @@ fn ask(fleet: &Fleet, call: &mut Call, fallbacks: &Fallbacks, model: &Arc<Model>
     // It could be said at admission.
     let Ok(priced) = order.priced() else { return false };
     let tier = priced.quote.service_tier;
-    let Ok(sent) = order.lowered(priced, fallbacks.limit) else { return false };
+    let Ok(sent) = order.lowered(priced, fallbacks.limit.min(model.max_output_tokens)) else { return false };
     let (previews, dropped) = order.previews(&fallbacks.flags);
     let crosses = model.protocol() != fallbacks.surface;
     call.again = order.again_without_thinking(&sent);
@@ -161,7 +161,7 @@ fn ask(fleet: &Fleet, call: &mut Call, fallbacks: &Fallbacks, model: &Arc<Model>
     call.warnings.push(format!("fallback:{}", model.id));
     call.sent_bytes = sent.body.len();
     call.shared.set_body(sent.body);
-    call.reply.begin_again(sent.recall);
+    call.reply.begin_anew(sent.recall);
     let voice = call.reply.voice().cloned().filter(|_| !call.shared.is_keyed());
     call.shared.expect(model.hides_reasoning(), call::keep_alive(fallbacks.surface, model, call.stream, voice));
     if let Some(hold) = &mut call.hold {

@@ -202,7 +202,7 @@ pub fn answered(call: &mut Call, status: u16, retry_after: Option<&str>) -> bool
         429 => "status_429",
         500..=599 => "status_5xx",
         // It does not take what the model that was asked for takes: that one's failure is told, unless another can be had.
-        400..500 if call.is_unanswered() && call.again.is_none() => {
+        400..500 if call.is_unanswered() && (status != 400 || call.again.is_none()) => {
             let Some(failure) = call.fallbacks.as_ref().and_then(|fallbacks| fallbacks.instead_of()) else {
                 return false;
             };

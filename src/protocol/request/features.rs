@@ -157,6 +157,8 @@ impl Features {
             // What a model wrote for a tool is text to every model.
             "input" | "arguments" => scan.skip().map(drop),
             "cache_control" => self.cache_marker(scan),
+            // Items of the responses protocol bring tools along.
+            "tools" => scan.array_or_skip(|scan| self.tool(scan)).map(drop),
             "signature" => {
                 block.is_signed = scan.text_or_skip()?.is_some_and(|text| carrier::is_vendors(&text.name()));
                 Ok(())
@@ -325,21 +327,24 @@ impl Features {
         Ok(())
     }
 
+    /// A list of edits in the responses protocol, an object with one in messages.
     fn context_management(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
-        scan.object_or_skip(|scan, key| {
-            if key.name() != "edits" {
-                return scan.skip().map(drop);
-            }
-            scan.array_or_skip(|scan| {
-                scan.object_or_skip(|scan, key| {
-                    if key.name() != "type" {
-                        return scan.skip().map(drop);
-                    }
-                    let kind = scan.text_or_skip()?;
-                    self.compaction |= kind.is_some_and(|kind| kind.name().starts_with("compact"));
-                    Ok(())
-                })
-                .map(drop)
+        if scan.kind()? == Kind::Array {
+            return self.edits(scan);
+        }
+        scan.object_or_skip(|scan, key| if key.name() == "edits" { self.edits(scan) } else { scan.skip().map(drop) })
+            .map(drop)
+    }
+
+    fn edits(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
+        scan.array_or_skip(|scan| {
+            scan.object_or_skip(|scan, key| {
+                if key.name() != "type" {
+                    return scan.skip().map(drop);
+                }
+                let kind = scan.text_or_skip()?;
+                self.compaction |= kind.is_some_and(|kind| kind.name().starts_with("compact"));
+                Ok(())
             })
             .map(drop)
         })

@@ -154,8 +154,13 @@ impl<'a> Strip<'a> {
         let Some(input) = input.filter(|input| input.is_array()) else { return Ok(false) };
         let (mut places, mut carries, mut lost_reasoning) = (Vec::new(), false, false);
         for (index, item) in input.items().enumerate() {
-            let kind = item.get("type").and_then(Value::string).unwrap_or(Cow::Borrowed("message"));
             let id = item.get("id").and_then(Value::string);
+            let kind = match item.get("type").and_then(Value::string) {
+                Some(kind) => kind,
+                // A reference need not say that it is one.
+                None if id.is_some() && item.get("role").is_none() => Cow::Borrowed("item_reference"),
+                None => Cow::Borrowed("message"),
+            };
             let is_answer = kind.ends_with("_call") || item.get("role").is_some_and(|role| role.is("assistant"));
             let mut goes = false;
             match kind.as_ref() {
@@ -169,7 +174,7 @@ impl<'a> Strip<'a> {
                     lost_reasoning |= goes;
                     carries |= !goes;
                 }
-                "additional_tools" => {
+                "additional_tools" | "tool_search_output" => {
                     if let Some(tools) = item.get("tools") {
                         self.tools(tools, &format!("{}.tools", At::Item(index)), sender)?;
                     }
@@ -254,7 +259,12 @@ fn refuse_files(item: Value<'_>, index: usize) -> Result<(), Refused> {
             }
         }
     }
-    if item.get("container_id").is_some() {
+    if item.get("output").is_some_and(|output| output.get("file_id").is_some()) {
+        let message = "file_id is not available for this model; send the data instead.";
+        return Err(refused(&format!("{at}.output.file_id"), message, "unsupported_value"));
+    }
+    let environment = item.get("environment");
+    if [Some(item), environment].into_iter().flatten().any(|owner| owner.get("container_id").is_some()) {
         let message = "container_id is not available for this model.";
         return Err(refused(&format!("{at}.container_id"), message, "unsupported_value"));
     }

@@ -211,7 +211,11 @@ impl<'a> Reader<'_, 'a> {
             return Ok(());
         }
         let id = required_text(item, "call_id", format_args!("{at}.call_id"))?;
-        let given = |member: &str| item.get(member).map_or(Arguments::Text(Text::made("")), arguments);
+        // What is neither an object nor a text is what no client was ever given.
+        let given = |member: &str| {
+            let told = item.get(member).filter(|value| value.is_object() || value.text().is_some());
+            told.map_or(Arguments::Text(Text::made("")), arguments)
+        };
         let (name, arguments) = match kind {
             "function_call" | "custom_tool_call" => {
                 let name = required_text(item, "name", format_args!("{at}.name"))?;
@@ -220,7 +224,9 @@ impl<'a> Reader<'_, 'a> {
                     Some(namespace) => Text::made(flat(Some(&namespace), &name.value())),
                     None => name,
                 };
-                (name, given(if kind == "custom_tool_call" { "input" } else { "arguments" }))
+                let member = if kind == "custom_tool_call" { "input" } else { "arguments" };
+                let text = optional_text(item, member, format_args!("{at}.{member}"))?;
+                (name, Arguments::Text(text.unwrap_or_else(|| Text::made(""))))
             }
             "tool_search_call" => (Text::made(TOOL_SEARCH), given("arguments")),
             "apply_patch_call" => (Text::made("apply_patch"), given("operation")),
