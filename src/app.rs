@@ -127,9 +127,11 @@ pub fn run(config_file: &Path, mut settings: Settings, start: Start) -> anyhow::
     }
     let billing = match start {
         Start::Fresh => {
+            let billing = Billing::serve(&settings.data_dir, &settings.limits)?;
+            // Shared with a predecessor, and with nobody else.
             wait_for_address("listen.sidecar", settings.sidecar)?;
             wait_for_address("listen.admin", settings.admin)?;
-            Billing::serve(&settings.data_dir, &settings.limits)?
+            billing
         }
         Start::Upgrade => {
             log::info!("{WAITING}");

@@ -200,21 +200,20 @@ fn who_cannot_pay_for_the_dearest_model_has_the_one_that_was_asked_for_alone() {
 }
 
 #[test]
-fn an_output_limit_is_lowered_to_what_the_fallback_costs() {
+fn no_answer_is_shortened_for_a_model_that_may_never_be_asked() {
     let (bad, good) = (Simulator::start(Some("status=529")), Simulator::start(None));
     let world = mutual(between(Messages, bad.port, good.port)).start();
-    let account = world.funded(1_000_000);
-    let answer = world.ask(&Messages.whole(&account.key, "input=1 output=1"));
-    is_from(&answer, Chat.model());
-    let warnings = answer.header("x-gateway-warnings").unwrap();
-    assert!(warnings.contains("clamped:max_tokens"), "{warnings}");
-    let limit = |vendor: &Simulator, field: &str| {
-        let body: Value = serde_json::from_str(vendor.last()["body"].as_str().unwrap()).unwrap();
-        body[field].as_u64().unwrap()
+    let (rich, poor) = (world.funded(1_000_000_000), world.funded(1_000_000));
+    let limit = || {
+        let body: Value = serde_json::from_str(bad.last()["body"].as_str().unwrap()).unwrap();
+        body["max_tokens"].as_u64().unwrap()
     };
-    let lowered = limit(&good, "max_completion_tokens");
-    assert!((256..720).contains(&lowered), "{lowered}");
-    assert_eq!(limit(&bad, "max_tokens"), lowered, "of every model that may answer");
+    is_from(&world.ask(&Messages.whole(&rich.key, "input=1 output=1")), Chat.model());
+    let whole = limit();
+    let answer = world.ask(&Messages.whole(&poor.key, "input=1 output=1"));
+    Messages.failure(&answer, 529, "overloaded_error", Some("overloaded"));
+    assert_eq!(limit(), whole, "it can pay for this model");
+    assert_eq!((bad.calls(), good.calls()), (2, 1), "and not for the other one");
     world.close();
 }
 
