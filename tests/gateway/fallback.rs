@@ -203,7 +203,7 @@ fn who_cannot_pay_for_the_dearest_model_has_the_one_that_was_asked_for_alone() {
 fn no_answer_is_shortened_for_a_model_that_may_never_be_asked() {
     let (bad, good) = (Simulator::start(Some("status=529")), Simulator::start(None));
     let world = mutual(between(Messages, bad.port, good.port)).start();
-    let (rich, poor) = (world.funded(1_000_000_000), world.funded(1_000_000));
+    let (rich, poor) = (world.account(), world.funded(1_000_000));
     let limit = || {
         let body: Value = serde_json::from_str(bad.last()["body"].as_str().unwrap()).unwrap();
         body["max_tokens"].as_u64().unwrap()
