@@ -4,9 +4,14 @@
 //! `speed GATEWAY BARE NGINX|- SECONDS ROUNDS JSON`: whoever is measured has a core of its own; the simulated vendor and
 //! the load share another. CPU is the process's own, from `/proc`; ratios are of medians of the same rounds. Must not
 //! judge: the table says what was seen, `scripts/bench` what is asked for.
+//!
+//! `speed instructions GATEWAY RECORD keep|write [PATTERN]`: how many instructions a request takes, beside what is recorded
+//! (`speed/instructions.rs`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::disallowed_methods)]
 #![allow(clippy::float_arithmetic)]
 
+#[path = "speed/instructions.rs"]
+mod instructions;
 #[path = "speed/load.rs"]
 mod load;
 mod rig;
@@ -16,7 +21,8 @@ mod system;
 use load::{Load, Streams};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 use system::System;
 
@@ -65,8 +71,13 @@ const CASES: [Case; 12] = [
     case(CROSSED, 1_048_576, 1),
 ];
 
-/// Streams at one time, of a hundred events 20 ms apart.
+/// Streams at one time, of so many events 20 ms apart.
+const EVENTS: usize = 100;
 const STREAMS: [(Way, usize); 4] = [(PASSED, 50), (MESSAGES, 50), (CROSSED, 50), (PASSED, 500)];
+
+/// How many streams at one time are tried, until they are too many.
+const HELD: [usize; 6] = [100, 250, 500, 800, 1_000, 1_500];
+const LATE_US: f64 = 20_000.0;
 
 /// Names of measures, and all that was measured of each by system.
 #[derive(Default)]
@@ -107,8 +118,20 @@ fn median(values: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-fn main() {
-    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let words: Vec<_> = arguments.iter().map(String::as_str).collect();
+    if let ["instructions", gateway, record, mode, pattern @ ..] = words.as_slice() {
+        let pattern = pattern.first().copied().unwrap_or_default();
+        let is_good = instructions::run(Path::new(gateway), Path::new(record), *mode == "write", pattern);
+        return if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    compare(arguments);
+    ExitCode::SUCCESS
+}
+
+fn compare(arguments: Vec<String>) {
+    let mut arguments = arguments.into_iter();
     let mut next = || arguments.next().expect("speed GATEWAY BARE NGINX|- SECONDS ROUNDS JSON");
     let (gateway, bare, nginx) = (PathBuf::from(next()), PathBuf::from(next()), next());
     let seconds = Duration::from_secs(next().parse().expect("seconds"));
@@ -138,10 +161,14 @@ fn main() {
                 measure_streams(&mut book, system, way, count);
             }
         }
+        for system in &systems {
+            // Of each round: what grows is seen.
+            book.note("after a round", "RSS MB", system.name, system.rss_mb());
+        }
         println!("round {} of {rounds} done", round + 1);
     }
     for system in &systems {
-        book.note("after load", "RSS MB", system.name, system.rss_mb());
+        book.note("streams held", "streams", system.name, streams_held(system) as f64);
     }
     book.print(&names);
     std::fs::write(out, format!("{:#}\n", book.json())).expect("write the JSON");
@@ -167,7 +194,7 @@ fn measure(book: &mut Book, system: &System, case: &Case, seconds: Duration) {
 
 fn measure_streams(book: &mut Book, system: &System, way: Way, count: usize) {
     let fresh = system.rss_mb();
-    let streams = Streams::of(system, way, count);
+    let streams = Streams::of(system, way, count, EVENTS);
     let before = system.cpu_us();
     let done = streams.run(|| system.rss_mb());
     system.settle();
@@ -182,9 +209,16 @@ fn measure_streams(book: &mut Book, system: &System, way: Way, count: usize) {
     }
 }
 
+/// How many streams one core holds with 99 of 100 events less than [`LATE_US`] late.
+fn streams_held(system: &System) -> usize {
+    let holds = |count: &&usize| Streams::of(system, PASSED, **count, EVENTS).run(|| 0.0).late(99) < LATE_US;
+    HELD.iter().take_while(holds).last().copied().unwrap_or_default()
+}
+
 fn memory_and_start(book: &mut Book, systems: &[System]) {
     for system in systems.iter().filter(|system| system.process.is_some()) {
         book.note("start", "RSS MB", system.name, system.rss_mb());
+        book.note("start", "program MB", system.name, system.program_mb());
         book.note("start", "ms to the first answer", system.name, system.started_in.as_secs_f64() * 1_000.0);
     }
 }

@@ -92,7 +92,7 @@ fn cases() -> Vec<Case> {
 fn other(protocol: Protocol) -> Protocol {
     match protocol {
         Protocol::Chat => Protocol::Messages,
-        Protocol::Messages => Protocol::Chat,
+        Protocol::Messages | Protocol::Responses => Protocol::Chat,
     }
 }
 
@@ -293,7 +293,7 @@ impl Conversation {
                     "type": "function", "function": {"name": name, "arguments": input.to_string()}}]}),
                 json!({"role": "tool", "tool_call_id": format!("call_{id}"), "content": result}),
             ]),
-            Protocol::Messages => messages.extend([
+            Protocol::Messages | Protocol::Responses => messages.extend([
                 json!({"role": "assistant", "content": [{"type": "text", "text": said},
                     {"type": "tool_use", "id": format!("toolu_{id}"), "name": name, "input": input}]}),
                 json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": format!("toolu_{id}"),
@@ -311,7 +311,7 @@ impl Conversation {
                 json!({"model": "public-model", "messages": all, "tools": tools, "stream": true,
                     "stream_options": {"include_usage": true}, "max_completion_tokens": 8000, "temperature": 0.2})
             }
-            Protocol::Messages => {
+            Protocol::Messages | Protocol::Responses => {
                 json!({"model": "public-model", "max_tokens": 8000, "stream": true, "temperature": 0.2,
                     "system": [{"type": "text", "text": system, "cache_control": {"type": "ephemeral"}}],
                     "tools": tools, "messages": messages})
@@ -343,7 +343,9 @@ fn tool(surface: Protocol, index: usize, prose_bytes: usize) -> Value {
             let function = json!({"name": name, "description": description, "parameters": schema});
             json!({"type": "function", "function": function})
         }
-        Protocol::Messages => json!({"name": name, "description": description, "input_schema": schema}),
+        Protocol::Messages | Protocol::Responses => {
+            json!({"name": name, "description": description, "input_schema": schema})
+        }
     }
 }
 
@@ -402,10 +404,12 @@ fn agent_answer(vendor: Protocol, bytes: usize) -> Bytes {
                     "function": {"name": "tool_0", "arguments": input.to_string()}}]},
                 "logprobs": null, "finish_reason": "tool_calls"}],
             "usage": {"prompt_tokens": 500, "completion_tokens": 300, "total_tokens": 800}}),
-        Protocol::Messages => json!({"id": "msg_1", "type": "message", "role": "assistant", "model": "upstream-model",
+        Protocol::Messages | Protocol::Responses => {
+            json!({"id": "msg_1", "type": "message", "role": "assistant", "model": "upstream-model",
             "content": [{"type": "text", "text": text}, {"type": "tool_use", "id": "toolu_000000000000000000000001",
                 "name": "tool_0", "input": input}], "stop_reason": "tool_use", "stop_sequence": null,
-            "usage": {"input_tokens": 500, "output_tokens": 300}}),
+            "usage": {"input_tokens": 500, "output_tokens": 300}})
+        }
     };
     body.to_string().into()
 }
@@ -414,7 +418,7 @@ fn agent_answer(vendor: Protocol, bytes: usize) -> Bytes {
 fn stream(vendor: Protocol, delta: Delta) -> Vec<String> {
     match vendor {
         Protocol::Chat => chat_stream(delta),
-        Protocol::Messages => messages_stream(delta),
+        Protocol::Messages | Protocol::Responses => messages_stream(delta),
     }
 }
 

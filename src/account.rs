@@ -17,14 +17,16 @@ mod sign_up;
 #[cfg(test)]
 mod tests;
 
+pub use crate::store::app::Role;
 pub use audit::{Acting, AuditVerdict, By};
-pub use invite::{INVITE_MS_MAX, INVITES_AT_ONCE_MAX, Invite};
+pub use delete::Deleted;
+pub use invite::{INVITE_MS_MAX, INVITES_AT_ONCE_MAX, Invite, InviteState};
 pub use key::parse as parse_key;
 pub use password::{LEAST_CHARS as PASSWORD_LEAST_CHARS, MOST_CHARS as PASSWORD_MOST_CHARS};
 pub use session::{NewSession, Origin, OwnSession, Session, csrf_token, session_id};
 pub use settings::{KeySettings, RateSettings};
 pub use shared::SharedKeys;
-pub use sign_up::{NewAccount, Stranger, complete_sign_ups, open_by, sign_up, sign_up_with};
+pub use sign_up::{NewAccount, SignedUp, Stranger, complete_sign_ups, open_by, sign_up, sign_up_with};
 
 use crate::config::RATE_MAX;
 use crate::store::StoreError;
@@ -101,7 +103,9 @@ pub enum AccountError {
     BadEmail,
     #[error("the e-mail has an account already")]
     EmailTaken,
-    #[error("a password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters")]
+    #[error(
+        "a password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters and is not one of those that everybody uses"
+    )]
     BadPassword,
     #[error("a key's name has 1 to {KEY_NAME_CHARS_MAX} characters")]
     BadKeyName,
@@ -155,7 +159,7 @@ impl Status {
 pub struct Account {
     pub id: String,
     pub email: String,
-    pub admin: bool,
+    pub role: Role,
     pub status: Status,
     pub created_at_ms: i64,
 }
@@ -466,7 +470,7 @@ impl From<AccountRow> for Account {
             (false, true) => Status::Active,
             (false, false) => Status::Suspended,
         };
-        Self { id: row.id, email: row.email, admin: row.admin, status, created_at_ms: row.created_at_ms }
+        Self { id: row.id, email: row.email, role: row.role, status, created_at_ms: row.created_at_ms }
     }
 }
 

@@ -3,6 +3,7 @@
 //! Must not handle requests. Next: `app/sidecar.rs` (the sidecar as a process of its own).
 
 mod certificate;
+mod reload;
 mod sidecar;
 
 use crate::account::{self, Accounts, Keys, SharedKeys};
@@ -11,16 +12,16 @@ use crate::billing::watch::StoreWatch;
 use crate::billing::{self, Billing, SharedBilling, Till};
 use crate::catalog::Model;
 use crate::clock;
-use crate::config::{self, Limits, Settings};
+use crate::config::{Limits, Settings};
 use crate::edge::connections::{BeforeTls, Connections, Guarded};
-use crate::edge::{Gateway, retries_max};
+use crate::edge::{Gateway, Told, retries_max};
 use crate::idempotency::Idempotency;
 use crate::sidecar::{self as pages, Sidecar};
-use crate::store::StoreError;
 use crate::store::redis::SharedStore;
 use crate::store::redis::breaker::Breaker;
 use crate::telemetry::METRICS;
 use crate::telemetry::access::AccessLog;
+use crate::telemetry::traces::Traces;
 use crate::upstreams::Fleet;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
@@ -30,13 +31,15 @@ use axum::routing::get;
 use certificate::Certificate;
 use pingora::apps::HttpServerOptions;
 use pingora::listeners::tls::TlsSettings;
+use pingora::listeners::{L4BufferSettings, ListenerConfig};
 use pingora::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora::server::configuration::{Opt, ServerConf};
 use pingora::server::{ExecutionPhase, RunArgs, Server, ShutdownSignal, ShutdownSignalWatch};
 use pingora::services::listening::Service;
+use reload::Reload;
 pub use sidecar::run as sidecar;
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -61,6 +64,8 @@ const WAITING: &str = "waiting for the running gateway to hand over: send it SIG
 
 /// How often the way down looks whether all is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
+/// How often the watch looks whether the way down has begun: each look wakes a process that may have nothing to do.
+const LIFE_LOOK: Duration = Duration::from_millis(50);
 /// How often the sidecar looks whether it has a successor.
 const SUCCESSION_LOOK: Duration = Duration::from_millis(250);
 /// How long nothing must have been asked before a process that has handed over ends.
@@ -70,10 +75,17 @@ const SUCCESSOR_READY: Duration = Duration::from_secs(60);
 /// How long a shared store's answer is waited for where a request waits for it, and where none does.
 const ADMIT_PATIENCE: Duration = Duration::from_millis(200);
 const SETTLE_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a public address may still be another's at the start.
+const ADDRESS_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the last lines of the access log may take.
 const ACCESS_LOG_PATIENCE: Duration = Duration::from_secs(1);
+/// How long the last traces may take to be sent.
+const TRACES_PATIENCE: Duration = Duration::from_secs(1);
 /// Connections to vendors that are kept for reuse.
 const UPSTREAM_POOL: usize = 1_024;
+/// Bytes of a client's connection that wait to be read and to be sent. An answer's header and its body leave at one time
+/// where they fit: Pingora's own 1 460 bytes take hardly more than the header. A stream's header never waits.
+const CLIENT_BUFFERS: L4BufferSettings = L4BufferSettings { read: Some(16_384), write: Some(8_192) };
 /// Streams that a client's HTTP/2 connection may have open.
 const H2_STREAMS: u32 = 100;
 /// Bytes that a client may send ahead of what was read: on one stream, and on the connection.
@@ -87,8 +99,8 @@ const BACKLOG: u32 = 1_024;
 /// What the servers and the way down share.
 #[derive(Clone)]
 struct Life {
-    config_file: PathBuf,
     settings: Arc<ArcSwap<Settings>>,
+    reload: Arc<Reload>,
     billing: Till,
     /// Of a store that is shared.
     store: Option<Arc<StoreWatch>>,
@@ -99,25 +111,33 @@ struct Life {
     succeeded: Arc<AtomicBool>,
     in_flight: Arc<AtomicUsize>,
     access: AccessLog,
+    traces: Traces,
     fleet: Arc<Fleet>,
-    certificate: Option<Arc<Certificate>>,
 }
 
 /// Runs the whole service until it is told to stop.
 ///
 /// # Errors
 /// It cannot start.
-pub fn run(config_file: &Path, settings: Settings, start: Start) -> anyhow::Result<()> {
+pub fn run(config_file: &Path, mut settings: Settings, start: Start) -> anyhow::Result<()> {
     if settings.store.address().is_some() {
         anyhow::bail!(
             "store.kind: redis is for `model-gateway edge` and `model-gateway sidecar`; `run` needs kind: embedded"
         );
     }
     let billing = match start {
-        Start::Fresh => Billing::serve(&settings.data_dir, &settings.limits)?,
+        Start::Fresh => {
+            let billing = Billing::serve(&settings.data_dir, &settings.limits)?;
+            // Shared with a predecessor, and with nobody else.
+            wait_for_address("listen.sidecar", settings.sidecar)?;
+            wait_for_address("listen.admin", settings.admin)?;
+            billing
+        }
         Start::Upgrade => {
             log::info!("{WAITING}");
-            Billing::succeed(&settings.data_dir, &settings.limits)?
+            let billing = Billing::succeed(&settings.data_dir, &settings.limits)?;
+            settings = of_today(config_file, settings);
+            billing
         }
     };
     // Not before: it may bring the file to a form that the predecessor does not know.
@@ -132,7 +152,7 @@ pub fn run(config_file: &Path, settings: Settings, start: Start) -> anyhow::Resu
     let (keys, till) = (Keys::Here(accounts.clone()), Till::Here(billing.clone()));
     let (server, life) = edge(config_file, &settings, keys, till, None, start)?;
     let interface = admin_interface(&settings.load(), &accounts, &billing);
-    let pages = Sidecar::new(accounts, billing, settings);
+    let pages = Sidecar::new(accounts, billing, settings).beside(Arc::clone(&life.fleet));
     start_private(Some(pages), own_state(life.clone()).merge(interface), life.clone())?;
     serve(server, life)
 }
@@ -163,6 +183,10 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: Start) -> anyhow:
         }
     };
     let till = Till::Shared(shared);
+    let settings = match start {
+        Start::Fresh => settings,
+        Start::Upgrade => of_today(config_file, settings),
+    };
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let (server, life) = edge(config_file, &settings, Keys::Shared(keys), till, Some(watch), start)?;
     start_private(None, own_state(life.clone()), life.clone())?;
@@ -200,11 +224,16 @@ fn edge(
     let idempotency = Idempotency::start(&data_dir, &billing, Arc::clone(settings), clock::now_ms())?;
     let access = access_log(&settings.load())?;
     let certificate = settings.load().tls.as_ref().map(Certificate::read).transpose()?;
-    let gateway = Gateway::new(Arc::clone(settings), keys, billing.clone(), idempotency, access.clone());
+    let traces = Traces::start(settings.load().traces.as_ref()).context("send traces")?;
+    let told = Told { access: access.clone(), traces: traces.clone() };
+    let gateway = Gateway::new(Arc::clone(settings), keys, billing.clone(), idempotency, told);
     gateway.watch_upstreams().context("watch the vendors' endpoints")?;
+    gateway.watch_pressure().context("watch this process's memory")?;
+    let till = billing.clone();
+    let keep_prices = Box::new(move |models: &[Arc<Model>]| till.keep_prices(models, clock::now_ms()));
     let life = Life {
-        config_file: config_file.to_owned(),
         settings: Arc::clone(settings),
+        reload: Reload::new(config_file, settings, certificate.clone(), keep_prices),
         billing,
         store,
         ready: Arc::default(),
@@ -212,10 +241,10 @@ fn edge(
         succeeded: Arc::default(),
         in_flight: Arc::clone(&gateway.in_flight),
         access,
+        traces,
         fleet: Arc::clone(&gateway.fleet),
-        certificate,
     };
-    let server = edge_server(&settings.load(), gateway, life.certificate.as_ref(), start)?;
+    let server = edge_server(&settings.load(), gateway, certificate.as_ref(), start)?;
     watch_phases(&server, Arc::clone(&life.succeeded))?;
     Ok((server, life))
 }
@@ -226,6 +255,11 @@ fn access_log(settings: &Settings) -> anyhow::Result<AccessLog> {
 }
 
 fn serve(server: Server, life: Life) -> ! {
+    let (draining, succeeded) = (Arc::clone(&life.draining), Arc::clone(&life.succeeded));
+    let is_leaving = move || draining.load(Ordering::Acquire) || succeeded.load(Ordering::Acquire);
+    if let Err(error) = Arc::clone(&life.reload).watch(is_leaving) {
+        log::error!("watch the config file: {error}; SIGHUP alone reloads it");
+    }
     if let Err(error) = start_watch(life.clone()) {
         log::error!("start the watch: {error}; the way down takes the whole drain time");
     }
@@ -255,6 +289,11 @@ fn edge_server(
     };
     let options = Opt { upgrade: start == Start::Upgrade, ..Opt::default() };
     let mut server = Server::new_with_opt_and_conf(options, conf);
+    match start {
+        // Pingora would try again for ever, beside a health check that finds whoever has the address.
+        Start::Fresh => settings.edge.iter().try_for_each(|address| wait_for_address("listen.edge", *address))?,
+        Start::Upgrade => {}
+    }
     // A successor gets the listening sockets here.
     server.bootstrap();
     let connections = Connections::new(Arc::clone(&gateway.settings));
@@ -269,19 +308,48 @@ fn edge_server(
     let mut service = Service::new("edge".to_owned(), Guarded::new(proxy, Arc::clone(&connections)));
     service.endpoints().set_pre_tls_callback(Arc::new(BeforeTls(connections)));
     for address in &settings.edge {
-        match certificate {
-            None => service.add_tcp(&address.to_string()),
-            Some(certificate) => {
-                let mut tls = TlsSettings::intermediate("", "")
-                    .map_err(|error| anyhow::anyhow!("set up TLS on listen.edge: {error}"))?;
-                tls.set_cert_resolver(Arc::clone(certificate) as _);
-                tls.enable_h2();
-                service.add_tls_with_settings(&address.to_string(), None, tls);
-            }
+        let mut listener = ListenerConfig::tcp(address.to_string()).l4_buffer(CLIENT_BUFFERS);
+        if let Some(certificate) = certificate {
+            let mut tls = TlsSettings::intermediate("", "")
+                .map_err(|error| anyhow::anyhow!("set up TLS on listen.edge: {error}"))?;
+            tls.set_cert_resolver(Arc::clone(certificate) as _);
+            tls.enable_h2();
+            listener = listener.tls(tls);
         }
+        service.add_listener(listener);
     }
     server.add_service(service);
     Ok(server)
+}
+
+/// The config as it stands now: it may have been changed while this process waited, and what its predecessor sold last
+/// counts. A file that is no good changes nothing, and nothing changes the folder that was waited for.
+fn of_today(config_file: &Path, before: Settings) -> Settings {
+    match crate::config::load(config_file) {
+        Ok(now) if now.data_dir == before.data_dir => now,
+        Ok(_) => {
+            log::warn!("data_dir was changed: that is taken at the next start");
+            before
+        }
+        Err(faults) => {
+            log::error!("read the config again, the one read at the start stays: {faults}");
+            before
+        }
+    }
+}
+
+/// Makes sure that an address can be listened on alone: one that has just handed over may be about to close it.
+fn wait_for_address(key: &str, address: SocketAddr) -> anyhow::Result<()> {
+    let began = Instant::now();
+    loop {
+        match std::net::TcpListener::bind(address) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && began.elapsed() < ADDRESS_PATIENCE => {
+                std::thread::sleep(DRAIN_LOOK);
+            }
+            Err(error) => return Err(error).with_context(|| format!("listen on {key} {address}")),
+        }
+    }
 }
 
 /// What one HTTP/2 connection may ask of this process at a time.
@@ -390,7 +458,7 @@ fn start_watch(life: Life) -> anyhow::Result<()> {
         let edge = settings.edge.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         log::info!("listening on {edge} (edge), {} (sidecar), {} (admin)", settings.sidecar, settings.admin);
         while !life.draining.load(Ordering::Acquire) && !life.succeeded.load(Ordering::Acquire) {
-            std::thread::sleep(DRAIN_LOOK);
+            std::thread::sleep(LIFE_LOOK);
         }
         let cut = life.wait_for_requests(&settings.limits);
         log::info!("done with all but {cut} requests, which are cut");
@@ -404,6 +472,7 @@ fn start_watch(life: Life) -> anyhow::Result<()> {
 fn finish(life: &Life) -> ! {
     life.billing.finish();
     life.access.flush(ACCESS_LOG_PATIENCE);
+    life.traces.flush(TRACES_PATIENCE);
     std::process::exit(0)
 }
 
@@ -430,7 +499,10 @@ impl ShutdownSignalWatch for Life {
                         return ShutdownSignal::GracefulUpgrade;
                     }
                 }
-                _ = hup.recv() => self.reload(),
+                _ = hup.recv() => {
+                    self.reload.now();
+                    self.access.reopen();
+                }
             }
         }
         log::info!("draining: no new work is taken");
@@ -518,36 +590,5 @@ impl Life {
         while !self.succeeded.load(Ordering::Acquire) {
             tokio::time::sleep(SUCCESSION_LOOK).await;
         }
-    }
-
-    /// Takes models, prices, vendors and limits from the file anew; a bad file changes nothing. Running requests keep
-    /// what they were admitted under.
-    fn reload(&self) {
-        reload(&self.config_file, &self.settings, |models| self.billing.keep_prices(models, clock::now_ms()));
-        self.access.reopen();
-        if let (Some(certificate), Some(files)) = (&self.certificate, &self.settings.load().tls) {
-            match certificate.renew(files) {
-                Ok(()) => log::info!("took the TLS certificate {} anew", files.0.display()),
-                Err(error) => log::error!("{error:#}; the one before stays"),
-            }
-        }
-    }
-}
-
-fn reload(
-    config_file: &Path,
-    settings: &ArcSwap<Settings>,
-    keep_prices: impl FnOnce(&[Arc<Model>]) -> Result<(), StoreError>,
-) {
-    let outcome = config::load(config_file).map_err(anyhow::Error::from).and_then(|new| {
-        keep_prices(new.catalog.models())?;
-        settings.store(Arc::new(new));
-        Ok(())
-    });
-    let result = if outcome.is_ok() { "ok" } else { "refused" };
-    METRICS.config_reloads.with_label_values(&[result]).inc();
-    match outcome {
-        Ok(()) => log::info!("reloaded {}", config_file.display()),
-        Err(error) => log::error!("reload refused, the old settings stay: {error}"),
     }
 }

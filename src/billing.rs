@@ -301,16 +301,7 @@ impl Billing {
         };
         let standing =
             standing.ok_or_else(|| StoreError::Unusable(format!("account {account} is not in the ledger")))?;
-        Ok(Balance {
-            balance: standing.balance,
-            held: standing.held.total(),
-            available: standing.available.total(),
-            trial: standing.trial_ends_at_ms.map(|ends_at_ms| TrialState {
-                ends_at_ms,
-                credits_left: standing.trial_left,
-                active: now_ms < ends_at_ms,
-            }),
-        })
+        Ok(standing.shown(now_ms))
     }
 
     /// How a request was billed; `None` where it has not ended, or is another account's.
@@ -398,6 +389,15 @@ impl Billing {
             beside::compare(&self.0.ledger, address, &mut verdict)?;
         }
         Ok(verdict)
+    }
+
+    /// Makes the sums anew that pages and limits read, from the entries; entries and balances stay as they are. Says how
+    /// many were wrong, as far as they are counted.
+    ///
+    /// # Errors
+    /// The ledger cannot be written; then nothing is changed.
+    pub fn rebuild_sums(&self) -> Result<usize, StoreError> {
+        Ok(self.0.ledger.rebuild_sums(verify::SUMS_MAX)?.len())
     }
 
     /// Enters what a journal folder left behind holds. Returns (endings that were new, unreadable lines).

@@ -6,7 +6,8 @@
 mod price;
 
 use crate::protocol::Protocol;
-use crate::protocol::rules::{Accepts, ThinkingType};
+use crate::protocol::request::Outline;
+use crate::protocol::rules::{Accepts, ChatModel, ResponsesModel, ThinkingType, ToolsWithReasoning};
 pub use price::{Features, Price, Rates, Span, Tier};
 use std::collections::HashMap;
 use std::fmt;
@@ -32,14 +33,43 @@ pub struct Model {
     /// What translated requests go by.
     pub accepts: Accepts,
     pub price: Arc<Price>,
+    /// Ids of the models that are asked in this one's place where it does not answer, in their order.
+    pub fallback: Vec<String>,
+    /// The same model where its chat vendor serves it by the responses protocol too.
+    pub by_responses: Option<Arc<Model>>,
 }
 
 impl Model {
+    /// The protocol that its vendor is spoken to in.
+    pub fn protocol(&self) -> Protocol {
+        match self.accepts {
+            Accepts::Messages(_) => Protocol::Messages,
+            Accepts::Chat(_) => Protocol::Chat,
+            Accepts::Responses(_) => Protocol::Responses,
+        }
+    }
+
+    /// Of the two protocols that a vendor may serve the model by, the one for this request: the caller's own, but where
+    /// chat's would switch its reasoning off. It hangs on the request alone, and may be another one for the next turn.
+    pub fn door(self: &Arc<Self>, surface: Protocol, asked: &Outline) -> &Arc<Model> {
+        let (Some(by_responses), Accepts::Chat(model)) = (&self.by_responses, &self.accepts) else { return self };
+        let asked = &asked.features;
+        let reasons_better = model.tools_with_reasoning != ToolsWithReasoning::Any;
+        match surface {
+            Protocol::Responses => by_responses,
+            // It has no words to stop at, which nobody needs who calls tools.
+            Protocol::Messages if reasons_better && (asked.tools || !asked.stops) => by_responses,
+            Protocol::Chat if reasons_better && asked.tools && !asked.no_reasoning => by_responses,
+            Protocol::Messages | Protocol::Chat => self,
+        }
+    }
+
     /// The field to set where a caller gave no output limit.
     pub fn output_limit_field(&self) -> &'static str {
         match &self.accepts {
             Accepts::Messages(_) => "max_tokens",
             Accepts::Chat(model) => model.output_limit_field,
+            Accepts::Responses(_) => "max_output_tokens",
         }
     }
 
@@ -49,7 +79,9 @@ impl Model {
             Accepts::Messages(model) => {
                 model.thinks_by_default || model.thinking_types.iter().any(|kind| *kind != ThinkingType::Disabled)
             }
-            Accepts::Chat(model) => model.reasoning,
+            Accepts::Chat(ChatModel { reasoning, .. }) | Accepts::Responses(ResponsesModel { reasoning, .. }) => {
+                *reasoning
+            }
         }
     }
 }

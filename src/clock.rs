@@ -14,6 +14,11 @@ pub fn rfc3339(ms: i64) -> String {
     jiff::Timestamp::from_millisecond(ms).map_or_else(|_| String::from("invalid"), |at| format!("{at:.3}"))
 }
 
+/// A date of an HTTP header (`Sun, 06 Nov 1994 08:49:37 GMT`), in ms since 1970; `None` for what is none.
+pub fn http_date_ms(text: &str) -> Option<i64> {
+    jiff::fmt::rfc2822::parse(text.trim()).ok().map(|at| at.timestamp().as_millisecond())
+}
+
 /// The moment at which a day (`2026-11-21`, UTC) begins, in ms since 1970; `None` for what is no day.
 pub fn day_start_ms(date: &str) -> Option<i64> {
     // Nothing but the form that is shown: the library reads others too.
@@ -25,6 +30,14 @@ pub fn day_start_ms(date: &str) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_header_s_date_is_read() {
+        assert_eq!(http_date_ms("Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777_000));
+        for bad in ["", "30", "1.5", "tomorrow", "1994-11-06T08:49:37Z", "Sun, 06 Nov 1994 08:49:37"] {
+            assert_eq!(http_date_ms(bad), None, "{bad}");
+        }
+    }
 
     #[test]
     fn a_day_begins_at_midnight_utc() {

@@ -9,13 +9,17 @@ pub mod raw;
 mod read;
 mod reference;
 mod shared;
+mod source;
 
+use crate::address::{Network, Trusted};
 use crate::catalog::{Catalog, Endpoint, HealthCheck, Model, Price, Secret, Vendor};
 use crate::money::Micro;
 use crate::protocol::Protocol;
 use crate::store::redis::{Address, Sentinel};
 use crate::telemetry::access::Destination;
+use crate::telemetry::traces;
 pub use raw::{Limits, RATE_MAX, RateLimits, Rates, SignupMode};
+pub use source::{Source, Stamp};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::SocketAddr;
@@ -25,11 +29,18 @@ use std::time::Duration;
 
 /// The most endpoints of one vendor: each request looks at all of them.
 const ENDPOINTS_MAX: usize = 32;
+/// The most proxies, or networks of them: each request looks at all of them.
+const PROXIES_MAX: usize = 256;
+
+/// The most models that may answer in another one's place: each is quoted at admission.
+pub const FALLBACKS_MAX: usize = 3;
 
 /// Everything the program goes by.
 #[derive(Debug)]
 pub struct Settings {
     pub edge: Vec<SocketAddr>,
+    /// Proxies whose word for a client's address counts.
+    pub trust_proxy: Trusted,
     pub sidecar: SocketAddr,
     pub admin: SocketAddr,
     /// Certificate chain and private key, PEM files.
@@ -47,6 +58,11 @@ pub struct Settings {
     pub access_log: Destination,
     /// Names of the messages protocol's version header that clients may use, lower case.
     pub version_headers: Vec<String>,
+    pub traces: Option<traces::Plan>,
+    /// Its files are looked at, and read anew when they have been changed.
+    pub watch: bool,
+    /// Those files: the config file itself and what it names.
+    pub sources: Vec<Source>,
 }
 
 /// Where keys, balances and holds are decided upon.
@@ -74,6 +90,13 @@ pub struct Signup {
 }
 
 impl Store {
+    pub fn kind_name(&self) -> &'static str {
+        match self {
+            Self::Embedded => "embedded",
+            Self::Redis(_) | Self::RedisCluster(_) | Self::RedisSentinel(_) => "redis",
+        }
+    }
+
     /// Where the shared store is; `None` where there is none.
     pub fn address(&self) -> Option<Address> {
         match self {
@@ -101,6 +124,8 @@ pub struct Fault {
 pub struct Faults {
     pub file: PathBuf,
     pub faults: Vec<Fault>,
+    /// The files that were read, or were to be.
+    pub sources: Vec<Source>,
 }
 
 impl fmt::Display for Faults {
@@ -122,11 +147,15 @@ impl fmt::Display for Faults {
 pub fn load(file: &Path) -> Result<Settings, Faults> {
     #[expect(clippy::disallowed_methods, reason = "the one place where the environment is read")]
     let env = |name: &str| std::env::var(name).ok();
-    let text = std::fs::read_to_string(file).map_err(|error| Faults {
-        file: file.to_owned(),
-        faults: vec![Fault { line: 0, key: String::new(), message: format!("cannot read the config file: {error}") }],
-    })?;
-    parse(&text, &env).map_err(|faults| Faults { file: file.to_owned(), faults })
+    let mut sources = vec![Source::of(file)];
+    let outcome = std::fs::read_to_string(file).map_err(|error| {
+        let message = format!("cannot read the config file: {error}");
+        vec![Fault { line: 0, key: String::new(), message }]
+    });
+    match outcome.and_then(|text| judge(&text, &env, &mut sources)) {
+        Ok(settings) => Ok(Settings { sources, ..settings }),
+        Err(faults) => Err(Faults { file: file.to_owned(), faults, sources }),
+    }
 }
 
 /// The JSON Schema of the config file.
@@ -144,10 +173,16 @@ pub fn reference() -> String {
 /// # Errors
 /// Every fault of the text.
 pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Settings, Vec<Fault>> {
+    judge(text, env, &mut Vec::new())
+}
+
+/// The same; files that it names are added to `sources`.
+fn judge(text: &str, env: &dyn Fn(&str) -> Option<String>, sources: &mut Vec<Source>) -> Result<Settings, Vec<Fault>> {
     let (config, lines) = read::read(text, env)?;
-    let mut judge = Judge { lines, faults: Vec::new() };
+    let mut judge = Judge { lines, faults: Vec::new(), sources: Vec::new() };
     let settings = judge.settings(config);
     judge.faults.sort_by_key(|fault| fault.line);
+    sources.append(&mut judge.sources);
     match settings {
         Some(settings) if judge.faults.is_empty() => Ok(settings),
         _ => Err(judge.faults),
@@ -166,6 +201,7 @@ fn destination(access_log: Option<&str>) -> Destination {
 struct Judge {
     lines: read::Node,
     faults: Vec<Fault>,
+    sources: Vec<Source>,
 }
 
 impl Judge {
@@ -187,6 +223,7 @@ impl Judge {
             .collect();
         let sidecar = self.address("listen.sidecar", &config.listen.sidecar);
         let admin = self.address("listen.admin", &config.listen.admin);
+        let trust_proxy = self.proxies(&config.listen.trust_proxy);
         let mut seen = HashSet::new();
         for address in edge.iter().copied().chain([sidecar, admin]).flatten() {
             if !seen.insert(address) {
@@ -212,8 +249,13 @@ impl Judge {
         let vendors = self.vendors(config.vendors);
         let version_headers = version_headers(&config.limits, &vendors);
         let catalog = self.catalog(config.models, &vendors);
+        let traces = config.telemetry.traces.and_then(|traces| self.traces(&traces));
+        for file in config.listen.tls.iter().flat_map(|tls| [&tls.cert, &tls.key]) {
+            self.sources.push(Source::of(Path::new(file)));
+        }
         Some(Settings {
             edge: edge.into_iter().collect::<Option<_>>()?,
+            trust_proxy,
             sidecar: sidecar?,
             admin: admin?,
             tls: config.listen.tls.map(|tls| (tls.cert.into(), tls.key.into())),
@@ -227,6 +269,9 @@ impl Judge {
             limits: config.limits,
             access_log: destination(config.access_log.as_deref()),
             version_headers,
+            traces,
+            watch: config.watch,
+            sources: Vec::new(),
         })
     }
 
@@ -242,6 +287,42 @@ impl Judge {
                 None
             }
         }
+    }
+
+    fn traces(&mut self, traces: &raw::Traces) -> Option<traces::Plan> {
+        let sample = self.amount("telemetry.traces.sample", &traces.sample)?;
+        let share = u32::try_from(sample.get()).ok().filter(|share| *share <= traces::ALL);
+        if share.is_none() {
+            self.fault("telemetry.traces.sample", "must be a share, from 0 to 1");
+        }
+        let endpoint = endpoint_url(&traces.endpoint).filter(|endpoint| !endpoint.tls);
+        if endpoint.is_none() {
+            let says = "must be an http:// address: a collector beside the gateway, which may speak TLS from there on";
+            self.fault("telemetry.traces.endpoint", says);
+        }
+        let endpoint = endpoint?;
+        let path = if endpoint.prefix.is_empty() { "/".to_owned() } else { endpoint.prefix };
+        let host = if endpoint.host.contains(':') { format!("[{}]", endpoint.host) } else { endpoint.host };
+        let authority = format!("{host}:{}", endpoint.port);
+        Some(traces::Plan { authority, path, share: share?, to_vendors: traces.to_vendors })
+    }
+
+    fn proxies(&mut self, listed: &[String]) -> Trusted {
+        if listed.len() > PROXIES_MAX {
+            self.fault("listen.trust_proxy", format!("{} are more than {PROXIES_MAX}", listed.len()));
+        }
+        let mut proxies = Vec::new();
+        for (index, text) in listed.iter().enumerate() {
+            let key = format!("listen.trust_proxy[{index}]");
+            match text.parse::<Network>() {
+                Ok(network) if network.is_everything() => {
+                    self.fault(key, "is every address there is: whoever asks could say to be anybody");
+                }
+                Ok(network) => proxies.push(network),
+                Err(error) => self.fault(key, format!("{error}: {text:?}")),
+            }
+        }
+        proxies.into_iter().collect()
     }
 
     fn amount(&mut self, key: &str, text: &raw::Decimal) -> Option<Micro> {
@@ -327,6 +408,7 @@ impl Judge {
             protocol: match vendor.protocol {
                 raw::VendorProtocol::Chat => Protocol::Chat,
                 raw::VendorProtocol::Messages => Protocol::Messages,
+                raw::VendorProtocol::Responses => Protocol::Responses,
             },
             official: vendor.official,
             endpoints: endpoints.into_iter().collect::<Option<_>>()?,
@@ -340,7 +422,13 @@ impl Judge {
         let Some(path) = text.strip_prefix("file:") else {
             return Some(Secret::new(text.to_owned()));
         };
+        self.sources.push(Source::of(Path::new(path)));
         match std::fs::read_to_string(path) {
+            // An empty variable switches a vendor off; an empty file is one that was not written to its end.
+            Ok(text) if text.trim().is_empty() => {
+                self.fault(key, format!("{path} is empty"));
+                None
+            }
             Ok(text) => Some(Secret::new(text.trim_end().to_owned())),
             Err(error) => {
                 self.fault(key, format!("cannot read {path}: {error}"));
@@ -387,7 +475,27 @@ impl Judge {
         }
     }
 
+    fn fallbacks(&mut self, models: &[raw::Model]) {
+        let ids: HashSet<_> = models.iter().map(|model| model.id.as_str()).collect();
+        for (index, model) in models.iter().enumerate() {
+            let key = format!("models[{index}].fallback");
+            if model.fallback.len() > FALLBACKS_MAX {
+                self.fault(key.clone(), format!("at most {FALLBACKS_MAX} models may be listed"));
+            }
+            let mut seen = HashSet::from([model.id.as_str()]);
+            for (place, id) in model.fallback.iter().enumerate() {
+                let key = format!("{key}[{place}]");
+                if !ids.contains(id.as_str()) {
+                    self.fault(key, format!("no model has the id {id:?}"));
+                } else if !seen.insert(id) {
+                    self.fault(key, format!("{id:?} would be asked twice for one request"));
+                }
+            }
+        }
+    }
+
     fn catalog(&mut self, models: Vec<raw::Model>, vendors: &HashMap<String, Option<Arc<Vendor>>>) -> Catalog {
+        self.fallbacks(&models);
         let mut ids = HashSet::new();
         let mut usable = Vec::new();
         for (index, model) in models.into_iter().enumerate() {
@@ -410,11 +518,15 @@ impl Judge {
             }
             let price = self.price(&format!("{key}.price"), &model.price, model.context_tokens);
             if let Some(Some(vendor)) = vendors.get(&model.vendor) {
-                for name in capabilities::misplaced(vendor.protocol, &model.capabilities) {
+                let also = model.upstream_protocol.map(|raw::UpstreamProtocol::Responses| Protocol::Responses);
+                if also.is_some() && vendor.protocol == Protocol::Messages {
+                    self.fault(format!("{key}.upstream_protocol"), "a messages vendor has no other protocol");
+                }
+                for name in capabilities::misplaced([Some(vendor.protocol), also], &model.capabilities) {
                     let message = format!("says nothing about a model of a {} vendor", vendor.protocol);
                     self.fault(format!("{key}.capabilities.{name}"), message);
                 }
-                for name in price::misplaced(vendor.protocol, &model.price) {
+                for name in price::misplaced([Some(vendor.protocol), also], &model.price) {
                     let message = format!("is never billed by a {} vendor", vendor.protocol);
                     self.fault(format!("{key}.price.{name}"), message);
                 }
@@ -433,16 +545,21 @@ impl Judge {
 }
 
 fn model(model: raw::Model, vendor: &Arc<Vendor>, price: Price) -> Model {
-    let accepts = capabilities::read(&model.id, vendor.protocol, &model.capabilities);
-    Model {
-        id: model.id,
+    let price = Arc::new(price);
+    let by = |protocol| Model {
+        id: model.id.clone(),
         vendor: Arc::clone(vendor),
-        upstream_model: model.upstream_model,
+        upstream_model: model.upstream_model.clone(),
         context_tokens: model.context_tokens,
         max_output_tokens: model.max_output_tokens,
-        accepts,
-        price: Arc::new(price),
-    }
+        accepts: capabilities::read(&model.id, protocol, &model.capabilities),
+        price: Arc::clone(&price),
+        fallback: model.fallback.clone(),
+        by_responses: None,
+    };
+    let has_both = model.upstream_protocol.is_some() && vendor.protocol == Protocol::Chat;
+    let by_responses = has_both.then(|| Arc::new(by(Protocol::Responses)));
+    Model { by_responses, ..by(vendor.protocol) }
 }
 
 fn endpoint_url(url: &str) -> Option<Endpoint> {

@@ -11,16 +11,19 @@ mod framing;
 mod intake;
 mod meter;
 mod own;
+mod pressure;
 mod rates;
 mod reject;
 mod reply;
+mod trace;
 mod upstream;
 
 use crate::account::Keys;
 use crate::billing::Till;
-use crate::config::{Limits, Settings};
+use crate::config::{FALLBACKS_MAX, Limits, Settings};
 use crate::idempotency::Idempotency;
 use crate::telemetry::access::AccessLog;
+use crate::telemetry::traces::Traces;
 use crate::upstreams::Fleet;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -34,6 +37,7 @@ use pingora::{Error, ErrorSource, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
+use trace::Trace;
 
 /// What every request shares.
 pub struct Gateway {
@@ -41,15 +45,22 @@ pub struct Gateway {
     pub keys: Keys,
     pub billing: Till,
     pub idempotency: Idempotency,
-    pub access: AccessLog,
+    pub told: Told,
     /// No new work is taken.
     pub draining: Arc<AtomicBool>,
     /// Requests on their way to or from a vendor.
     pub in_flight: Arc<AtomicUsize>,
     bodies: Arc<BodiesInFlight>,
+    pressure: Arc<pressure::Pressure>,
     /// How the vendors' endpoints are.
     pub fleet: Arc<Fleet>,
     names: Arc<upstream::Names>,
+}
+
+/// Where it is told what became of requests.
+pub struct Told {
+    pub access: AccessLog,
+    pub traces: Traces,
 }
 
 impl Gateway {
@@ -58,20 +69,29 @@ impl Gateway {
         keys: Keys,
         billing: Till,
         idempotency: Idempotency,
-        access: AccessLog,
+        told: Told,
     ) -> Self {
         Self {
             settings,
             keys,
             billing,
             idempotency,
-            access,
+            told,
             draining: Arc::default(),
             in_flight: Arc::default(),
             bodies: Arc::default(),
+            pressure: Arc::default(),
             fleet: Arc::default(),
             names: Arc::default(),
         }
+    }
+
+    /// Keeps an eye on this process's memory and files, on a thread of its own.
+    ///
+    /// # Errors
+    /// The thread cannot be had.
+    pub fn watch_pressure(&self) -> std::io::Result<()> {
+        Arc::clone(&self.pressure).watch(Arc::clone(&self.settings))
     }
 
     /// Keeps an eye on the vendors' endpoints, on a thread of its own.
@@ -83,11 +103,12 @@ impl Gateway {
     }
 }
 
-/// How often Pingora may ask for another peer: every address of every endpoint, and one repeat on a fresh connection.
-/// Whether it does, `edge/upstream.rs` decides.
+/// How often Pingora may ask for another peer: every address of every endpoint, and one repeat on a fresh connection, for
+/// each model that may answer. Whether it does, `edge/upstream.rs` decides.
 pub fn retries_max(limits: &Limits) -> usize {
     let attempts = usize::try_from(limits.attempts).unwrap_or(1);
-    attempts.saturating_mul(upstream::ADDRESSES_PER_ENDPOINT).saturating_add(1)
+    let of_one_model = attempts.saturating_mul(upstream::ADDRESSES_PER_ENDPOINT).saturating_add(1);
+    of_one_model.saturating_mul(FALLBACKS_MAX + 1)
 }
 
 /// The limits that the body is read under.
@@ -122,8 +143,11 @@ impl ProxyHttp for Gateway {
     }
 
     /// 1. The connection's manners.
-    async fn early_request_filter(&self, session: &mut Session, _ctx: &mut Context) -> Result<()> {
+    async fn early_request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
         let settings = self.settings.load();
+        // Before the hop is ended: a client may have named what its proxy says in `connection`.
+        ctx.caller = connections::caller(session, &settings.trust_proxy);
+        ctx.trace = self.told.traces.plan().and_then(|plan| Trace::begin(plan, &session.req_header().headers));
         let closes = framing::end_hop(session);
         // Whoever asks again finds the successor.
         let stays = !closes && !self.billing.is_guest();
@@ -151,15 +175,14 @@ impl ProxyHttp for Gateway {
     /// 4. With which header.
     async fn upstream_request_filter(
         &self,
-        session: &mut Session,
+        _session: &mut Session,
         header: &mut RequestHeader,
         ctx: &mut Context,
     ) -> Result<()> {
         if ctx.call().is_some() {
             return upstream::vendor_header(ctx, header);
         }
-        let client = session.client_addr().and_then(|address| Some(address.as_inet()?.ip().to_string()));
-        upstream::sidecar_header(ctx, client, header)
+        upstream::sidecar_header(ctx, header)
     }
 
     /// 5. The vendor's header.
@@ -206,12 +229,15 @@ impl ProxyHttp for Gateway {
     fn error_while_proxy(
         &self,
         _peer: &HttpPeer,
-        _session: &mut Session,
+        session: &mut Session,
         mut error: Box<Error>,
         ctx: &mut Context,
         client_reused: bool,
     ) -> Box<Error> {
-        let retry = ctx.call().is_some_and(|call| upstream::retry_broken(call, &mut error, client_reused));
+        let retry = match ctx.call() {
+            Some(call) => upstream::retry_broken(call, &mut error, client_reused),
+            None => upstream::may_ask_pages_again(session, &error),
+        };
         error.set_retry(retry);
         error
     }

@@ -14,6 +14,7 @@
 
 // In reading order.
 pub mod account;
+pub mod address;
 pub mod admin;
 pub mod app;
 pub mod billing;

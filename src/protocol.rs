@@ -1,10 +1,10 @@
-//! The pure core's door: what the two protocols say, and how one is passed on or told of a failure.
+//! The pure core's door: what the protocols say, and how one is passed on or told of a failure.
 //!
 //! Bytes and values in, bytes and values out. Nothing below this file knows a server, a clock, a task, a log,
 //! a price or a configuration; every function here can be run on any bytes by a test.
 //!
 //! Same protocol on both sides: [`request`] reads what admission must know and splices the few edits, [`same`] passes
-//! the answer on. Two protocols: [`translate`] goes through [`form`] and the rooms `chat/` and `messages/`, four doors
+//! the answer on. Two protocols: [`translate`] goes through [`form`] and the rooms `chat/`, `messages/` and `responses/`, four doors
 //! each; it is never a step of the pass-through path. [`answer`] is what the edge holds either of them by, and
 //! [`failure`] renders every refusal.
 //!
@@ -13,6 +13,8 @@
 use serde::{Deserialize, Serialize};
 
 pub mod answer;
+pub mod aside;
+pub mod carrier;
 mod chat;
 mod counters;
 mod estimate;
@@ -20,6 +22,7 @@ pub mod failure;
 pub mod form;
 mod messages;
 pub mod request;
+pub mod responses;
 pub mod rules;
 pub mod same;
 mod scan;
@@ -37,14 +40,17 @@ pub enum Protocol {
     Chat,
     /// `POST /v1/messages`
     Messages,
+    /// `POST /v1/responses`
+    Responses,
 }
 
 impl Protocol {
-    /// `chat` or `messages`: the label in logs, metrics and receipts.
+    /// `chat`, `messages` or `responses`: the label in logs, metrics and receipts.
     pub fn as_str(self) -> &'static str {
         match self {
             Protocol::Chat => "chat",
             Protocol::Messages => "messages",
+            Protocol::Responses => "responses",
         }
     }
 }

@@ -31,6 +31,7 @@ mod throttle;
 use crate::account::Accounts;
 use crate::billing::Billing;
 use crate::config::Settings;
+use crate::upstreams::Fleet;
 use arc_swap::ArcSwap;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -51,6 +52,8 @@ pub struct Sidecar {
     pub accounts: Accounts,
     pub billing: Billing,
     pub settings: Arc<ArcSwap<Settings>>,
+    /// The vendors' endpoints, where this process asks them.
+    pub fleet: Option<Arc<Fleet>>,
 }
 
 /// The same, with what the pages share while the sidecar runs.
@@ -58,6 +61,7 @@ struct App {
     accounts: Accounts,
     billing: Billing,
     settings: Arc<ArcSwap<Settings>>,
+    fleet: Option<Arc<Fleet>>,
     throttle: throttle::Throttle,
     patience: patience::Patience,
     hashing: account::Hashing,
@@ -69,7 +73,13 @@ struct App {
 
 impl Sidecar {
     pub fn new(accounts: Accounts, billing: Billing, settings: Arc<ArcSwap<Settings>>) -> Self {
-        Self { accounts, billing, settings }
+        Self { accounts, billing, settings, fleet: None }
+    }
+
+    /// The same, in the process that asks the vendors.
+    #[must_use]
+    pub fn beside(self, fleet: Arc<Fleet>) -> Self {
+        Self { fleet: Some(fleet), ..self }
     }
 }
 
@@ -85,6 +95,7 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
         accounts: state.accounts,
         billing: state.billing,
         settings: state.settings,
+        fleet: state.fleet,
         throttle: throttle::Throttle::default(),
         patience: patience::Patience::default(),
         hashing: account::Hashing::default(),
@@ -128,6 +139,7 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
         .route("/dashboard/operator/service", get(operator::service::show))
         .route("/dashboard/operator/verify", post(operator::service::verify))
         .route("/dashboard/operator/invites", get(operator::invites::show).post(operator::invites::create))
+        .route("/dashboard/operator/invites/{id}/withdraw", post(operator::invites::withdraw))
         .route("/dashboard/operator/log", get(operator::log::show))
         .route("/dashboard/activity.csv", get(activity::download))
         .route("/dashboard/conversations", get(conversations::list))

@@ -1,4 +1,4 @@
-//! Simulated vendors: both wire protocols on one port, misbehaving on request, for tests and load.
+//! Simulated vendors: all three wire protocols on one port, misbehaving on request, for tests and load.
 //!
 //! It must not import anything from the rest of the crate: it speaks the vendors' bytes on its own
 //! authority, so that a mistake in our types cannot hide in what tests them. It must not be put
@@ -50,7 +50,7 @@
 //! | `error_event` | events | then an error event ends the stream |
 //! | `error_type`, `error_code` | string | the type and the code of the error, in a body and in an event, instead of the usual ones |
 //! | `comment` | flag | an SSE comment before every event |
-//! | `keepalive` | `comment` `data` `ping` `blank` | before every event, and not counted as one: a comment; `data: : keepalive`; a ping (chat: the comment `: ping`); an event with empty data |
+//! | `keepalive` | `comment` `data` `ping` `blank` | before every event, and not counted as one: a comment; `data: : keepalive`; a ping (chat: the comment `: ping`; responses: `keepalive`); an event with empty data |
 //! | `unknown` | flag | an unknown field in the answer or in every event, and one unknown event |
 //! | `crlf` | flag | CRLF line ends in the event stream |
 //! | `split` | bytes | the stream is written in pieces of this size, across events |
@@ -60,7 +60,9 @@
 //! | `blocks` | JSON array | the answer, part by part, instead of `thinking`, `tool` and `bytes`; see below |
 //! | `display` | `omitted` `summarized` | messages: thinking by its signature only, or in full; else as `thinking.display` says (from generation 4.7 on, omitted without it) |
 //! | `spelling` | `reasoning_content` `reasoning` `reasoning_details` `all` | chat: where reasoning stands |
-//! | `calls` | `interleaved` `zero` `noid` `noindex` `whole` `repeat` `double` `legacy` | chat: fragments of parallel calls alternate; all of them have index 0; they have no id; no index; a call in one chunk; id and name in every fragment; two fragments of a call in one chunk; `function_call` (also if the request has `functions`). messages: `whole` puts the input into the start of the block |
+//! | `calls` | `interleaved` `zero` `noid` `noindex` `whole` `repeat` `double` `legacy` | chat and responses: fragments of parallel calls alternate; chat: all of them have index 0; they have no id; no index; a call in one chunk; id and name in every fragment; two fragments of a call in one chunk; `function_call` (also if the request has `functions`). messages: `whole` puts the input into the start of the block |
+//! | `items` | `usual` `whole` `done` `last` `unlisted` | responses: items piece by piece; begun and ended without pieces; only ended; in the terminal event only; not in it |
+//! | `error_form` | `flat` `nested` `failed` `both` | responses: a failure in a stream is an `error` event with its members at the top, with an object in it, `response.failed`, or the first and the third |
 //! | `shape` | `array` `nochoices` `error` | chat: content is an array of parts; no choices; either vendor: an error with status 200 |
 //! | `min_output` | tokens | chat: an output limit below this is the 400 of a reasoning model that could not finish |
 //! | `overrun` | flag | the output limit is ignored, as some compatible servers do |
@@ -85,9 +87,10 @@
 //!
 //! # What is refused
 //!
-//! Both vendors check requests as the real ones do, in their words: see `simulator/checks.rs`. What a
+//! All vendors check requests as the real ones do, in their words: see `simulator/checks.rs`. What a
 //! model takes follows from the generation in its name (`claude-opus-4-7`, `gpt-5.5`); a name without
-//! one takes everything. Signatures of thinking must be the simulator's own, of the same text.
+//! one takes everything. Signatures of thinking must be the simulator's own, of the same text; so must what the
+//! responses vendor encrypts.
 
 mod answer;
 mod behaviour;
@@ -103,6 +106,7 @@ mod pages;
 mod part;
 mod play;
 mod request;
+mod responses;
 mod signature;
 mod sink;
 mod stats;
@@ -166,7 +170,7 @@ pub fn parse_fault(text: &str) -> anyhow::Result<Fault> {
     }
 }
 
-/// Serves both vendors on `listener` until the future is dropped.
+/// Serves all vendors on `listener` until the future is dropped.
 pub async fn serve(listener: TcpListener, options: Options) -> io::Result<()> {
     let server = Arc::new(vendor::Server::new(options));
     let mut connections = JoinSet::new();

@@ -6,8 +6,8 @@
 pub mod access;
 #[cfg(test)]
 mod tests;
+pub mod traces;
 
-use prometheus::core::Collector as _;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
@@ -31,6 +31,7 @@ pub struct Metrics {
     pub upstream_healthy: IntGaugeVec,
     pub upstream_opened: IntCounterVec,
     pub upstream_failovers: IntCounterVec,
+    pub fallbacks: IntCounterVec,
     pub tokens: IntCounterVec,
     pub web_searches: IntCounterVec,
     pub credits_micro: IntCounterVec,
@@ -47,7 +48,10 @@ pub struct Metrics {
     pub rejected: IntCounterVec,
     pub config_reloads: IntCounterVec,
     access_log_dropped: IntCounterVec,
+    spans_dropped: IntCounterVec,
     pub client_connections: IntGauge,
+    pub resident_bytes: IntGauge,
+    pub open_files: IntGauge,
     connections_refused: IntCounterVec,
 }
 
@@ -104,6 +108,11 @@ impl Metrics {
             ),
             upstream_opened,
             upstream_failovers,
+            fallbacks: counter(
+                "gateway_fallbacks_total",
+                "Requests that another model was asked to answer instead of the one that was asked for.",
+                &["model", "fallback"],
+            ),
             tokens: counter("gateway_tokens_total", "Tokens billed.", &["model", "class"]),
             web_searches: counter("gateway_web_searches_total", "Web searches billed.", &["model"]),
             credits_micro: counter("gateway_credits_micro_total", "Micro-credits debited.", &["model"]),
@@ -134,7 +143,14 @@ impl Metrics {
                 "Requests that the access log does not tell of.",
                 &["reason"],
             ),
+            spans_dropped: counter(
+                "gateway_trace_spans_dropped_total",
+                "Spans that the collector of traces does not get.",
+                &["reason"],
+            ),
             client_connections: gauge("gateway_client_connections", "Connections that clients hold."),
+            resident_bytes: gauge("gateway_resident_bytes", "Memory that this process has in use."),
+            open_files: gauge("gateway_open_files", "Files and sockets that this process has open."),
             connections_refused: counter("gateway_connections_refused_total", "Connections past a limit.", &["limit"]),
             config_reloads: counter("gateway_config_reloads_total", "Reloads of the config file.", &["result"]),
             registry,
@@ -150,6 +166,16 @@ impl Metrics {
         self.access_log_dropped.with_label_values(&[reason]).inc();
     }
 
+    /// Spans are lost: their queue was `full`, or sending them `failed`.
+    pub fn spans_dropped(&self, reason: &'static str, count: usize) {
+        self.spans_dropped.with_label_values(&[reason]).inc_by(u64::try_from(count).unwrap_or(u64::MAX));
+    }
+
+    #[cfg(test)]
+    fn dropped_spans(&self, reason: &'static str) -> u64 {
+        self.spans_dropped.with_label_values(&[reason]).get()
+    }
+
     /// A client's connection is closed for the limit `per_address` or `total`.
     pub fn connection_refused(&self, limit: &'static str) {
         self.connections_refused.with_label_values(&[limit]).inc();
@@ -158,18 +184,6 @@ impl Metrics {
     #[cfg(test)]
     fn access_log_lines_dropped(&self, reason: &'static str) -> u64 {
         self.access_log_dropped.with_label_values(&[reason]).get()
-    }
-
-    /// What the last request to an endpoint found; `None` where there was none yet. Asking makes no series.
-    pub fn is_healthy(&self, vendor: &str, endpoint: &str) -> Option<bool> {
-        let families = self.upstream_healthy.collect();
-        let series = families.iter().flat_map(|family| family.get_metric()).find(|series| {
-            let has = |name: &str, value: &str| {
-                series.get_label().iter().any(|label| label.name() == name && label.value() == value)
-            };
-            has("vendor", vendor) && has("endpoint", endpoint)
-        })?;
-        Some(series.get_gauge().get_value() > 0.5)
     }
 
     /// All families in Prometheus' text format.
@@ -211,9 +225,11 @@ fn keep<C: prometheus::core::Collector + Clone + 'static>(registry: &Registry, f
 pub fn start_log() {
     let default = "warn,model_gateway=info,pingora_core::connectors=off,pingora_core::server=warn";
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(default))
-        // However much is asked for: these print whole headers, a client's with its key and a vendor's with ours.
+        // However much is asked for: these print whole headers, a client's with its key and a vendor's with ours; and
+        // bodies, character by character.
         .filter_module("pingora_proxy", log::LevelFilter::Off)
         .filter_module("pingora_core::protocols::http::v1::client", log::LevelFilter::Warn)
+        .filter_module("pingora_core::protocols::http::v1::body", log::LevelFilter::Warn)
         .format_timestamp_millis()
         .init();
 }

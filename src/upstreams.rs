@@ -89,6 +89,8 @@ pub struct Wish<'a> {
     pub key: Option<u64>,
     /// It is about something that only the conversation's own endpoint has: that one or none.
     pub stays: bool,
+    /// Another model may be asked instead: what is shut is not tried for want of better.
+    pub has_instead: bool,
     /// Tried before, by index.
     pub tried: &'a [usize],
 }
@@ -147,16 +149,26 @@ impl Endpoints {
             });
             shut.min().map(|(_, _, index)| index)
         };
-        let chosen = index.or_else(least_bad).and_then(|index| self.tracks.get(index).map(|track| (index, track)));
+        // One request now and then finds out whether the vendor means it still.
+        let probe = || {
+            let mut due = seen.iter().filter(|(_, look)| matches!(look, Look::Cooling { is_due: true, .. }));
+            due.next().map(|(candidate, _)| candidate.index)
+        };
+        let least_bad = || if wish.has_instead { None } else { least_bad() };
+        let chosen = index
+            .or_else(probe)
+            .or_else(least_bad)
+            .and_then(|index| self.tracks.get(index).map(|track| (index, track)));
         match chosen {
-            Some((index, track)) => track.enter(index, now).ok_or(Unavailable::Full),
+            Some((index, track)) => track.enter(index, wish.model, now).ok_or(Unavailable::Full),
             None => Err(why_none(seen.iter().map(|(_, look)| look))),
         }
     }
 
     /// Another endpoint could be had.
     pub fn has(&self, wish: Wish<'_>, now: Instant) -> bool {
-        self.look(&wish, now).iter().any(|(_, look)| matches!(look, Look::Well | Look::Shut { .. }))
+        let may = |look: &Look| matches!(look, Look::Well | Look::Shut { .. } | Look::Cooling { is_due: true, .. });
+        self.look(&wish, now).iter().any(|(_, look)| may(look))
     }
 
     fn look(&self, wish: &Wish<'_>, now: Instant) -> Vec<(Candidate, Look)> {
@@ -191,8 +203,8 @@ fn why_none<'a>(looks: impl Iterator<Item = &'a Look>) -> Unavailable {
     for look in looks {
         found = match (found, look) {
             (_, Look::Full) => return Unavailable::Full,
-            (Unavailable::Cooling { left, .. }, Look::Cooling(_, more)) if left <= *more => found,
-            (_, Look::Cooling(why, left)) => Unavailable::Cooling { why: *why, left: *left },
+            (Unavailable::Cooling { left, .. }, Look::Cooling { left: more, .. }) if left <= *more => found,
+            (_, Look::Cooling { why, left, .. }) => Unavailable::Cooling { why: *why, left: *left },
             _ => found,
         };
     }
@@ -209,7 +221,12 @@ enum Look {
         until: Option<Instant>,
     },
     Full,
-    Cooling(Cooling, Duration),
+    Cooling {
+        why: Cooling,
+        left: Duration,
+        /// A request may try all the same.
+        is_due: bool,
+    },
 }
 
 /// What is known of one endpoint.
@@ -229,7 +246,29 @@ struct Health {
     in_flight: u32,
     passes_checks: bool,
     /// By the vendor's name of the model: their number is bounded by the config's.
-    cooling: HashMap<String, (Cooling, Instant)>,
+    cooling: HashMap<String, CoolDown>,
+}
+
+/// A vendor has asked to be left alone with a model.
+#[derive(Clone, Copy)]
+struct CoolDown {
+    why: Cooling,
+    since: Instant,
+    until: Instant,
+    /// What it says is of its own wish, of one customer or of one request: so from time to time one request tries.
+    probe: Option<Probe>,
+}
+
+#[derive(Clone, Copy)]
+struct Probe {
+    every: Duration,
+    next: Instant,
+}
+
+impl CoolDown {
+    fn is_due(&self, now: Instant) -> bool {
+        self.probe.is_some_and(|probe| probe.next <= now)
+    }
 }
 
 impl Track {
@@ -261,10 +300,12 @@ impl Track {
 
     fn look(&self, model: &str, now: Instant) -> Look {
         let health = lock(&self.health);
-        if let Some((why, until)) = health.cooling.get(model).filter(|(_, until)| now < *until) {
-            return Look::Cooling(*why, until.duration_since(now));
+        let is_full = self.max_concurrent.is_some_and(|most| health.in_flight >= most);
+        if let Some(cooling) = health.cooling.get(model).filter(|cooling| now < cooling.until) {
+            let (left, is_due) = (cooling.until.duration_since(now), cooling.is_due(now) && !is_full);
+            return Look::Cooling { why: cooling.why, left, is_due };
         }
-        if self.max_concurrent.is_some_and(|most| health.in_flight >= most) {
+        if is_full {
             return Look::Full;
         }
         match (health.breaker.pass(now), health.passes_checks) {
@@ -275,12 +316,15 @@ impl Track {
     }
 
     /// `None`: a request that came under the config before has taken the last place.
-    fn enter(self: &Arc<Self>, index: usize, now: Instant) -> Option<Lease> {
+    fn enter(self: &Arc<Self>, index: usize, model: &str, now: Instant) -> Option<Lease> {
         let mut health = lock(&self.health);
         if self.max_concurrent.is_some_and(|most| health.in_flight >= most) {
             return None;
         }
         health.in_flight = health.in_flight.saturating_add(1);
+        if let Some(probe) = health.cooling.get_mut(model).and_then(|cooling| cooling.probe.as_mut()) {
+            probe.next = now + probe.every;
+        }
         let is_probe = health.breaker.pass(now) == Pass::Probe;
         if is_probe {
             health.breaker.probe();
@@ -302,8 +346,9 @@ impl Track {
             State::HalfOpen => ("half_open", None),
         };
         let seconds = |until: Instant| until.saturating_duration_since(now).as_secs();
-        let cooling = health.cooling.iter().filter(|(_, (_, until))| now < *until);
-        let mut cooling_seconds: Vec<_> = cooling.map(|(model, (_, until))| (model.clone(), seconds(*until))).collect();
+        let cooling = health.cooling.iter().filter(|(_, cooling)| now < cooling.until);
+        let mut cooling_seconds: Vec<_> =
+            cooling.map(|(model, cooling)| (model.clone(), seconds(cooling.until))).collect();
         cooling_seconds.sort();
         EndpointState {
             vendor: self.vendor.clone(),
@@ -343,10 +388,15 @@ impl Lease {
         &self.track.label
     }
 
-    /// The endpoint has begun to answer well: one that was shut is open to all. What becomes of the answer is open.
-    pub fn answers(&self) {
+    /// The endpoint has begun to answer well: one that was shut, or cooling down for the model, is open to all. What becomes
+    /// of the answer is open.
+    pub fn answers(&self, model: &str) {
         let mut health = lock(&self.track.health);
         health.breaker.answers(self.began);
+        // What began before the vendor asked to be left alone says nothing of it since.
+        if health.cooling.get(model).is_some_and(|cooling| cooling.since <= self.began) {
+            health.cooling.remove(model);
+        }
         self.track.show(&health);
     }
 
@@ -365,9 +415,13 @@ impl Lease {
     /// The vendor wants to be left alone with this model for so long.
     pub fn cool(&self, model: &str, why: Cooling, wanted: Duration, limits: &Limits, now: Instant) {
         let wanted = wanted.min(Duration::from_secs(limits.cool_down_max_seconds));
-        if !wanted.is_zero() {
-            lock(&self.track.health).cooling.insert(model.to_owned(), (why, now + wanted));
+        if wanted.is_zero() {
+            return;
         }
+        let every = Duration::from_secs(limits.cool_down_probe_seconds);
+        let probe = (!every.is_zero()).then_some(Probe { every, next: now + every });
+        let cooling = CoolDown { why, since: now, until: now + wanted, probe };
+        lock(&self.track.health).cooling.insert(model.to_owned(), cooling);
     }
 
     fn decide(&mut self, judge: impl FnOnce(&mut Health) -> bool) {

@@ -14,7 +14,7 @@ use model_gateway::config;
 use model_gateway::money::{Micro, Parts};
 use model_gateway::protocol::Protocol;
 use model_gateway::store::app::people::{Opened, Terms};
-use model_gateway::store::app::{AccountRow, AppDb};
+use model_gateway::store::app::{AccountRow, AppDb, Role};
 use model_gateway::store::ledger::{Change, ChangeKind, Detail, Done, Ending, Found, Ledger, Outcome};
 use model_gateway::store::redis::{
     Address, End, Ended, Event, PARTITIONS, Post, Posted, Reserve, Reserved, SharedStore, partition,
@@ -85,6 +85,7 @@ impl World {
             estimated: false,
             conversation: None,
             took_ms: None,
+            first_token_ms: None,
         };
         let cost = pricing::cost(&usage, &model.price);
         let accounts = Accounts::open(dir.path()).unwrap();
@@ -99,7 +100,7 @@ impl World {
         let row = AccountRow {
             id: account.into(),
             email: format!("{account}@example.com"),
-            admin: false,
+            role: Role::Member,
             active: true,
             deleted: false,
             created_at_ms: now_ms(),

@@ -32,6 +32,8 @@ mod coding;
 mod config_file;
 #[path = "gateway/crash.rs"]
 mod crash;
+#[path = "gateway/crowd.rs"]
+mod crowd;
 #[path = "gateway/dead_edges.rs"]
 mod dead_edges;
 #[path = "gateway/disconnect.rs"]
@@ -42,10 +44,16 @@ mod disk;
 mod failover;
 #[path = "gateway/failure.rs"]
 mod failure;
+#[path = "gateway/fallback.rs"]
+mod fallback;
+#[path = "gateway/file_watch.rs"]
+mod file_watch;
 #[path = "gateway/flood.rs"]
 mod flood;
 #[path = "gateway/h2.rs"]
 mod h2;
+#[path = "gateway/h2_conformance.rs"]
+mod h2_conformance;
 #[path = "gateway/hostile.rs"]
 mod hostile;
 #[path = "gateway/idempotency.rs"]
@@ -56,14 +64,20 @@ mod keys_of_edges;
 mod kills;
 #[path = "gateway/leaving.rs"]
 mod leaving;
+#[path = "gateway/life.rs"]
+mod life;
 #[path = "gateway/limits.rs"]
 mod limits;
 #[path = "gateway/metrics.rs"]
 mod metrics;
 #[path = "gateway/money.rs"]
 mod money;
+#[path = "gateway/operating.rs"]
+mod operating;
 #[path = "gateway/operators_guide.rs"]
 mod operators_guide;
+#[path = "gateway/overload.rs"]
+mod overload;
 #[path = "gateway/overrun.rs"]
 mod overrun;
 #[path = "gateway/own.rs"]
@@ -76,6 +90,10 @@ mod people;
 mod prices;
 #[path = "gateway/races.rs"]
 mod races;
+#[path = "gateway/responses.rs"]
+mod responses;
+#[path = "gateway/responses_vendor.rs"]
+mod responses_vendor;
 #[path = "gateway/revocation.rs"]
 mod revocation;
 #[path = "gateway/sentinel.rs"]
@@ -99,20 +117,28 @@ mod store_cluster;
 mod store_faults;
 #[path = "gateway/store_tls.rs"]
 mod store_tls;
+#[path = "gateway/supply_chain.rs"]
+mod supply_chain;
 #[path = "gateway/surface.rs"]
 mod surface;
 #[path = "gateway/timing.rs"]
 mod timing;
 #[path = "gateway/tls.rs"]
 mod tls;
+#[path = "gateway/traces.rs"]
+mod traces;
 #[path = "gateway/translation.rs"]
 mod translation;
+#[path = "gateway/trusted_proxy.rs"]
+mod trusted_proxy;
 #[path = "gateway/upgrade.rs"]
 mod upgrade;
 #[path = "gateway/upstreams.rs"]
 mod upstreams;
 #[path = "gateway/vendor_tls.rs"]
 mod vendor_tls;
+#[path = "gateway/vendor_wire.rs"]
+mod vendor_wire;
 #[path = "gateway/world.rs"]
 mod world;
 

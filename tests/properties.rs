@@ -19,12 +19,18 @@ mod failures;
 mod features;
 #[path = "properties/legal.rs"]
 mod legal;
+#[path = "properties/legal_responses.rs"]
+mod legal_responses;
 #[path = "properties/payloads.rs"]
 mod payloads;
 #[path = "properties/prices.rs"]
 mod prices;
 #[path = "properties/requests.rs"]
 mod requests;
+#[path = "properties/responses.rs"]
+mod responses;
+#[path = "properties/responses_vendor.rs"]
+mod responses_vendor;
 #[path = "properties/streams.rs"]
 mod streams;
 #[path = "properties/translation.rs"]

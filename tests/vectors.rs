@@ -10,9 +10,10 @@
 use model_gateway::protocol::Protocol;
 use model_gateway::protocol::failure::Failure;
 use model_gateway::protocol::form::Effort;
-use model_gateway::protocol::request::{self, Edits};
+use model_gateway::protocol::request::{self, Edits, Sender};
 use model_gateway::protocol::rules::{
-    Accepts, ChatModel, MessagesModel, Outcome, ReasoningReplay, Sampling, Target, ThinkingType, ToolsWithReasoning,
+    Accepts, ChatModel, MessagesModel, Outcome, ReasoningReplay, ResponsesModel, Sampling, Target, ThinkingType,
+    ToolsWithReasoning,
 };
 use model_gateway::protocol::same::{self, StreamPass};
 use model_gateway::protocol::translate::{self, Asked, StreamTranslation};
@@ -78,8 +79,13 @@ fn vectors() -> Vec<Vector> {
     for (pair, surface, vendor) in [
         ("chat-to-messages", Protocol::Chat, Protocol::Messages),
         ("messages-to-chat", Protocol::Messages, Protocol::Chat),
+        ("responses-to-messages", Protocol::Responses, Protocol::Messages),
+        ("responses-to-chat", Protocol::Responses, Protocol::Chat),
         ("chat-to-chat", Protocol::Chat, Protocol::Chat),
         ("messages-to-messages", Protocol::Messages, Protocol::Messages),
+        ("chat-to-responses", Protocol::Chat, Protocol::Responses),
+        ("messages-to-responses", Protocol::Messages, Protocol::Responses),
+        ("responses-to-responses", Protocol::Responses, Protocol::Responses),
     ] {
         for folder in folders(&root.join(pair)) {
             let text = std::fs::read_to_string(folder.join("case.json"))
@@ -144,6 +150,7 @@ fn accepts(class: &str) -> Accepts {
             ..messages(Sampling::Fixed, &[ThinkingType::Adaptive, ThinkingType::BetweenTools], &all)
         }),
         "B-plain" => Accepts::Chat(plain),
+        "B-custom" => Accepts::Chat(ChatModel { custom_tools: true, ..plain }),
         "B-reason" => Accepts::Chat(reason),
         "B-think" => Accepts::Chat(ChatModel { tools_with_reasoning: ToolsWithReasoning::Any, ..reason }),
         "B-responses" => Accepts::Chat(ChatModel { tools_with_reasoning: ToolsWithReasoning::ResponsesOnly, ..reason }),
@@ -153,13 +160,26 @@ fn accepts(class: &str) -> Accepts {
         "B-third-details" => {
             Accepts::Chat(ChatModel { reasoning_replay: ReasoningReplay::ReasoningDetails, ..ChatModel::default() })
         }
+        "B-R" => Accepts::Responses(ResponsesModel {
+            reasoning: true,
+            effort_values: efforts(&["none", "low", "medium", "high", "xhigh"]),
+            summaries: true,
+            verbosity: true,
+            ..ResponsesModel::default()
+        }),
+        "B-R-plain" => Accepts::Responses(ResponsesModel { sampling: true, ..ResponsesModel::default() }),
         other => panic!("no such model class: {other}"),
     }
 }
 
 /// The request that an answer belongs to where the case has none of its own.
 fn usual_request(surface: Protocol, streams: bool) -> Value {
-    let mut request = json!({"model": "public-model", "messages": [{"role": "user", "content": "Hi"}]});
+    let mut request = match surface {
+        Protocol::Responses => json!({"model": "public-model", "input": "Hi"}),
+        Protocol::Chat | Protocol::Messages => {
+            json!({"model": "public-model", "messages": [{"role": "user", "content": "Hi"}]})
+        }
+    };
     if streams {
         request["stream"] = json!(true);
     }
@@ -378,11 +398,28 @@ fn passed(vector: &Vector, text: &str) -> (bytes::Bytes, Vec<String>) {
     let edits = Edits {
         model: "upstream-model",
         output_limit: vector.case.output_limit,
-        output_limit_field: if vector.vendor == Protocol::Chat { "max_completion_tokens" } else { "max_tokens" },
+        output_limit_field: match vector.vendor {
+            Protocol::Chat => "max_completion_tokens",
+            Protocol::Messages => "max_tokens",
+            Protocol::Responses => "max_output_tokens",
+        },
         thinking_budget: None,
         include_usage: vector.surface == Protocol::Chat && outline.stream,
     };
-    let stripped = request::strip(vector.surface, vector.case.official, &body, &outline);
+    let official = vector.case.official;
+    let stripped = match vector.surface {
+        Protocol::Responses => {
+            let sender = Sender {
+                account_id: "acct_1",
+                official,
+                may_search: false,
+                without_reasoning: false,
+                model: "public-model",
+            };
+            request::for_responses(&body, &sender).unwrap().0
+        }
+        surface => request::strip(surface, official, &body, &outline),
+    };
     let warnings = stripped.warnings.clone();
     (request::rewrite_stripped(&body, &outline, &edits, stripped), warnings)
 }
@@ -499,7 +536,7 @@ fn decided(fields: &BTreeMap<&str, Outcome>, path: &str) -> bool {
 
 #[test]
 fn every_member_of_the_official_request_types_has_one_outcome() {
-    for surface in [Protocol::Chat, Protocol::Messages] {
+    for surface in [Protocol::Chat, Protocol::Messages, Protocol::Responses] {
         let rows = translate::fields(surface);
         let fields: BTreeMap<_, _> = rows.iter().copied().collect();
         assert_eq!(fields.len(), rows.len(), "{surface}: a path stands twice");
@@ -516,7 +553,8 @@ fn every_case_of_the_list_has_a_vector_or_a_test() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(root.join("tests/vectors/cases.json")).unwrap();
     let list: BTreeMap<String, BTreeMap<String, String>> = serde_json::from_str(&text).unwrap();
-    let listed: BTreeSet<&String> = list["mapping"].keys().chain(list["breakage"].keys()).collect();
+    let listed: BTreeSet<&String> =
+        ["mapping", "breakage", "responses"].iter().flat_map(|part| list[*part].keys()).collect();
     let vectors = vectors();
     let shown: BTreeSet<&String> = vectors.iter().flat_map(|vector| &vector.case.covers).collect();
     for (case, place) in &list["elsewhere"] {
@@ -526,7 +564,7 @@ fn every_case_of_the_list_has_a_vector_or_a_test() {
     }
     let missing: Vec<_> =
         listed.iter().filter(|case| !shown.contains(*case) && !list["elsewhere"].contains_key(**case)).collect();
-    assert!(listed.len() == 126 && missing.is_empty(), "nothing shows {missing:?}");
+    assert!(listed.len() == 158 && missing.is_empty(), "nothing shows {missing:?}");
     let unknown: Vec<_> = shown.difference(&listed).collect();
     assert!(unknown.is_empty(), "vectors show what is not listed: {unknown:?}");
 }

@@ -7,7 +7,6 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-const EVENTS: usize = 100;
 const GAP: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Streams begin one after the other, so that their events do not come at one time.
@@ -47,11 +46,11 @@ fn find(text: &[u8], what: &[u8]) -> Option<usize> {
     memchr::memmem::find(text, what)
 }
 
-/// Reads one whole answer, which must be a 200.
-fn answer(stream: &mut TcpStream, buffer: &mut Vec<u8>) {
+/// Reads one whole answer, which must be a 200, and says whether the connection takes another request.
+fn answer(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> bool {
     buffer.clear();
     let mut piece = [0; 16_384];
-    let mut whole = usize::MAX;
+    let (mut whole, mut stays) = (usize::MAX, true);
     while buffer.len() < whole {
         let count = stream.read(&mut piece).expect("read an answer");
         assert!(count > 0, "a connection was closed: {}", String::from_utf8_lossy(buffer));
@@ -63,8 +62,10 @@ fn answer(stream: &mut TcpStream, buffer: &mut Vec<u8>) {
             assert!(head.starts_with("http/1.1 200"), "{}", String::from_utf8_lossy(buffer));
             let length = head.split("content-length: ").nth(1).expect("a content-length");
             whole = end + 4 + length.lines().next().unwrap().trim().parse::<usize>().unwrap();
+            stays = !head.contains("\r\nconnection: close");
         }
     }
+    stays
 }
 
 /// Whole answers to one request.
@@ -103,16 +104,32 @@ impl Load {
 
     /// As many as `connections` can ask for in `time`, one after the other on each.
     pub fn drive(&self, connections: usize, time: Duration) -> Done {
+        let until = Instant::now() + time;
+        let done = self.run(connections, |_| Instant::now() < until);
+        assert!(done.count > 0, "nothing was answered in {time:?}");
+        done
+    }
+
+    /// `count` on each of `connections`.
+    pub fn ask(&self, connections: usize, count: usize) -> Done {
+        self.run(connections, |done| done < count)
+    }
+
+    /// On each connection for as long as it `goes_on` after so many.
+    fn run(&self, connections: usize, goes_on: impl Fn(usize) -> bool + Sync) -> Done {
         let began = Instant::now();
-        let until = began + time;
         let times = std::thread::scope(|scope| {
             let run = || {
                 let (mut stream, mut buffer, mut times) = (connect(self.port), Vec::new(), Vec::new());
-                while Instant::now() < until {
+                while goes_on(times.len()) {
                     let began = Instant::now();
                     stream.write_all(&self.request).expect("send a request");
-                    answer(&mut stream, &mut buffer);
+                    let stays = answer(&mut stream, &mut buffer);
                     times.push(began.elapsed().as_secs_f64() * 1e6);
+                    // A server may bound the requests of a connection; a client connects anew, and that counts.
+                    if !stays {
+                        stream = connect(self.port);
+                    }
                 }
                 times
             };
@@ -120,7 +137,6 @@ impl Load {
             threads.into_iter().flat_map(|thread| thread.join().expect("a connection")).collect()
         });
         let times = sorted(times);
-        assert!(!times.is_empty(), "nothing was answered in {time:?}");
         Done { count: times.len(), took: began.elapsed(), times }
     }
 }
@@ -130,6 +146,7 @@ pub struct Streams {
     port: u16,
     request: Vec<u8>,
     count: usize,
+    events: usize,
 }
 
 #[derive(Default)]
@@ -153,9 +170,9 @@ impl Streamed {
 }
 
 impl Streams {
-    pub fn of(system: &System, way: Way, count: usize) -> Self {
-        let marker = format!("input=200 output=100 events={EVENTS} gap_ms={}", GAP.as_millis());
-        Self { port: system.port, request: request(system, way, 1_024, &marker, true), count }
+    pub fn of(system: &System, way: Way, count: usize, events: usize) -> Self {
+        let marker = format!("input=200 output=100 events={events} gap_ms={}", GAP.as_millis());
+        Self { port: system.port, request: request(system, way, 1_024, &marker, true), count, events }
     }
 
     pub fn run(&self, rss_mb: impl Fn() -> f64) -> Streamed {
@@ -170,7 +187,7 @@ impl Streams {
                     std::thread::Builder::new().stack_size(131_072).spawn_scoped(scope, run).expect("a thread")
                 })
                 .collect();
-            std::thread::sleep(GAP * 60);
+            std::thread::sleep(GAP * u32::try_from(self.events).unwrap() * 3 / 5);
             done.peak_rss_mb = rss_mb();
             for thread in threads {
                 let (first, late) = thread.join().expect("a stream");
@@ -205,7 +222,7 @@ impl Streams {
             }
         }
         assert!(text.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&text));
-        assert!(arrivals.len() >= EVENTS / 2, "{} events of {EVENTS}", arrivals.len());
+        assert!(arrivals.len() >= self.events / 2, "{} events of {}", arrivals.len(), self.events);
         let first = arrivals[0];
         let gap = GAP.as_secs_f64() * 1e6;
         let phases: Vec<_> = arrivals.iter().enumerate().map(|(index, at)| at - index as f64 * gap).collect();

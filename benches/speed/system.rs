@@ -9,7 +9,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// The core of whoever is measured; the vendor and the load have the first.
-const CORE: &str = "1";
+pub const CORE: &str = "1";
 const LOAD_CORE: &str = "0";
 
 pub struct System {
@@ -25,7 +25,7 @@ pub struct System {
     _dir: Option<TempDir>,
 }
 
-fn pinned(core: &str, program: &Path) -> Command {
+pub fn pinned(core: &str, program: &Path) -> Command {
     let mut command = Command::new("taskset");
     command.args(["-c", core]).arg(program);
     command
@@ -97,13 +97,18 @@ impl System {
 
     /// With everything on, the access log among it, and an account that can pay.
     pub fn gateway(program: &Path, vendor: u16) -> Self {
+        Self::gateway_by(pinned(CORE, program), program, vendor)
+    }
+
+    /// As [`System::gateway`], where `command` runs the program.
+    pub fn gateway_by(mut command: Command, program: &Path, vendor: u16) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (edge, sidecar, admin) = (free_port(), free_port(), free_port());
         let (file, log) = (dir.path().join("gateway.yaml"), dir.path().join("access.log").display().to_string());
         let config = rig::config(&dir.path().join("data"), [edge, sidecar, admin, vendor]);
-        let more = format!("access_log: {log:?}\nlimits: {{open_requests_per_account: 4096}}\n");
+        let more =
+            format!("access_log: {log:?}\nlimits: {{open_requests_per_account: 4096, connections_per_address: 0}}\n");
         std::fs::write(&file, config + &more).unwrap();
-        let mut command = pinned(CORE, program);
         command.args(["run", "-c"]).arg(&file).env("RUST_LOG", "error");
         let process = Process(command.spawn().expect("start a gateway"));
         let started_in = wait_for("the gateway", || get(admin, "/readyz").is_some_and(|(status, _)| status == 200));
@@ -123,6 +128,12 @@ impl System {
 
     pub fn rss_mb(&self) -> f64 {
         self.process.as_ref().map_or(0.0, |process| process.resident_kib() as f64 / 1_024.0)
+    }
+
+    /// The size of the program's file.
+    pub fn program_mb(&self) -> f64 {
+        let size = |process: &Process| std::fs::metadata(format!("/proc/{}/exe", process.0.id())).unwrap().len();
+        self.process.as_ref().map_or(0.0, |process| size(process) as f64 / 1_048_576.0)
     }
 
     /// Waits until what was answered is in the books: that is part of its cost.

@@ -33,6 +33,38 @@ pub struct Invite {
     pub expires_at_ms: i64,
     pub created_by: String,
     pub used_by: Option<String>,
+    pub withdrawn_at_ms: Option<i64>,
+}
+
+/// What an invitation is good for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InviteState {
+    Open,
+    Used,
+    Withdrawn,
+    Expired,
+}
+
+impl InviteState {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Used => "used",
+            Self::Withdrawn => "withdrawn",
+            Self::Expired => "expired",
+        }
+    }
+}
+
+impl Invite {
+    pub fn state(&self, now_ms: i64) -> InviteState {
+        match (&self.used_by, self.withdrawn_at_ms) {
+            (Some(_), _) => InviteState::Used,
+            (None, Some(_)) => InviteState::Withdrawn,
+            (None, None) if self.expires_at_ms <= now_ms => InviteState::Expired,
+            (None, None) => InviteState::Open,
+        }
+    }
 }
 
 impl Accounts {
@@ -63,6 +95,7 @@ impl Acting<'_> {
             expires_at_ms,
             created_by: self.actor().to_owned(),
             used_by: None,
+            withdrawn_at_ms: None,
         };
         let rows: Vec<_> = codes.iter().map(row).collect();
         let ids: Vec<_> = rows.iter().map(|row| id(&row.hash)).collect();
@@ -70,12 +103,22 @@ impl Acting<'_> {
         let is_kept = self.accounts.db.insert_invites(&rows, OPEN_MAX, &self.act(&told))?;
         if is_kept { Ok(codes) } else { Err(AccountError::TooManyInvites) }
     }
+
+    /// Takes an invitation back, by its id or its code. Says whether there was such an open one.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub fn withdraw_invite(&self, code_or_id: &str) -> Result<bool, StoreError> {
+        let Some(start) = start_of(code_or_id) else { return Ok(false) };
+        let told = Told::new("invite.withdraw", &id(&start), &json!({"status": "withdrawn"}));
+        self.accounts.db.withdraw_invite(&start, self.now_ms(), &self.act(&told))
+    }
 }
 
 impl From<InviteRow> for Invite {
     fn from(row: InviteRow) -> Self {
-        let InviteRow { hash, created_at_ms, expires_at_ms, created_by, used_by } = row;
-        Self { id: id(&hash), created_at_ms, expires_at_ms, created_by, used_by }
+        let InviteRow { hash, created_at_ms, expires_at_ms, created_by, used_by, withdrawn_at_ms } = row;
+        Self { id: id(&hash), created_at_ms, expires_at_ms, created_by, used_by, withdrawn_at_ms }
     }
 }
 
@@ -90,6 +133,22 @@ pub(super) fn hash(code: &str) -> [u8; 32] {
     Sha256::digest(code.trim().as_bytes()).into()
 }
 
-fn id(hash: &[u8; 32]) -> String {
-    hash.iter().take(4).fold("inv_".to_owned(), |text, byte| text + &format!("{byte:02x}"))
+const ID_PREFIX: &str = "inv_";
+
+/// Bytes of the hash: enough that no two invitations share an id.
+const ID_BYTES: usize = 8;
+
+fn id(hash: &[u8]) -> String {
+    hash.iter().take(ID_BYTES).fold(ID_PREFIX.to_owned(), |text, byte| text + &format!("{byte:02x}"))
+}
+
+/// The start of the hash that a code has or an id names; `None` where it is neither.
+fn start_of(code_or_id: &str) -> Option<[u8; ID_BYTES]> {
+    let text = code_or_id.trim();
+    if text.starts_with(PREFIX) {
+        return hash(text).first_chunk().copied();
+    }
+    let digits = text.strip_prefix(ID_PREFIX).filter(|digits| digits.len() == 2 * ID_BYTES)?;
+    let number = digits.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| u64::from_str_radix(digits, 16).ok())?;
+    number.map(u64::to_be_bytes)
 }

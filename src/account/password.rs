@@ -15,9 +15,18 @@ const LANES: u32 = 1;
 pub const LEAST_CHARS: usize = 10;
 pub const MOST_CHARS: usize = 256;
 
-/// Long enough to withstand guessing, and short enough to be hashed for a stranger.
+/// Those of the 20 000 most used passwords that are long enough, in lower case: the list of Django 5.2 (BSD-3-Clause),
+/// which is Royce Williams' of leaked ones. Who guesses begins with them.
+const COMMON: &str = include_str!("common-passwords.txt");
+
+/// Long enough to withstand guessing, short enough to be hashed for a stranger, and none that is guessed first.
 pub fn is_allowed(password: &str) -> bool {
-    (LEAST_CHARS..=MOST_CHARS).contains(&password.chars().count())
+    (LEAST_CHARS..=MOST_CHARS).contains(&password.chars().count()) && !is_common(password)
+}
+
+fn is_common(password: &str) -> bool {
+    let password = password.to_lowercase();
+    COMMON.lines().any(|common| common == password)
 }
 
 /// The hash could not be made; never says of what.
@@ -73,6 +82,21 @@ pub fn check(password: &str, stored: Option<&str>) -> Result<Checked, HashError>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_guessed_first_is_no_password() {
+        assert!(COMMON.lines().all(|common| common.chars().count() >= LEAST_CHARS && common == common.to_lowercase()));
+        assert_eq!(COMMON.lines().count(), 1_780);
+        for common in ["1234567890", "qwertyuiop", "PassWord123", "1q2w3e4r5t"] {
+            assert!(!is_allowed(common), "{common}");
+        }
+        for allowed in ["qwertyuiop qwertyuiop", "a long password", &"x".repeat(MOST_CHARS)] {
+            assert!(is_allowed(allowed), "{allowed}");
+        }
+        for length in [LEAST_CHARS - 1, MOST_CHARS + 1] {
+            assert!(!is_allowed(&"é".repeat(length)), "{length}");
+        }
+    }
 
     #[test]
     fn a_password_is_checked_against_its_hash_alone() {

@@ -5,7 +5,7 @@
 //! line alike.
 
 use super::audit::Told;
-use super::{Account, AccountError, Accounts, By, invite, mailbox, new_id, normal_email, password};
+use super::{Account, AccountError, Accounts, By, Role, invite, mailbox, new_id, normal_email, password};
 use crate::billing::{Billing, Trial};
 use crate::config::{Signup, SignupMode};
 use crate::failpoint::{self, Point};
@@ -20,7 +20,7 @@ pub struct NewAccount<'a> {
     pub email: &'a str,
     /// Without one there is no sign-in to the dashboard.
     pub password: Option<&'a str>,
-    pub admin: bool,
+    pub role: Role,
     pub trial: Option<Trial>,
 }
 
@@ -30,6 +30,15 @@ struct Conditions<'a> {
     terms: Terms<'a>,
     /// The administrator who opens it.
     by: Option<&'a By>,
+    /// Nobody who may vouch for it.
+    is_stranger: bool,
+}
+
+/// An account that was opened, with the trial that it got.
+#[derive(Debug)]
+pub struct SignedUp {
+    pub account: Account,
+    pub trial: Option<Trial>,
 }
 
 /// A day of the trials' budget begins at 00:00 UTC.
@@ -42,7 +51,7 @@ impl Accounts {
     /// # Errors
     /// A bad e-mail or password, an e-mail that has an account, or the store failed.
     pub fn create_account(&self, new: &NewAccount<'_>, now_ms: i64) -> Result<Account, AccountError> {
-        self.create_account_under(new, Conditions::default(), now_ms)
+        Ok(self.create_account_under(new, Conditions::default(), now_ms)?.account)
     }
 
     fn create_account_under(
@@ -50,7 +59,7 @@ impl Accounts {
         new: &NewAccount<'_>,
         conditions: Conditions<'_>,
         now_ms: i64,
-    ) -> Result<Account, AccountError> {
+    ) -> Result<SignedUp, AccountError> {
         let email = normal_email(new.email)?;
         let password = match new.password {
             Some(text) if !password::is_allowed(text) => return Err(AccountError::BadPassword),
@@ -60,7 +69,7 @@ impl Accounts {
         let row = AccountRow {
             id: new_id("acct_", now_ms)?,
             email,
-            admin: new.admin,
+            role: new.role,
             active: true,
             deleted: false,
             created_at_ms: now_ms,
@@ -68,13 +77,17 @@ impl Accounts {
             granted: false,
         };
         let told = conditions.by.map(|by| {
-            let what = json!({"admin": row.admin, "trial": new.trial.map(|trial| trial.credits)});
+            let what = json!({"role": row.role.name(), "trial": new.trial.map(|trial| trial.credits)});
             (by, Told::new("account.create", &row.id, &what))
         });
         let terms = Terms { told: told.as_ref().map(|(by, told)| told.by(by, now_ms)), ..conditions.terms };
         let mailbox = mailbox::of(&row.email);
+        // What an operator gives is given.
+        let had = conditions.is_stranger.then(|| self.past_trial(&row.email)).transpose()?;
+        let terms = Terms { past_trial: had.as_ref(), ..terms };
         match self.db.insert_account(&row, password.as_deref(), mailbox.as_deref(), &terms)? {
-            Opened::Done => Ok(row.into()),
+            Opened::Done => Ok(SignedUp { account: row.into(), trial: new.trial }),
+            Opened::WithoutTrial => Ok(SignedUp { account: row.into(), trial: None }),
             Opened::EmailTaken => Err(AccountError::EmailTaken),
             Opened::NoInvite => Err(AccountError::NoInvite),
             Opened::BudgetSpent => Err(AccountError::TrialsSpent),
@@ -97,7 +110,7 @@ fn trial(signup: &Signup, now_ms: i64) -> Option<Trial> {
     some.then(|| Trial { credits: signup.trial_credits, ends_at_ms: now_ms.saturating_add(signup.trial_ms) })
 }
 
-/// A stranger signs up, as far as the settings let strangers in.
+/// A stranger signs up, as far as the settings let strangers in; without a trial where the mailbox had one already.
 ///
 /// # Errors
 /// Sign-up is closed, or as [`sign_up_with`].
@@ -107,7 +120,7 @@ pub fn sign_up(
     signup: &Signup,
     stranger: &Stranger<'_>,
     now_ms: i64,
-) -> Result<Account, AccountError> {
+) -> Result<SignedUp, AccountError> {
     let invite = match signup.mode {
         SignupMode::Closed => return Err(AccountError::SignUpClosed),
         SignupMode::Open => None,
@@ -118,11 +131,11 @@ pub fn sign_up(
         invite: invite.as_ref(),
         one_per_mailbox: signup.one_account_per_mailbox,
         budget: budget.is_positive().then(|| (budget, now_ms - now_ms.rem_euclid(DAY_MS))),
-        told: None,
+        ..Terms::default()
     };
     let (email, password) = (stranger.email, Some(stranger.password));
-    let new = NewAccount { email, password, admin: false, trial: trial(signup, now_ms) };
-    open_under(accounts, billing, &new, Conditions { terms, by: None }, now_ms)
+    let new = NewAccount { email, password, role: Role::Member, trial: trial(signup, now_ms) };
+    open_under(accounts, billing, &new, Conditions { terms, by: None, is_stranger: true }, now_ms)
 }
 
 /// What a stranger says at sign-up.
@@ -153,7 +166,7 @@ pub fn sign_up_with(
     new: &NewAccount<'_>,
     now_ms: i64,
 ) -> Result<Account, AccountError> {
-    open_under(accounts, billing, new, Conditions::default(), now_ms)
+    Ok(open_under(accounts, billing, new, Conditions::default(), now_ms)?.account)
 }
 
 /// The same in an administrator's name, which the audit log tells.
@@ -167,7 +180,7 @@ pub fn open_by(
     by: &By,
     now_ms: i64,
 ) -> Result<Account, AccountError> {
-    open_under(accounts, billing, new, Conditions { terms: Terms::default(), by: Some(by) }, now_ms)
+    Ok(open_under(accounts, billing, new, Conditions { by: Some(by), ..Conditions::default() }, now_ms)?.account)
 }
 
 fn open_under(
@@ -176,13 +189,14 @@ fn open_under(
     new: &NewAccount<'_>,
     conditions: Conditions<'_>,
     now_ms: i64,
-) -> Result<Account, AccountError> {
-    let account = accounts.create_account_under(new, conditions, now_ms)?;
+) -> Result<SignedUp, AccountError> {
+    let opened = accounts.create_account_under(new, conditions, now_ms)?;
+    let account = &opened.account.id;
     failpoint::pass(Point::AccountKept);
-    billing.open_account(&account.id, new.trial, now_ms)?;
+    billing.open_account(account, opened.trial, now_ms)?;
     failpoint::pass(Point::AccountGranted);
-    accounts.db.mark_granted(&account.id, now_ms)?;
-    Ok(account)
+    accounts.db.mark_granted(account, now_ms)?;
+    Ok(opened)
 }
 
 /// Finishes the sign-ups that a crash cut in two. Every face calls it once when it starts. Says how many there were.

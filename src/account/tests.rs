@@ -5,6 +5,7 @@ use crate::billing::{Billing, Trial};
 use crate::config::{Signup, SignupMode};
 use crate::money::Micro;
 use crate::store::app::people::{Opened, Terms};
+use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
 const NOW: i64 = 1_800_000_000_000;
@@ -17,7 +18,7 @@ fn world() -> (TempDir, Accounts) {
 }
 
 fn new(email: &str) -> NewAccount<'_> {
-    NewAccount { email, password: None, admin: false, trial: None }
+    NewAccount { email, password: None, role: Role::Member, trial: None }
 }
 
 fn stranger(email: &str) -> Stranger<'_> {
@@ -128,6 +129,27 @@ fn a_password_opens_its_own_account_alone() {
     ] {
         assert_eq!(accounts.check_password(email, password).unwrap(), None, "{email}");
     }
+}
+
+#[test]
+fn a_password_that_was_hashed_otherwise_is_hashed_anew_at_the_next_sign_in() {
+    use argon2::password_hash::PasswordHasher as _;
+    let (folder, accounts) = world();
+    accounts.create_account(&new("a@example.com"), NOW).unwrap();
+    let weak = argon2::Params::new(64, 1, 1, None).unwrap();
+    let weak = argon2::Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, weak);
+    // Of the time when everything was allowed.
+    let hash = weak.hash_password(b"1234567890").unwrap().to_string();
+    let rows = rusqlite::Connection::open(folder.path().join("app.db")).unwrap();
+    rows.execute("UPDATE account SET password = ?1", [&hash]).unwrap();
+    let stored = || rows.query_row("SELECT password FROM account", [], |row| row.get::<_, String>(0)).unwrap();
+    assert!(accounts.check_password("a@example.com", "wrong password").unwrap().is_none());
+    assert_eq!(stored(), hash, "a wrong password changes nothing");
+    assert!(accounts.check_password("a@example.com", "1234567890").unwrap().is_some());
+    let new = stored();
+    assert!(new.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{new}");
+    assert!(accounts.check_password("a@example.com", "1234567890").unwrap().is_some());
+    assert_eq!(stored(), new, "once");
 }
 
 #[test]
@@ -285,7 +307,7 @@ fn open(accounts: &Accounts, email: &str, terms: &Terms<'_>) -> Opened {
     let row = AccountRow {
         id: new_id("acct_", NOW).unwrap(),
         email: email.to_owned(),
-        admin: false,
+        role: Role::Member,
         active: true,
         deleted: false,
         created_at_ms: NOW,
@@ -377,4 +399,150 @@ fn an_account_of_before_has_its_mailbox_after_the_migration() {
     ] {
         assert_eq!(open(&accounts, email, &terms), outcome, "{email}");
     }
+}
+
+fn holder_of(account: &Account) -> By {
+    By { actor: account.id.clone(), address: "192.0.2.1".into() }
+}
+
+fn giving_trials() -> Signup {
+    Signup {
+        mode: SignupMode::Open,
+        trial_credits: Micro::new(300),
+        trial_ms: HOUR,
+        trial_budget_per_day: Micro::new(300),
+        one_account_per_mailbox: false,
+    }
+}
+
+#[test]
+fn a_mailbox_has_one_trial_however_often_its_account_is_deleted() {
+    let (folder, accounts) = world();
+    let billing = Billing::open(folder.path()).unwrap();
+    let signup = giving_trials();
+    let first = sign_up(&accounts, &billing, &signup, &stranger("ann.lee@gmail.com"), NOW).unwrap();
+    assert!(first.trial.is_some());
+    assert_eq!(accounts.delete(&holder_of(&first.account), NOW).unwrap(), Deleted::Done);
+    assert_eq!(accounts.delete(&holder_of(&first.account), NOW).unwrap(), Deleted::NoAccount, "twice");
+    // Also on another day, under another spelling, and after another deletion: the day's budget is not asked either.
+    for (turn, email) in ["annlee+x@gmail.com", "a.n.n.lee@googlemail.com", "ann.lee@gmail.com"].iter().enumerate() {
+        let now_ms = NOW + i64::try_from(turn).unwrap() * 86_400_000;
+        let again = sign_up(&accounts, &billing, &signup, &stranger(email), now_ms).unwrap();
+        assert!(again.trial.is_none(), "{email} got a second trial");
+        assert_eq!(billing.balance(&again.account.id, now_ms).unwrap().balance, Micro::ZERO, "{email}");
+        assert!(billing.balance(&again.account.id, now_ms).unwrap().trial.is_none());
+        assert_eq!(accounts.delete(&holder_of(&again.account), now_ms).unwrap(), Deleted::Done);
+    }
+    assert_eq!(complete_sign_ups(&accounts, &billing, NOW).unwrap(), 0);
+    // Another mailbox has its own, and an operator gives what an operator gives.
+    let tomorrow = NOW + 4 * 86_400_000;
+    let other = sign_up(&accounts, &billing, &signup, &stranger("bob@gmail.com"), tomorrow).unwrap();
+    assert!(other.trial.is_some());
+    let given = new("annlee@gmail.com").with_trial(&signup, tomorrow);
+    let given = sign_up_with(&accounts, &billing, &given, tomorrow).unwrap();
+    assert_eq!(billing.balance(&given.id, tomorrow).unwrap().balance, Micro::new(300));
+    // Whoever never had one has not lost it.
+    let none = sign_up_with(&accounts, &billing, &new("carol@example.com"), tomorrow).unwrap();
+    accounts.delete(&holder_of(&none), tomorrow).unwrap();
+    let signup = Signup { trial_budget_per_day: Micro::ZERO, ..signup };
+    assert!(sign_up(&accounts, &billing, &signup, &stranger("carol@example.com"), tomorrow).unwrap().trial.is_some());
+    // Nothing of the address is kept, but its keyed hash.
+    for mailbox in ["annlee", "ann.lee"] {
+        accounts.delete(&holder_of(&given), tomorrow).unwrap();
+        let plain: [u8; 32] = Sha256::digest(format!("{mailbox}@gmail.com")).into();
+        let rows = rusqlite::Connection::open(folder.path().join("app.db")).unwrap();
+        let found: i64 = rows
+            .query_row(
+                "SELECT (SELECT count(*) FROM past_trial WHERE mailbox = ?1)
+                      + (SELECT count(*) FROM account WHERE email LIKE ?2 OR mailbox LIKE ?2)",
+                (plain, format!("%{mailbox}%")),
+                |row| row.get(0),
+            )
+            .unwrap();
+        assert_eq!(found, 0, "{mailbox}");
+    }
+}
+
+#[test]
+fn the_last_administrator_cannot_leave() {
+    let (_folder, accounts) = world();
+    let admin = |email| accounts.create_account(&NewAccount { role: Role::Admin, ..new(email) }, NOW).unwrap();
+    let (first, second) = (admin("a@example.com"), admin("b@example.com"));
+    accounts.create_account(&NewAccount { role: Role::Viewer, ..new("viewer@example.com") }, NOW).unwrap();
+    accounts.set_status(&second.id, Status::Suspended).unwrap();
+    let outcome = accounts.delete(&holder_of(&first), NOW).unwrap();
+    assert_eq!(outcome, Deleted::LastAdministrator, "one who is suspended cannot act, nor can a viewer");
+    assert_eq!(accounts.find("a@example.com").unwrap(), Some(first.clone()), "nothing was changed");
+    assert!(accounts.audit(None, 10).unwrap().iter().all(|line| line.act != "account.delete"));
+    accounts.set_status(&second.id, Status::Active).unwrap();
+    // Of two who leave at one time, one stays.
+    let outcomes: Vec<_> = std::thread::scope(|scope| {
+        let accounts = &accounts;
+        let tries = [&first, &second].map(|who| scope.spawn(move || accounts.delete(&holder_of(who), NOW).unwrap()));
+        tries.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    assert!(outcomes.contains(&Deleted::Done) && outcomes.contains(&Deleted::LastAdministrator), "{outcomes:?}");
+    assert_eq!(accounts.list().unwrap().iter().filter(|account| account.role == Role::Admin).count(), 1);
+}
+
+#[test]
+fn an_invitation_that_is_withdrawn_opens_nothing() {
+    let (_folder, accounts) = world();
+    let by = By { actor: "uid 0".into(), address: "command line".into() };
+    let acting = accounts.acting(&by, NOW);
+    let codes = acting.invite(2, HOUR).unwrap();
+    let good = invite::hash(&codes[0]);
+    let used = Terms { invite: Some(&good), ..Terms::default() };
+    assert_eq!(open(&accounts, "a@example.com", &used), Opened::Done);
+    let states = || {
+        let mut all = accounts.invites().unwrap();
+        all.sort_by_key(|invite| invite.used_by.is_none());
+        all.into_iter().map(|invite| (invite.state(NOW), invite.id)).collect::<Vec<_>>()
+    };
+    let [(InviteState::Used, spent), (InviteState::Open, other)] = &states()[..] else { panic!("{:?}", states()) };
+    for no_such in [
+        spent.as_str(),
+        "inv_",
+        "",
+        &other[4..],
+        &other[..19],
+        &format!("{other}0"),
+        "inv_00000000000000zz",
+        "inv_+000000000000000",
+    ] {
+        assert!(!acting.withdraw_invite(no_such).unwrap(), "{no_such}");
+    }
+    assert!(!accounts.acting(&by, NOW + HOUR).withdraw_invite(other).unwrap(), "it has expired by then");
+    assert!(acting.withdraw_invite(other).unwrap());
+    assert!(!acting.withdraw_invite(other).unwrap(), "twice");
+    assert_eq!(states()[1].0, InviteState::Withdrawn);
+    let hash = invite::hash(&codes[1]);
+    let withdrawn = Terms { invite: Some(&hash), ..Terms::default() };
+    assert_eq!(open(&accounts, "b@example.com", &withdrawn), Opened::NoInvite);
+    let told: Vec<_> = accounts.audit(None, 10).unwrap().into_iter().map(|line| (line.act, line.object)).collect();
+    assert_eq!(told[0], ("invite.withdraw".to_owned(), other.clone()));
+    assert_eq!(told.len(), 2, "and the making: {told:?}");
+    // Whoever has the code need not look its id up, and the log does not keep it.
+    let code = acting.invite(1, HOUR).unwrap().remove(0);
+    assert!(acting.withdraw_invite(&format!(" {code}\n")).unwrap());
+    assert!(accounts.audit(None, 1).unwrap().iter().all(|line| line.object.starts_with("inv_")));
+}
+
+#[test]
+fn a_thousand_scripted_sign_ups_get_no_more_than_the_budget() {
+    let (_folder, accounts) = world();
+    let terms = Terms { budget: Some((Micro::new(300 * 10), NOW - HOUR)), one_per_mailbox: true, ..Terms::default() };
+    let spelled = |index: usize| match index % 4 {
+        0 => format!("script{index}@example.com"),
+        1 => format!("one.mailbox+{index}@gmail.com"),
+        2 => format!("onemailbox+x{index}@googlemail.com"),
+        _ => format!("script{index}@example.net"),
+    };
+    let outcomes: Vec<_> = (0..1_000).map(|index| open(&accounts, &spelled(index), &terms)).collect();
+    assert_eq!(outcomes.iter().filter(|outcome| **outcome == Opened::Done).count(), 10);
+    assert!(outcomes.contains(&Opened::EmailTaken) && outcomes.contains(&Opened::BudgetSpent));
+    let accounts = accounts.list().unwrap();
+    assert_eq!(accounts.len(), 10, "nobody else got in");
+    let gmail: Vec<_> = accounts.iter().filter(|account| account.email.contains("mail.com")).collect();
+    assert_eq!(gmail.len(), 1, "one mailbox, one account: {gmail:?}");
 }

@@ -97,6 +97,9 @@ async fn set_status(
     let account = app
         .write(move |app| {
             let account = app.find(&name)?;
+            if by.actor == account.id {
+                return Err(Problem::Refused("suspend or resume an account: not one's own".to_owned()));
+            }
             if !app.accounts.acting(&by, now_ms()).set_status(&account.id, status)? {
                 return Err(Problem::NotFound(format!("account {} is deleted", account.id)));
             }

@@ -2,7 +2,7 @@
 //!
 //! Must not look anything up.
 
-use crate::account::{Account, KeyStatus, Status};
+use crate::account::{Account, KeyStatus, Role, Status};
 use crate::billing::Balance;
 use crate::clock::rfc3339;
 use crate::money::Micro;
@@ -15,7 +15,8 @@ pub fn account(account: &Account) -> Value {
         "account_id": account.id,
         "email": account.email,
         "status": account.status.name(),
-        "admin": account.admin,
+        "admin": account.role == Role::Admin,
+        "role": account.role.name(),
         "created_at": rfc3339(account.created_at_ms),
     })
 }

@@ -4,7 +4,7 @@
 
 use super::App;
 use super::problem::Problem;
-use crate::account::{By, Refusal, parse_key};
+use crate::account::{By, Refusal, Role, parse_key};
 use crate::clock::now_ms;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, header};
@@ -37,7 +37,7 @@ fn actor(app: &App, headers: &HeaderMap) -> Result<Arc<str>, Problem> {
         Refusal::Unavailable(error) => error.into(),
     })?;
     match app.accounts.find(&principal.account_id)? {
-        Some(account) if account.admin => Ok(principal.account_id),
+        Some(account) if account.role == Role::Admin => Ok(principal.account_id),
         _ => Err(Problem::Forbidden("this key's account is not an administrator's")),
     }
 }

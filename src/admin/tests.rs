@@ -1,7 +1,7 @@
 //! The interface over real connections: who is let in, and every status it gives.
 
 use super::*;
-use crate::account::{NewAccount, sign_up_with};
+use crate::account::{NewAccount, Role, sign_up_with};
 use crate::clock::now_ms;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -40,12 +40,12 @@ async fn world() -> World {
     let address = listener.local_addr().unwrap();
     let service = router(accounts.clone(), billing.clone());
     tokio::spawn(async { axum::serve(listener, service).await });
-    let key = |email, admin| {
-        let new = NewAccount { email, password: None, admin, trial: None };
+    let key = |email, role| {
+        let new = NewAccount { email, password: None, role, trial: None };
         let account = sign_up_with(&accounts, &billing, &new, now_ms()).unwrap();
         accounts.create_key(&account.id, "test", now_ms()).unwrap()
     };
-    let (admin, own) = (key("root@example.com", true), key("a@example.com", false));
+    let (admin, own) = (key("root@example.com", Role::Admin), key("a@example.com", Role::Member));
     let (admin, key, key_id) = (admin.key, own.key, own.key_id);
     World { _folder: folder, address, accounts, billing, admin, key, key_id }
 }
@@ -116,6 +116,12 @@ async fn only_a_live_key_of_an_active_administrator_is_let_in() {
     assert_eq!(world.send("GET", "/accounts", &plain, "").await.status, 200);
     let both = format!("{plain}Authorization: Bearer sk-vendor\r\n");
     assert_eq!(world.send("GET", "/accounts", &both, "").await.status, 200, "the one that is ours counts");
+
+    let new = NewAccount { email: "viewer@example.com", password: None, role: Role::Viewer, trial: None };
+    let viewer = sign_up_with(&world.accounts, &world.billing, &new, now_ms()).unwrap();
+    let viewer = world.accounts.create_key(&viewer.id, "test", now_ms()).unwrap().key;
+    let looking = format!("Authorization: Bearer {viewer}\r\n");
+    assert_eq!(world.send("GET", "/accounts", &looking, "").await.status, 403, "who may look, looks at the dashboard");
 
     let root = world.accounts.find("root@example.com").unwrap().unwrap();
     let id = world.accounts.keys(&root.id).unwrap()[0].id.clone();
@@ -246,7 +252,7 @@ async fn accounts_and_entries_come_in_pages_without_gap_or_overlap() {
     let world = world().await;
     for index in 0..5 {
         let email = format!("b{index}@example.com");
-        let new = NewAccount { email: &email, password: None, admin: false, trial: None };
+        let new = NewAccount { email: &email, password: None, role: Role::Member, trial: None };
         sign_up_with(&world.accounts, &world.billing, &new, now_ms()).unwrap();
         let body = json!({"credits": "1", "ref": format!("r{index}")});
         assert_eq!(world.post("/accounts/a@example.com/grants", &body).await.status, 201);

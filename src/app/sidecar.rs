@@ -2,10 +2,12 @@
 //!
 //! Must not admit requests: the shared store does.
 
-use super::{admin_interface, bind, reload};
+use super::reload::Reload;
+use super::{admin_interface, bind};
 use crate::account::{self, Accounts};
 use crate::billing::Billing;
 use crate::billing::feeder::Feeder;
+use crate::catalog::Model;
 use crate::clock;
 use crate::config::Settings;
 use crate::sidecar::{self, Sidecar};
@@ -23,7 +25,7 @@ use tokio::sync::watch;
 /// How long open pages may take to end.
 const END_WITHIN: Duration = Duration::from_secs(5);
 
-/// Serves until SIGTERM or SIGINT; SIGHUP reloads the file.
+/// Serves until SIGTERM or SIGINT; SIGHUP or a change reloads the file.
 ///
 /// # Errors
 /// It cannot start, or a listener failed.
@@ -42,13 +44,17 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let state = Sidecar::new(accounts, billing.clone(), Arc::clone(&settings));
-    let served = runtime.block_on(serve(config_file, state, Arc::clone(&feeder)));
+    let till = state.billing.clone();
+    let keep_prices = Box::new(move |models: &[Arc<Model>]| till.keep_prices(models, clock::now_ms()));
+    let reload = Reload::new(config_file, &state.settings, None, keep_prices);
+    Arc::clone(&reload).watch(|| false).context("watch the config file")?;
+    let served = runtime.block_on(serve(&reload, state, Arc::clone(&feeder)));
     runtime.shutdown_timeout(Duration::from_secs(1));
     feeder.finish();
     served
 }
 
-async fn serve(config_file: &Path, state: Sidecar, feeder: Arc<Feeder>) -> anyhow::Result<()> {
+async fn serve(reload: &Reload, state: Sidecar, feeder: Arc<Feeder>) -> anyhow::Result<()> {
     let settings = state.settings.load_full();
     let pages = bind("listen.sidecar", settings.sidecar)?;
     let admin_listener = bind("listen.admin", settings.admin)?;
@@ -69,7 +75,7 @@ async fn serve(config_file: &Path, state: Sidecar, feeder: Arc<Feeder>) -> anyho
     tokio::pin!(ended);
     tokio::select! {
         outcome = &mut ended => return outcome,
-        outcome = told_to_end(config_file, &state) => outcome?,
+        outcome = told_to_end(reload) => outcome?,
     }
     log::info!("ending");
     close.send_replace(true);
@@ -77,7 +83,7 @@ async fn serve(config_file: &Path, state: Sidecar, feeder: Arc<Feeder>) -> anyho
 }
 
 /// Returns on SIGTERM or SIGINT.
-async fn told_to_end(config_file: &Path, state: &Sidecar) -> anyhow::Result<()> {
+async fn told_to_end(reload: &Reload) -> anyhow::Result<()> {
     let listen = |kind| signal(kind).context("listen to a signal");
     let (mut term, mut int) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
     let mut hup = listen(SignalKind::hangup())?;
@@ -85,9 +91,7 @@ async fn told_to_end(config_file: &Path, state: &Sidecar) -> anyhow::Result<()> 
         tokio::select! {
             _ = term.recv() => return Ok(()),
             _ = int.recv() => return Ok(()),
-            _ = hup.recv() => reload(config_file, &state.settings, |models| {
-                state.billing.keep_prices(models, clock::now_ms())
-            }),
+            _ = hup.recv() => reload.now(),
         }
     }
 }

@@ -50,6 +50,8 @@ pub struct Hold {
     tier: TierAsked,
     /// None for what was never opened.
     opened_at_ms: Option<i64>,
+    /// From then on, in ms.
+    first_token_ms: Option<u64>,
     opened_in: Option<Arc<Segment>>,
     ended: bool,
     till: Till,
@@ -68,8 +70,9 @@ impl Hold {
         parts: Parts,
         now_ms: i64,
     ) -> Result<Self, std::io::Error> {
-        let (opened_at_ms, opened_in, meters) = (None, None, Meters::default());
-        let mut hold = Self { opening, parts, tier, opened_at_ms, opened_in, ended: false, till, meters };
+        let (opened_at_ms, first_token_ms, opened_in, meters) = (None, None, None, Meters::default());
+        let mut hold =
+            Self { opening, parts, tier, opened_at_ms, first_token_ms, opened_in, ended: false, till, meters };
         METRICS.open_holds.inc();
         let Some((journal, open)) = hold.till.counted() else { return Ok(hold) };
         open.fetch_add(1, Ordering::Relaxed);
@@ -87,8 +90,18 @@ impl Hold {
     /// Of nothing, and ended by nothing: what a program that is measured has in a hold's place.
     pub(super) fn unbilled(till: Till, opening: Opening) -> Self {
         let tier = TierAsked::default();
-        let (opened_at_ms, opened_in, meters) = (None, None, Meters::default());
-        Self { opening, parts: Parts::default(), tier, opened_at_ms, opened_in, ended: true, till, meters }
+        let (opened_at_ms, first_token_ms, opened_in, meters) = (None, None, None, Meters::default());
+        Self {
+            opening,
+            parts: Parts::default(),
+            tier,
+            opened_at_ms,
+            first_token_ms,
+            opened_in,
+            ended: true,
+            till,
+            meters,
+        }
     }
 
     /// The same, with what was set aside for it after it was journalled.
@@ -142,8 +155,25 @@ impl Hold {
         Usage { service_tier: self.tier.billed(usage.service_tier, &self.opening.model.price), ..usage }
     }
 
+    /// Another model is about to answer instead of the one asked for: what it uses is billed as its own.
+    pub fn change_model(&mut self, model: &Arc<Model>, tier: TierAsked) {
+        self.opening.model = Arc::clone(model);
+        self.tier = tier;
+    }
+
     pub fn opening(&self) -> &Opening {
         &self.opening
+    }
+
+    /// The answer has a token by now: of many calls the first one counts.
+    pub fn note_token(&mut self) {
+        if self.first_token_ms.is_none() {
+            self.first_token_ms = self.since_opened(clock::now_ms());
+        }
+    }
+
+    fn since_opened(&self, at_ms: i64) -> Option<u64> {
+        self.opened_at_ms.map(|opened| at_ms.saturating_sub(opened).max(0).unsigned_abs())
     }
 
     /// Ends the request with what it used. Once this returns, the debit outlives the process: the client may have the
@@ -293,7 +323,8 @@ impl Hold {
                 price_version: model.price.version.clone(),
                 estimated,
                 conversation: conversation.clone(),
-                took_ms: self.opened_at_ms.map(|opened| at_ms.saturating_sub(opened).max(0).unsigned_abs()),
+                took_ms: self.since_opened(at_ms),
+                first_token_ms: self.first_token_ms,
             },
         }
     }

@@ -9,6 +9,7 @@
 
 use super::bounds::Bounds;
 use super::rates::{Gauge, Meters, Wait, Whose};
+use super::{Balance, TrialState};
 use crate::money::{Micro, Parts};
 use crate::store::StoreError;
 use crate::store::ledger::{self, Claim, Ledger};
@@ -128,6 +129,20 @@ impl Standing {
             trial_left,
             ever_credited: row.credited.is_positive(),
             key_free: None,
+        }
+    }
+
+    /// As its account's holder sees it.
+    pub fn shown(&self, now_ms: i64) -> Balance {
+        Balance {
+            balance: self.balance,
+            held: self.held.total(),
+            available: self.available.total(),
+            trial: self.trial_ends_at_ms.map(|ends_at_ms| TrialState {
+                ends_at_ms,
+                credits_left: self.trial_left,
+                active: now_ms < ends_at_ms,
+            }),
         }
     }
 }

@@ -137,10 +137,14 @@ pub struct Quote {
     pub service_tier: TierAsked,
     /// The dearest multiple that `service_tier` can come to.
     pub factor: Factor,
-    /// Output limit per answer, in tokens: the caller's, or the model's own.
+    /// Output limit per answer, in tokens: the caller's, or the model's own; the largest of the models that may answer.
     pub output_limit: u64,
     /// The least limit worth running the request with.
     pub output_floor: u64,
+    /// What this model is asked for where it may have more.
+    pub own_limit: u64,
+    /// Of the models that may answer instead: the worst case is the dearest one's.
+    pub others: Vec<Self>,
 }
 
 /// The worst case within one price tier.
@@ -164,7 +168,27 @@ impl Quote {
             factor: Factor::ONE,
             output_limit,
             output_floor,
+            own_limit: output_limit,
+            others: Vec::new(),
         }
+    }
+
+    /// The same with an output limit of at most `limit`: what the model can write.
+    #[must_use]
+    pub fn within(mut self, limit: u64) -> Self {
+        self.output_limit = self.output_limit.min(limit);
+        self.own_limit = self.own_limit.min(limit);
+        self.output_floor = self.output_floor.min(self.output_limit);
+        self
+    }
+
+    /// The same, where another model may answer instead: both can be paid.
+    #[must_use]
+    pub fn or(mut self, other: Self) -> Self {
+        self.output_limit = self.output_limit.max(other.output_limit);
+        self.output_floor = self.output_floor.max(other.output_floor);
+        self.others.push(other);
+        self
     }
 
     pub fn cost(&self, output_limit: u64) -> Micro {
@@ -172,6 +196,11 @@ impl Quote {
     }
 
     fn wide_cost(&self, output_limit: u64) -> i128 {
+        let others = self.others.iter().map(|other| other.wide_cost(output_limit));
+        others.fold(self.own_cost(output_limit.min(self.own_limit)), i128::max)
+    }
+
+    fn own_cost(&self, output_limit: u64) -> i128 {
         let output = u128::from(output_limit).saturating_mul(u128::from(self.choices));
         let searches = Term::new(self.web_searches, self.web_search_price, Factor::THOUSAND);
         let cost = |reach: &Reach| {
@@ -310,6 +339,23 @@ mod tests {
         assert_eq!(quote.fit(floor.minus(Micro::new(1))), None);
         assert_eq!(quote.fit(Micro::ZERO), None);
         assert_eq!(Quote { output_floor: 0, ..quote.clone() }.fit(quote.cost(0)), None, "a limit of 0 says nothing");
+    }
+
+    #[test]
+    fn with_other_models_a_quote_is_the_dearest_one_s_each_at_its_own_limit() {
+        let reach = |price| Reach { input_tokens: 0, input_price: Micro::ZERO, output_price: credits(price) };
+        let cheap = Quote::flat(reach(100), 1, 8_000, 256);
+        let dear = Quote::flat(reach(500), 1, 1_000, 300);
+        let both = cheap.clone().or(dear.clone());
+        assert_eq!((both.output_limit, both.output_floor), (8_000, 300));
+        assert_eq!(both.cost(1_000), dear.cost(1_000), "the dearer one");
+        assert_eq!(both.cost(8_000), cheap.cost(8_000), "which never gets more than its own limit");
+        assert_eq!(dear.clone().or(cheap.clone()).cost(8_000), both.cost(8_000), "whichever was asked for");
+        let fitted = both.fit(dear.cost(600)).unwrap();
+        assert_eq!(fitted, 600);
+        assert!(both.cost(fitted + 1) > dear.cost(600));
+        assert_eq!(both.fit(dear.cost(299)), None, "no model runs below its floor");
+        assert_eq!(cheap.fit(dear.cost(299)), Some(1_495), "which the cheap one alone would");
     }
 
     #[test]

@@ -54,6 +54,8 @@ pub fn quote(
         factor: service_tier.dearest(&model.price),
         output_limit,
         output_floor,
+        own_limit: output_limit,
+        others: Vec::new(),
     })
 }
 
@@ -61,7 +63,7 @@ pub fn quote(
 fn unpriced(model: &Model, surface: Protocol, outline: &Outline) -> Option<&'static str> {
     let (features, priced) = (&outline.features, &model.price.features);
     // A chat vendor does not say how often it searched.
-    let can_search = priced.web_search.is_some() && model.vendor.protocol == Protocol::Messages;
+    let can_search = priced.web_search.is_some() && model.protocol() != Protocol::Chat;
     let searches = features.web_search.is_some() && !can_search;
     let tier_is_priced = features.service_tier.is_none_or(|tier| priced.service_tier.contains_key(&tier));
     let asked = [
@@ -97,8 +99,7 @@ fn reaches(model: &Model, outline: &Outline, body_bytes: u64) -> Vec<Reach> {
     within
         .map(|span| Reach {
             input_tokens: tokens.min(span.most),
-            input_price: dearest_input(model.vendor.protocol, outline, &span.rates)
-                .max(audio_input.unwrap_or_default()),
+            input_price: dearest_input(model.protocol(), outline, &span.rates).max(audio_input.unwrap_or_default()),
             output_price: span.rates.output.max(audio_output.unwrap_or_default()),
         })
         .collect()
@@ -106,7 +107,7 @@ fn reaches(model: &Model, outline: &Outline, body_bytes: u64) -> Vec<Reach> {
 
 fn input_tokens(model: &Model, outline: &Outline, body_bytes: u64) -> u64 {
     let features = &outline.features;
-    let images_unbounded = features.images > 0 && model.vendor.protocol == Protocol::Chat;
+    let images_unbounded = features.images > 0 && model.protocol() != Protocol::Messages;
     let unbounded = images_unbounded
         || features.documents_or_files
         || features.audio_input
@@ -123,7 +124,7 @@ fn input_tokens(model: &Model, outline: &Outline, body_bytes: u64) -> u64 {
 
 /// The dearest class that the input can be charged at: a chat vendor writes its cache unasked.
 fn dearest_input(vendor: Protocol, outline: &Outline, rates: &Rates) -> Micro {
-    let five_minutes = vendor == Protocol::Chat || outline.features.cache_markers;
+    let five_minutes = vendor != Protocol::Messages || outline.features.cache_markers;
     let mut dearest = rates.input.max(rates.cache_read);
     if five_minutes {
         dearest = dearest.max(rates.cache_write_5m);
@@ -170,8 +171,14 @@ mod tests {
             upstream_model: "u".into(),
             context_tokens: 100_000,
             max_output_tokens: 8_000,
-            accepts: Accepts::Messages(Default::default()),
+            accepts: match protocol {
+                Protocol::Messages => Accepts::Messages(Default::default()),
+                Protocol::Chat => Accepts::Chat(Default::default()),
+                Protocol::Responses => Accepts::Responses(Default::default()),
+            },
             price: Arc::new(Price::list(rates([100, 10, 125, 200, 500]), tiers, features)),
+            fallback: Vec::new(),
+            by_responses: None,
         }
     }
 
@@ -193,7 +200,7 @@ mod tests {
     }
 
     fn ask(model: &Model, members: &str, bytes: u64) -> Result<Quote, Failure> {
-        let protocol = model.vendor.protocol;
+        let protocol = model.protocol();
         let outline = request::read(protocol, format!(r#"{{"model":"m",{members}}}"#).as_bytes()).unwrap();
         quote(model, protocol, &outline, bytes, 256)
     }
@@ -244,6 +251,28 @@ mod tests {
         assert_eq!(price(&messages, r#""cache_control":{"type":"ephemeral","ttl":"1h"}"#), credits(200));
         let odd = Model { price: Arc::new(Price::new([1, 7, 2, 3, 4].map(credits))), ..plain(Protocol::Messages) };
         assert_eq!(price(&odd, r#""messages":[]"#), credits(7));
+    }
+
+    #[test]
+    fn a_responses_vendor_is_held_for_as_a_chat_vendor_but_that_it_counts_its_searches() {
+        let (plain, priced) = (plain(Protocol::Responses), priced(Protocol::Responses));
+        let input = |part: &str| format!(r#""max_output_tokens":20,"input":[{{"role":"user","content":[{part}]}}]"#);
+        let text = ask(&plain, &input(r#"{"type":"input_text","text":"hi"}"#), 700).unwrap();
+        assert_eq!((only(&text).input_tokens, only(&text).input_price, text.output_limit), (700, credits(125), 20));
+        for part in [
+            r#"{"type":"input_image","image_url":"data:image/png;base64,AA"}"#,
+            r#"{"type":"input_file","filename":"a.pdf","file_data":"data:application/pdf;base64,AA"}"#,
+        ] {
+            assert_eq!(only(&ask(&plain, &input(part), 700).unwrap()).input_tokens, 100_000, "{part}");
+        }
+        for kind in ["web_search", "web_search_preview", "web_search_2025_08_26"] {
+            let search = format!(r#""tools":[{{"type":"{kind}"}}]"#);
+            assert_eq!(ask(&priced, &search, 700).unwrap().web_searches, 10, "{kind}");
+            assert_eq!(ask(&plain, &search, 700).unwrap_err(), Failure::unpriced_feature(Protocol::Responses, "tools"));
+        }
+        let own =
+            r#""tools":[{"type":"function"},{"type":"custom"},{"type":"namespace","tools":[]},{"type":"local_shell"}]"#;
+        assert_eq!(ask(&plain, own, 700).unwrap().web_searches, 0);
     }
 
     #[test]
@@ -315,7 +344,7 @@ mod tests {
             (&messages, r#""fallbacks":[{"model":"x"}]"#, "fallbacks"),
         ] {
             let failure = ask(model, members, 1).unwrap_err();
-            assert_eq!(failure, Failure::unpriced_feature(model.vendor.protocol, param), "{members}");
+            assert_eq!(failure, Failure::unpriced_feature(model.protocol(), param), "{members}");
         }
     }
 

@@ -39,9 +39,12 @@ pub struct Settlement {
     pub journalled_in: [Arc<Segment>; 2],
 }
 
+/// Boxed: room for all that can ever wait is made at the start, and nearly all of it stays empty.
+type Queue = SyncSender<Box<Settlement>>;
+
 /// The way to the settler.
 pub struct Settler {
-    queue: Mutex<Option<SyncSender<Settlement>>>,
+    queue: Mutex<Option<Queue>>,
     /// A thread does the work, or whoever calls [`Settler::turn`].
     thread: Mutex<Option<JoinHandle<()>>>,
     by_hand: Option<Mutex<Run>>,
@@ -115,7 +118,7 @@ impl Settler {
     pub fn turn(&self, now_ms: i64) -> Result<bool, StoreError> {
         let Some(run) = &self.by_hand else { return Ok(false) };
         let mut run = run.lock().unwrap_or_else(PoisonError::into_inner);
-        let batch: Vec<_> = std::iter::from_fn(|| run.receiver.try_recv().ok()).take(BATCH).collect();
+        let batch: Vec<_> = run.receiver.try_iter().take(BATCH).map(|settlement| *settlement).collect();
         run.enter(&batch)?;
         run.mirror();
         let worked = !batch.is_empty();
@@ -132,8 +135,8 @@ impl Settler {
         self.state.pending.fetch_add(1, Ordering::Relaxed);
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = match queue.as_ref() {
-            Some(queue) => queue.try_send(settlement),
-            None => Err(TrySendError::Disconnected(settlement)),
+            Some(queue) => queue.try_send(Box::new(settlement)),
+            None => Err(TrySendError::Disconnected(Box::new(settlement))),
         };
         if let Err(TrySendError::Full(settlement) | TrySendError::Disconnected(settlement)) = outcome {
             settlement.journalled_in.iter().for_each(|segment| segment.keep());
@@ -162,7 +165,7 @@ struct Run {
     /// A guest has taken back what it told as the one that admits.
     told_nothing: bool,
     state: Arc<State>,
-    receiver: Receiver<Settlement>,
+    receiver: Receiver<Box<Settlement>>,
 }
 
 impl Run {
@@ -172,7 +175,7 @@ impl Run {
             let mut batch = Vec::new();
             let ended = match self.receiver.recv_timeout(MIRROR_EVERY) {
                 Ok(first) => {
-                    batch.push(first);
+                    batch.push(*first);
                     self.gather(&mut batch);
                     false
                 }
@@ -202,14 +205,13 @@ impl Run {
         self.journal.recover();
     }
 
+    /// Asleep, so that no request has to wake this thread while it waits for company.
     fn gather(&self, batch: &mut Vec<Settlement>) {
-        let until = Instant::now() + GATHER;
-        while batch.len() < BATCH {
-            match self.receiver.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(next) => batch.push(next),
-                Err(_) => break,
-            }
+        // Nobody comes any more where the process is ending.
+        if !self.state.closing.load(Ordering::Acquire) {
+            std::thread::sleep(GATHER);
         }
+        batch.extend(self.receiver.try_iter().take(BATCH - 1).map(|settlement| *settlement));
     }
 
     /// Enters the batch, trying until it works.

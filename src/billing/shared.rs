@@ -11,7 +11,7 @@ use super::journal::{Journal, Record, Segment};
 use super::owner::{self, Owner};
 use super::pricing::Quote;
 use super::rates::{Limited, Wait};
-use super::{Balance, Hold, Opening, Till, TrialState};
+use super::{Balance, Hold, Opening, Till};
 use crate::catalog::{Model, Price};
 use crate::config::Limits;
 use crate::failpoint::{self, Point};
@@ -328,15 +328,5 @@ fn stands(shared: &Shared, now_ms: i64) -> Balance {
         credited: shared.credited,
         ..Account::default()
     };
-    let standing = Standing::of(row, shared.held, Parts::ZERO, 0, now_ms);
-    Balance {
-        balance: standing.balance,
-        held: standing.held.total(),
-        available: standing.available.total(),
-        trial: standing.trial_ends_at_ms.map(|ends_at_ms| TrialState {
-            ends_at_ms,
-            credits_left: standing.trial_left,
-            active: now_ms < ends_at_ms,
-        }),
-    }
+    Standing::of(row, shared.held, Parts::ZERO, 0, now_ms).shown(now_ms)
 }

@@ -69,6 +69,11 @@ pub fn receipt(receipt: &Receipt) -> Value {
         "estimated": detail.estimated,
         "balance_after": receipt.balance_after,
     });
+    for (name, ms) in [("took_ms", detail.took_ms), ("first_token_ms", detail.first_token_ms)] {
+        if let Some(ms) = ms {
+            value[name] = json!(ms);
+        }
+    }
     if receipt.writeoff.is_positive() {
         value["writeoff"] = json!(receipt.writeoff);
     }

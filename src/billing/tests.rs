@@ -50,8 +50,10 @@ fn model() -> Arc<Model> {
         upstream_model: "b".into(),
         context_tokens: 1_000_000,
         max_output_tokens: 1_000,
-        accepts: crate::protocol::rules::Accepts::Messages(Default::default()),
+        accepts: crate::protocol::rules::Accepts::Chat(Default::default()),
         price: Arc::new(Price::new([credit(100), credit(10), credit(125), credit(200), credit(500)])),
+        fallback: Vec::new(),
+        by_responses: None,
     })
 }
 
@@ -237,6 +239,7 @@ fn ending(request: &str, outcome: Outcome, credits: i64) -> Ending {
             estimated: false,
             conversation: None,
             took_ms: None,
+            first_token_ms: None,
         },
     }
 }

@@ -12,6 +12,7 @@
 //! * credit comes from somewhere and goes somewhere: `direction`, `trial balance`, `credited`, `a void costs nothing`;
 //! * refunds of a debit never pass it: `refund`; an adjustment says why: `detail`; a trial lapses once it is over: `lapse`;
 //! * the journal has nothing old that the ledger lacks: `journal`;
+//! * what pages and limits read added up is what the entries add up to: `sums` (`store/ledger/sums.rs`);
 //! * a store that edges share has every balance as the ledger has it: `shared balance` (`billing/shared.rs`).
 //!
 //! Must not write.
@@ -52,6 +53,9 @@ pub struct Finding {
 /// At most this many findings are listed: a broken chain would list every entry.
 const FINDINGS_MAX: usize = 1_000;
 
+/// Sums of one table that are looked at.
+pub(super) const SUMS_MAX: u32 = 1_000;
+
 /// An ending reaches the ledger within milliseconds; one that is older than this and has not is stuck.
 const JOURNAL_AGE_MS: i64 = 60_000;
 
@@ -80,6 +84,7 @@ pub fn verify(ledger: &Ledger, data_dir: &Path, now_ms: i64) -> Result<Verdict, 
     audit.accounts(&accounts);
     audit.journal(&kept, !journal::live_boots(data_dir)?.is_empty(), now_ms);
     audit.holds(data_dir)?;
+    audit.kept_sums()?;
     Ok(audit.verdict)
 }
 
@@ -301,6 +306,14 @@ impl Audit<'_> {
             };
             self.find("journal", 0, message);
         }
+    }
+
+    /// What is kept added up, to be read without walking over the entries.
+    fn kept_sums(&mut self) -> Result<(), StoreError> {
+        for wrong in self.ledger.wrong_sums(SUMS_MAX)? {
+            self.find("sums", 0, format!("{}: {} is not what its entries add up to", wrong.of, wrong.row));
+        }
+        Ok(())
     }
 
     /// What living processes hold is covered, and the dead hold nothing beside the living.

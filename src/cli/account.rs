@@ -4,7 +4,7 @@
 //! A key in the clear is printed once, by `key create`.
 
 use super::settings::{self, KeyArgs, RateArgs, Span};
-use crate::account::{Account, Accounts, By, Key, KeySettings, NewAccount, NewKey, Status, open_by};
+use crate::account::{Account, Accounts, By, Invite, Key, KeySettings, NewAccount, NewKey, Role, Status, open_by};
 use crate::admin::document;
 use crate::billing::bounds::Period;
 use crate::billing::{Balance, Billing};
@@ -31,8 +31,11 @@ pub enum AccountCommand {
         #[arg(long)]
         password_stdin: bool,
         /// Make it an administrator's account.
-        #[arg(long)]
+        #[arg(long, conflicts_with = "viewer")]
         admin: bool,
+        /// Let it look at the operator's view, and not act there.
+        #[arg(long)]
+        viewer: bool,
         /// Give no trial credits.
         #[arg(long)]
         no_trial: bool,
@@ -79,6 +82,13 @@ pub enum AccountCommand {
         /// How long they are good, as in 24h or 7d.
         #[arg(long, default_value = "7d")]
         expires_in: Span,
+    },
+    /// List the latest invitations, without their codes.
+    Invites,
+    /// Take an invitation back that nobody has used.
+    WithdrawInvite {
+        /// Its id, as `account invites` shows it, or its code.
+        invite: String,
     },
     /// Refuse an account's keys until it is resumed.
     Suspend {
@@ -147,8 +157,13 @@ pub struct Context<'a> {
 /// What could not be done, and why.
 pub fn run_account(command: AccountCommand, context: &Context<'_>) -> anyhow::Result<()> {
     match command {
-        AccountCommand::Create { email, password_stdin, admin, no_trial } => {
-            create(context, &email, password_stdin, admin, no_trial)
+        AccountCommand::Create { email, password_stdin, admin, viewer, no_trial } => {
+            let role = match (admin, viewer) {
+                (true, _) => Role::Admin,
+                (false, true) => Role::Viewer,
+                (false, false) => Role::Member,
+            };
+            create(context, &email, password_stdin, role, no_trial)
         }
         AccountCommand::List => list(context),
         AccountCommand::Show { account } => show(context, &find(context, &account)?),
@@ -166,6 +181,13 @@ pub fn run_account(command: AccountCommand, context: &Context<'_>) -> anyhow::Re
             let text = codes.iter().map(|code| format!("{code}\n")).collect::<String>();
             let expires_at = rfc3339(context.now_ms.saturating_add(expires_in.ms));
             print(context.json, &json!({"codes": codes, "expires_at": expires_at}), &text)
+        }
+        AccountCommand::Invites => invites(context),
+        AccountCommand::WithdrawInvite { invite } => {
+            if !context.accounts.acting(&command_line(), context.now_ms).withdraw_invite(&invite)? {
+                bail!("withdraw an invitation: no open one has that id or code (`account invites` shows ids)");
+            }
+            print(context.json, &json!({"state": "withdrawn"}), "withdrawn\n")
         }
         AccountCommand::Suspend { account } => set_status(context, &account, Status::Suspended),
         AccountCommand::Resume { account } => set_status(context, &account, Status::Active),
@@ -243,9 +265,9 @@ fn find(context: &Context<'_>, id_or_email: &str) -> anyhow::Result<Account> {
     found.with_context(|| format!("no account has the id or e-mail {id_or_email:?}"))
 }
 
-fn create(context: &Context<'_>, email: &str, password_stdin: bool, admin: bool, no_trial: bool) -> anyhow::Result<()> {
+fn create(context: &Context<'_>, email: &str, password_stdin: bool, role: Role, no_trial: bool) -> anyhow::Result<()> {
     let password = if password_stdin { Some(read_password()?) } else { None };
-    let new = NewAccount { email, password: password.as_deref(), admin, trial: None };
+    let new = NewAccount { email, password: password.as_deref(), role, trial: None };
     let new = if no_trial { new } else { new.with_trial(context.signup, context.now_ms) };
     let account = open_by(context.accounts, context.billing, &new, &command_line(), context.now_ms)
         .with_context(|| format!("create the account of {email:?}"))?;
@@ -269,13 +291,32 @@ fn list(context: &Context<'_>) -> anyhow::Result<()> {
     let text = accounts
         .iter()
         .map(|account| {
-            let admin = if account.admin { " admin" } else { "" };
+            let role = match account.role {
+                Role::Member => "",
+                Role::Viewer => " viewer",
+                Role::Admin => " admin",
+            };
             let at = rfc3339(account.created_at_ms);
-            format!("{} {at} {} {}{admin}\n", account.id, account.status.name(), account.email)
+            format!("{} {at} {} {}{role}\n", account.id, account.status.name(), account.email)
         })
         .collect::<String>();
     let value = accounts.iter().map(document::account).collect();
     print(context.json, &Value::Array(value), &text)
+}
+
+fn invites(context: &Context<'_>) -> anyhow::Result<()> {
+    let (mut text, mut values) = (String::new(), Vec::new());
+    for invite in context.accounts.invites()? {
+        let state = invite.state(context.now_ms).name();
+        let Invite { id, created_by, used_by, .. } = &invite;
+        let [created_at, expires_at] = [invite.created_at_ms, invite.expires_at_ms].map(rfc3339);
+        text += &format!("{id} {created_at} {expires_at} {state} {}\n", used_by.as_deref().unwrap_or_default());
+        values.push(json!({
+            "id": id, "created_at": created_at, "expires_at": expires_at, "created_by": created_by, "state": state,
+            "used_by": used_by,
+        }));
+    }
+    print(context.json, &Value::Array(values), &text)
 }
 
 fn show(context: &Context<'_>, account: &Account) -> anyhow::Result<()> {

@@ -10,7 +10,7 @@ use super::raw::{
 use crate::protocol::Protocol;
 use crate::protocol::form::Effort;
 use crate::protocol::rules::{
-    Accepts, ChatModel, MessagesModel, ReasoningReplay, Sampling, ThinkingType, ToolsWithReasoning,
+    Accepts, ChatModel, MessagesModel, ReasoningReplay, ResponsesModel, Sampling, ThinkingType, ToolsWithReasoning,
 };
 
 /// The descriptor of the model with this catalog id.
@@ -18,43 +18,54 @@ pub fn read(id: &str, protocol: Protocol, written: &Capabilities) -> Accepts {
     match protocol {
         Protocol::Messages => Accepts::Messages(messages(shipped_messages(id), written)),
         Protocol::Chat => Accepts::Chat(chat(shipped_chat(id), written)),
+        Protocol::Responses => Accepts::Responses(responses(shipped_chat(id), written)),
     }
 }
 
-/// The keys that say nothing about a model of this protocol.
-pub fn misplaced(protocol: Protocol, written: &Capabilities) -> Vec<&'static str> {
-    let sampling_fits = match (protocol, written.sampling) {
-        (_, None) => true,
-        (Protocol::Chat, Some(key)) => matches!(key, SamplingKey::Accepted(_)),
-        (Protocol::Messages, Some(key)) => !matches!(key, SamplingKey::Accepted(_)),
-    };
-    let messages = [
-        ("thinking_types", written.thinking_types.is_some()),
-        ("thinking_default", written.thinking_default.is_some()),
-        ("effort_levels", written.effort_levels.is_some()),
-        ("prefill", written.prefill.is_some()),
-        ("mid_system", written.mid_system.is_some()),
-        ("structured", written.structured.is_some()),
-        ("server_tools", written.server_tools.is_some()),
+/// The keys that say nothing about a model that is spoken to in these protocols.
+pub fn misplaced(spoken: [Option<Protocol>; 2], written: &Capabilities) -> Vec<&'static str> {
+    use Protocol::{Chat, Messages, Responses};
+    let is_spoken = |by: &[Protocol]| spoken.iter().flatten().any(|protocol| by.contains(protocol));
+    let keys: [(_, _, &[Protocol]); 20] = [
+        ("thinking_types", written.thinking_types.is_some(), &[Messages]),
+        ("thinking_default", written.thinking_default.is_some(), &[Messages]),
+        ("effort_levels", written.effort_levels.is_some(), &[Messages]),
+        ("prefill", written.prefill.is_some(), &[Messages]),
+        ("mid_system", written.mid_system.is_some(), &[Messages]),
+        ("structured", written.structured.is_some(), &[Messages]),
+        ("server_tools", written.server_tools.is_some(), &[Messages]),
+        ("output_limit_field", written.output_limit_field.is_some(), &[Chat]),
+        ("reasoning", written.reasoning.is_some(), &[Chat, Responses]),
+        ("effort_values", written.effort_values.is_some(), &[Chat, Responses]),
+        ("tools_with_reasoning", written.tools_with_reasoning.is_some(), &[Chat]),
+        ("stop", written.stop.is_some(), &[Chat]),
+        ("cache_breakpoints", written.cache_breakpoints.is_some(), &[Chat, Responses]),
+        ("verbosity", written.verbosity.is_some(), &[Chat, Responses]),
+        ("system_role", written.system_role.is_some(), &[Chat]),
+        ("reasoning_replay", written.reasoning_replay.is_some(), &[Chat]),
+        ("top_k", written.top_k.is_some(), &[Chat]),
+        ("custom_tools", written.custom_tools.is_some(), &[Chat]),
+        ("summaries", written.summaries.is_some(), &[Responses]),
+        (
+            "sampling",
+            written.sampling.is_some(),
+            if matches!(written.sampling, Some(SamplingKey::Accepted(_))) { &[Chat, Responses] } else { &[Messages] },
+        ),
     ];
-    let chat = [
-        ("output_limit_field", written.output_limit_field.is_some()),
-        ("reasoning", written.reasoning.is_some()),
-        ("effort_values", written.effort_values.is_some()),
-        ("tools_with_reasoning", written.tools_with_reasoning.is_some()),
-        ("stop", written.stop.is_some()),
-        ("cache_breakpoints", written.cache_breakpoints.is_some()),
-        ("verbosity", written.verbosity.is_some()),
-        ("system_role", written.system_role.is_some()),
-        ("reasoning_replay", written.reasoning_replay.is_some()),
-        ("top_k", written.top_k.is_some()),
-    ];
-    let foreign: &[(&str, bool)] = match protocol {
-        Protocol::Chat => &messages,
-        Protocol::Messages => &chat,
-    };
-    let given = foreign.iter().filter(|(_, given)| *given).map(|(name, _)| *name);
-    given.chain((!sampling_fits).then_some("sampling")).collect()
+    keys.into_iter().filter(|(_, given, by)| *given && !is_spoken(by)).map(|(name, ..)| name).collect()
+}
+
+/// The same model by its vendor's newer protocol.
+fn responses(base: ChatModel, written: &Capabilities) -> ResponsesModel {
+    let model = chat(base, written);
+    ResponsesModel {
+        summaries: written.summaries.unwrap_or(model.reasoning),
+        reasoning: model.reasoning,
+        effort_values: model.effort_values,
+        sampling: model.sampling,
+        cache_breakpoints: model.cache_breakpoints,
+        verbosity: model.verbosity,
+    }
 }
 
 fn messages(base: MessagesModel, written: &Capabilities) -> MessagesModel {
@@ -111,6 +122,7 @@ fn chat(base: ChatModel, written: &Capabilities) -> ChatModel {
             None => base.output_limit_field,
         },
         top_k: written.top_k.unwrap_or(base.top_k),
+        custom_tools: written.custom_tools.unwrap_or(base.custom_tools),
     }
 }
 
@@ -191,6 +203,7 @@ fn shipped_chat(id: &str) -> ChatModel {
 #[cfg(test)]
 mod tests {
     use crate::config;
+    use crate::protocol::Protocol;
     use crate::protocol::form::Effort;
     use crate::protocol::rules::{Accepts, Sampling, ThinkingType};
 
@@ -224,6 +237,39 @@ mod tests {
         assert_eq!(model.effort_levels, [Effort::Low, Effort::Max]);
         assert_eq!(model.thinking_types, [ThinkingType::Enabled]);
         assert!(!model.structured && !model.prefill);
+    }
+
+    #[test]
+    fn a_model_may_be_served_by_a_second_protocol_of_its_vendor() {
+        let local = include_str!("../../conf/local.yaml");
+        let with = |model: &str, keys: &str| {
+            let line = format!("    upstream_model: {model}\n");
+            parse(&local.replacen(&line, &format!("{line}    {keys}\n"), 1))
+        };
+        let both = with("gpt-5.5", "upstream_protocol: responses").unwrap();
+        let model = both.catalog.find("beta-5.5").unwrap();
+        assert_eq!(model.protocol(), Protocol::Chat);
+        let other = model.by_responses.as_ref().unwrap();
+        assert_eq!((other.protocol(), &other.id), (Protocol::Responses, &model.id));
+        let Accepts::Responses(accepts) = &other.accepts else { panic!("its second protocol") };
+        assert!(accepts.reasoning && accepts.summaries && !accepts.sampling);
+        let without = with("gpt-5.5", "upstream_protocol: responses\n    capabilities: {summaries: false}").unwrap();
+        let Accepts::Responses(accepts) =
+            &without.catalog.find("beta-5.5").unwrap().by_responses.as_ref().unwrap().accepts
+        else {
+            panic!("its second protocol")
+        };
+        assert!(!accepts.summaries);
+        let alone = parse(&local.replace("protocol: chat", "protocol: responses")).unwrap();
+        assert_eq!(alone.catalog.find("beta-5.2").unwrap().protocol(), Protocol::Responses);
+        for (model, keys, key) in [
+            ("claude-opus-4-7", "upstream_protocol: responses", "models[0].upstream_protocol"),
+            ("gpt-5.2", "upstream_protocol: chat", "models[3].upstream_protocol"),
+            ("gpt-5.2", "capabilities: {summaries: true}", "models[3].capabilities.summaries"),
+        ] {
+            let faults = with(model, keys).map(drop).unwrap_err();
+            assert_eq!(faults.iter().map(|fault| fault.key.as_str()).collect::<Vec<_>>(), [key], "{keys}");
+        }
     }
 
     #[test]

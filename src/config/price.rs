@@ -9,14 +9,16 @@ use crate::protocol::Protocol;
 use crate::usage::ServiceTier;
 use std::collections::BTreeMap;
 
-/// The keys whose use a vendor of this protocol never counts.
-pub fn misplaced(protocol: Protocol, price: &raw::Price) -> Vec<&'static str> {
-    let keys = [
-        ("audio_input", price.audio_input.is_some(), Protocol::Chat),
-        ("audio_output", price.audio_output.is_some(), Protocol::Chat),
-        ("web_search", price.web_search.is_some(), Protocol::Messages),
+/// The keys whose use a vendor that is spoken to in these protocols never counts.
+pub fn misplaced(spoken: [Option<Protocol>; 2], price: &raw::Price) -> Vec<&'static str> {
+    use Protocol::{Chat, Messages, Responses};
+    let keys: [(_, _, &[Protocol]); 3] = [
+        ("audio_input", price.audio_input.is_some(), &[Chat]),
+        ("audio_output", price.audio_output.is_some(), &[Chat]),
+        ("web_search", price.web_search.is_some(), &[Messages, Responses]),
     ];
-    keys.into_iter().filter(|(_, given, of)| *given && *of != protocol).map(|(name, ..)| name).collect()
+    let is_counted = |by: &[Protocol]| spoken.iter().flatten().any(|protocol| by.contains(protocol));
+    keys.into_iter().filter(|(_, given, by)| *given && !is_counted(by)).map(|(name, ..)| name).collect()
 }
 
 /// What requests for the usual tier call it, and what its vendors do: it has the base prices.

@@ -31,6 +31,12 @@ pub struct Config {
     /// on SIGHUP. No bodies, no headers, no secrets.
     #[serde(default)]
     pub access_log: Option<String>,
+    #[serde(default)]
+    pub telemetry: Telemetry,
+    /// Whether this file, the certificate's files and those that `file:` names are read anew when they have been changed
+    /// and have looked the same for a second (default). False: on SIGHUP alone. A file that is no good changes nothing.
+    #[serde(default = "yes")]
+    pub watch: bool,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -44,6 +50,37 @@ pub struct Listen {
     pub admin: String,
     #[serde(default)]
     pub tls: Option<Tls>,
+    /// Proxies in front, as addresses or networks (`10.0.0.0/8`), up to 256: of a request that one of them sends, the
+    /// client's address is the last in `X-Forwarded-For` (without one: in `Forwarded`) that is no proxy's, and
+    /// `X-Forwarded-Proto: https` makes cookies Secure. From everybody else these headers count for nothing. Of the
+    /// limits on connections `limits.connections` alone holds for such a proxy.
+    #[serde(default)]
+    pub trust_proxy: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Telemetry {
+    pub traces: Option<Traces>,
+}
+
+/// Spans of requests and of the attempts at vendors, in OTLP over HTTP (JSON). No bodies, no headers, no secrets. Left out:
+/// none. Taken at a start or upgrade.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Traces {
+    /// A collector beside the gateway, `http://127.0.0.1:4318/v1/traces`.
+    pub endpoint: String,
+    /// The share of the requests that are traced, from 0 to 1. A caller's `traceparent` names the trace, and decides nothing.
+    #[serde(default = "one_in_a_hundred")]
+    pub sample: Decimal,
+    /// Vendors get a `traceparent` too: of the attempt's span, or the caller's own where the request is not traced.
+    #[serde(default)]
+    pub to_vendors: bool,
+}
+
+fn one_in_a_hundred() -> Decimal {
+    Decimal("0.01".into())
 }
 
 /// The most that a rate may be, per minute or at one time.
@@ -196,6 +233,7 @@ fn yes() -> bool {
 pub enum VendorProtocol {
     Messages,
     Chat,
+    Responses,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -268,11 +306,21 @@ pub struct Model {
     pub vendor: String,
     /// The model's name at the vendor.
     pub upstream_model: String,
+    /// `responses`: its chat vendor serves the model at `/v1/responses` too, and is asked there whatever it does better
+    /// there: callers of that surface, and where `tools_with_reasoning` is not `any` all with tools who did not switch
+    /// reasoning off, and the messages surface. Left out: by the vendor's own protocol alone.
+    #[serde(default)]
+    pub upstream_protocol: Option<UpstreamProtocol>,
     pub context_tokens: u64,
     pub max_output_tokens: u64,
     #[serde(default)]
     pub capabilities: Capabilities,
     pub price: Price,
+    /// Up to 3 ids of other models, asked in their order where every endpoint of this one fails, is overloaded or asks
+    /// to be left alone, and nothing was sent to the client yet. The hold is for the dearest of them, and the one that
+    /// answers is billed and named. Their own `fallback` is not followed.
+    #[serde(default)]
+    pub fallback: Vec<String>,
 }
 
 /// What the model accepts: the descriptor that translation between the protocols goes by. Traffic that keeps its
@@ -282,7 +330,7 @@ pub struct Model {
 #[serde(deny_unknown_fields, default)]
 pub struct Capabilities {
     /// Messages vendors: `free` (temperature up to 1, top_p, top_k), `one_of` (temperature or top_p), `fixed` (only the
-    /// default). Chat vendors: whether a temperature and top_p other than 1 are accepted.
+    /// default). Chat and responses vendors: whether a temperature and top_p other than 1 are accepted.
     pub sampling: Option<SamplingKey>,
     /// Messages vendors: values of `thinking.type` that do not draw a 400.
     pub thinking_types: Option<Vec<ThinkingTypeKey>>,
@@ -300,17 +348,17 @@ pub struct Capabilities {
     pub server_tools: Option<Vec<String>>,
     /// Chat vendors: which field sets the output limit.
     pub output_limit_field: Option<OutputLimitField>,
-    /// Chat vendors: `reasoning_effort` is accepted.
+    /// Chat and responses vendors: an effort of reasoning is accepted.
     pub reasoning: Option<bool>,
-    /// Chat vendors: levels of `reasoning_effort`.
+    /// Chat and responses vendors: levels of that effort.
     pub effort_values: Option<Vec<EffortKey>>,
     /// Chat vendors: whether function tools work while the model reasons.
     pub tools_with_reasoning: Option<ToolsWithReasoningKey>,
     /// Chat vendors: `stop` is accepted.
     pub stop: Option<bool>,
-    /// Chat vendors: `prompt_cache_breakpoint` is accepted.
+    /// Chat and responses vendors: `prompt_cache_breakpoint` is accepted.
     pub cache_breakpoints: Option<bool>,
-    /// Chat vendors: `verbosity` is accepted.
+    /// Chat and responses vendors: `verbosity` is accepted.
     pub verbosity: Option<bool>,
     /// Chat vendors: the role of instructions.
     pub system_role: Option<SystemRole>,
@@ -318,9 +366,13 @@ pub struct Capabilities {
     pub reasoning_replay: Option<ReasoningReplayKey>,
     /// Chat vendors: `top_k` is accepted.
     pub top_k: Option<bool>,
+    /// Chat vendors: tools of type `custom` are accepted. Without, those of the responses surface go as functions.
+    pub custom_tools: Option<bool>,
+    /// Responses vendors: `reasoning.summary` is accepted. Left out: where the model reasons.
+    pub summaries: Option<bool>,
 }
 
-/// A word for messages vendors, true or false for chat vendors.
+/// A word for messages vendors, true or false for all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SamplingKey {
     Free,
@@ -348,7 +400,7 @@ impl JsonSchema for SamplingKey {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         schemars::json_schema!({
-            "description": "free, one_of or fixed (messages vendors); true or false (chat vendors).",
+            "description": "free, one_of or fixed (messages vendors); true or false (chat and responses vendors).",
             "enum": ["free", "one_of", "fixed", true, false]
         })
     }
@@ -380,6 +432,12 @@ pub enum EffortKey {
     High,
     Xhigh,
     Max,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum UpstreamProtocol {
+    Responses,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -520,6 +578,9 @@ macro_rules! limits {
 limits! {
     /// One request's body.
     body_bytes = 33_554_432, 1_024..=268_435_456;
+    /// Memory of this process; from 90 % of it on, new work is refused with 503 and what runs is finished. 0: what the
+    /// control group allows, or what the machine has free at the start, whichever is less.
+    memory_bytes = 0, 0..=1_099_511_627_776;
     /// All request bodies held at one time; past it, 503.
     bodies_in_flight_bytes = 1_073_741_824, 1_048_576..=68_719_476_736;
     /// From a request's header to the end of its body; past it, 408.
@@ -536,8 +597,8 @@ limits! {
     header_read_seconds = 30, 1..=3_600;
     /// Client connections of this process; past it, new ones are closed at once. 0: no limit.
     connections = 20_000, 0..=1_000_000;
-    /// Client connections from one address (IPv6: one /64); past it, new ones are closed at once. 0: no limit, which is
-    /// right behind a proxy, whose address all clients share.
+    /// Client connections from one address (IPv6: one /64); past it, new ones are closed at once. 0: no limit. Not
+    /// asked of a proxy in `listen.trust_proxy`, whose address all clients share.
     connections_per_address = 1_024, 0..=1_000_000;
     /// Requests over one client connection (HTTP/1), before it is closed.
     keepalive_requests = 1_000, 1..=1_000_000;
@@ -561,7 +622,7 @@ limits! {
     client_write_seconds = 60, 1..=3_600;
     /// A client connection without a request.
     keepalive_seconds = 60, 1..=3_600;
-    /// Endpoints tried for one request.
+    /// Endpoints tried for one request, of each model that may answer it.
     attempts = 2, 1..=8;
     /// Failures in a row that open an endpoint's breaker; 0: none does.
     breaker_failures = 5, 0..=1_000;
@@ -577,6 +638,9 @@ limits! {
     breaker_open_max_seconds = 120, 1..=86_400;
     /// The longest `retry-after` of a vendor that is heeded; 0: none is.
     cool_down_max_seconds = 60, 0..=60;
+    /// While it is heeded and nobody else can be asked, one request in so long tries all the same, and if it is answered
+    /// well, all are sent again; 0: none does.
+    cool_down_probe_seconds = 1, 0..=60;
     /// How long a resolved name of an endpoint is used before it is looked up again.
     name_refresh_seconds = 30, 1..=86_400;
     /// How long its last addresses serve where no resolver answers.

@@ -6,9 +6,11 @@
 //! vendor).
 
 mod call;
+mod fallback;
 mod keyed;
 
 pub use call::without_thinking;
+pub use fallback::{Fallbacks, ask_next};
 
 use super::context::{Call, Context, InFlight, Stage};
 use super::{Gateway, framing, own, reject};
@@ -37,7 +39,6 @@ enum Route {
     Own(own::Question),
     Health,
     Sidecar,
-    Responses,
     Unknown,
 }
 
@@ -47,7 +48,8 @@ fn route(path: &str) -> Route {
         "/v1/chat/completions" => vendor(Protocol::Chat, "/v1/chat/completions", false),
         "/v1/messages" => vendor(Protocol::Messages, "/v1/messages", false),
         "/v1/messages/count_tokens" => vendor(Protocol::Messages, "/v1/messages/count_tokens", true),
-        "/v1/responses" => Route::Responses,
+        "/v1/responses" => vendor(Protocol::Responses, "/v1/responses", false),
+        "/v1/responses/input_tokens" => vendor(Protocol::Responses, "/v1/responses/input_tokens", true),
         "/healthz" | "/health" | "/api/hello" => Route::Health,
         _ => match path.strip_prefix("/v1") {
             None => Route::Sidecar,
@@ -95,8 +97,8 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
         Err(failure) => {
             // Whoever reads of the failure finds its key free.
             gateway.idempotency.decided(&ctx.request_id).await;
-            if failure.kind == Kind::Draining {
-                // Whoever asks again finds another process.
+            if matches!(failure.kind, Kind::Draining | Kind::FilesShort) {
+                // Whoever asks again finds another process, or a file for the connection.
                 session.set_keepalive(None);
             }
             ctx.stage = Stage::Answered { what: "rejected" };
@@ -125,7 +127,6 @@ async fn judge(
         Route::Health => &[Method::GET, Method::HEAD][..],
         Route::Own(_) => &[Method::GET],
         Route::Vendor { .. } => &[Method::POST],
-        Route::Responses => return Err(Failure::responses_path()),
         Route::Unknown | Route::Sidecar => {
             return Err(Failure::unknown_path(method.as_str(), session.req_header().uri.path()));
         }
@@ -142,9 +143,13 @@ async fn judge(
     if gateway.draining.load(Ordering::Acquire) {
         return Err(Failure::of(Kind::Draining));
     }
-    if gateway.in_flight.load(Ordering::Acquire) as u64 > settings.limits.open_requests {
-        // Before a body is read: what there is no room for costs no memory either.
+    let running = gateway.in_flight.load(Ordering::Acquire);
+    // Before a body is read: what there is no room for costs no memory either.
+    if running as u64 > settings.limits.open_requests {
         return Err(Failure::of(Kind::Overloaded));
+    }
+    if let Some(short) = gateway.pressure.refuses(running) {
+        return Err(Failure::of(short));
     }
     let principal = principal(gateway, session).await?;
     ctx.principal = Some((principal.clone(), Instant::now()));

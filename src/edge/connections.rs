@@ -8,6 +8,7 @@
 
 mod watched;
 
+use crate::address::{Caller, Trusted, one_client};
 use crate::config::{Limits, Settings};
 use crate::telemetry::METRICS;
 use arc_swap::ArcSwap;
@@ -18,6 +19,7 @@ use pingora::listeners::PreTlsProcess;
 use pingora::protocols::l4::stream::Stream as TcpStream;
 use pingora::protocols::raw_connect::ProxyDigest;
 use pingora::protocols::{Digest, GetProxyDigest, GetSocketDigest, SocketDigest, Stream};
+use pingora::proxy::Session;
 use pingora::server::ShutdownWatch;
 use pingora::{Error, ErrorType, Result};
 use std::collections::HashMap;
@@ -72,14 +74,6 @@ impl Open {
     }
 }
 
-/// Whose a connection is: of IPv6 a whole /64, for that is what one client is given.
-fn client_of(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6((u128::from(address) >> 64 << 64).into()),
-        v4 => v4,
-    }
-}
-
 impl Connections {
     pub fn new(settings: Arc<ArcSwap<Settings>>) -> Arc<Self> {
         Arc::new(Self { settings, open: Mutex::default() })
@@ -89,11 +83,14 @@ impl Connections {
     fn enter(self: &Arc<Self>, socket: Option<Arc<SocketDigest>>) -> Option<Arc<Connection>> {
         let address = socket.and_then(|socket| Some(socket.peer_addr()?.as_inet()?.ip()));
         // Where the peer has left already there is no address: whatever that is, it counts together.
-        let client = client_of(address.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)));
+        let client = one_client(address.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)));
         let settings = self.settings.load();
         let Limits { connections_per_address, connections, .. } = settings.limits;
+        // A trusted proxy's connections are those of many clients; whose one is, is not known before its requests.
+        let is_proxy = address.is_some_and(|address| settings.trust_proxy.has(address));
+        let per_address = if is_proxy { 0 } else { connections_per_address };
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let entered = open.enter(client, connections_per_address, connections);
+        let entered = open.enter(client, per_address, connections);
         METRICS.client_connections.set(i64::try_from(open.all).unwrap_or(i64::MAX));
         drop(open);
         if let Err(refused) = entered {
@@ -210,6 +207,14 @@ impl Drop for Connection {
     }
 }
 
+/// From where a request comes: from its connection's peer, or whom that says it asks for where it is trusted.
+pub fn caller(session: &Session, trusted: &Trusted) -> Option<Caller> {
+    let peer = session.client_addr()?.as_inet()?.ip();
+    let mut caller = trusted.caller(peer, &session.req_header().headers);
+    caller.is_https |= session.digest().is_some_and(|digest| digest.ssl_digest.is_some());
+    Some(caller)
+}
+
 fn mark(digest: Option<&Digest>, state: u64) {
     if let Some(connection) = digest.and_then(|digest| carried(digest.proxy_digest.as_deref())) {
         connection.header_since.store(state, Ordering::Relaxed);
@@ -232,15 +237,7 @@ mod tests {
     use super::*;
 
     fn address(text: &str) -> IpAddr {
-        client_of(text.parse().unwrap())
-    }
-
-    #[test]
-    fn a_client_is_an_ipv4_address_or_a_whole_ipv6_network() {
-        assert_eq!(address("2001:db8:1:2::1"), address("2001:db8:1:2:ffff::9"));
-        assert_ne!(address("2001:db8:1:2::1"), address("2001:db8:1:3::1"));
-        assert_ne!(address("192.0.2.1"), address("192.0.2.2"));
-        assert_eq!(address("::ffff:192.0.2.1"), address("192.0.2.1"));
+        one_client(text.parse().unwrap())
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! What a request has become so far. A hook finds only what is there by its phase: the rest is not reachable.
 
+use super::admit::Fallbacks;
 use super::intake::Shared;
 use super::reply::Reply;
+use super::trace::Trace;
 use crate::account::Principal;
+use crate::address::Caller;
 use crate::billing::Hold;
 use crate::catalog::Model;
 use crate::config::Settings;
@@ -24,6 +27,10 @@ pub struct Context {
     /// `req_` and 32 hex digits.
     pub request_id: String,
     pub arrived: Instant,
+    /// From where it comes, once its header is there; unless its peer has left already.
+    pub caller: Option<Caller>,
+    /// Where it is traced.
+    pub trace: Option<Box<Trace>>,
     /// Who pays, and when that was known.
     pub principal: Option<(Principal, Instant)>,
     /// Whose shape a failure takes.
@@ -67,6 +74,8 @@ pub struct Call {
     pub shared: Arc<Shared>,
     /// What is needed to say a translated request without its reasoning, if the vendor refuses that. Taken when used.
     pub again: Option<Again>,
+    /// Models that may answer instead, until one has begun to.
+    pub fallbacks: Option<Box<Fallbacks>>,
     /// Why it failed; told to the client when nothing else can be tried.
     pub failure: Option<Failure>,
     /// When the client's body was there.
@@ -106,6 +115,8 @@ pub struct Upstream {
     pub key: Option<u64>,
     /// It is about something that no other endpoint has.
     pub stays: bool,
+    /// Attempts that were begun at other models' endpoints before.
+    pub before: usize,
     /// Endpoints that attempts were begun at, by index.
     pub tried: Vec<usize>,
     /// The running attempt's place at its endpoint.
@@ -133,6 +144,7 @@ impl Upstream {
             endpoints,
             key: None,
             stays: false,
+            before: 0,
             tried: Vec::new(),
             lease: None,
             addresses: Vec::new(),
@@ -176,9 +188,13 @@ pub struct Phases {
 /// As the value of a `server-timing` header, in milliseconds.
 impl fmt::Display for Phases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ms = |time: Duration| format!("{}.{:03}", time.as_millis(), time.subsec_micros() % 1_000);
-        write!(f, "auth;dur={}, body;dur={}, admit;dur={}", ms(self.auth), ms(self.body), ms(self.admit))?;
-        self.vendor.map_or(Ok(()), |vendor| write!(f, ", vendor;dur={}", ms(vendor)))
+        let mut part = |name: &str, time: Duration| {
+            write!(f, "{name};dur={}.{:03}", time.as_millis(), time.subsec_micros() % 1_000)
+        };
+        part("auth", self.auth)?;
+        part(", body", self.body)?;
+        part(", admit", self.admit)?;
+        self.vendor.map_or(Ok(()), |vendor| part(", vendor", vendor))
     }
 }
 
@@ -187,6 +203,8 @@ impl Context {
         Self {
             request_id: format!("req_{}", uuid::Uuid::now_v7().simple()),
             arrived: Instant::now(),
+            caller: None,
+            trace: None,
             principal: None,
             surface: Protocol::Chat,
             stage: Stage::New,

@@ -4,6 +4,7 @@
 //! stands between a client and this gateway may have repaired it otherwise, and then one of the two sees a request that
 //! the other does not: so what is not plain is refused here, and its connection with it. Must not look at keys or bodies.
 
+use super::own;
 use crate::config::Limits;
 use crate::protocol::failure::{Failure, Kind};
 use http::{HeaderValue, Version, header};
@@ -147,7 +148,14 @@ fn one_target(head: &RequestHeader) -> Result<(), &'static str> {
     if head.version != Version::HTTP_2 && !head.raw_path().starts_with(b"/") {
         return Err("The request's target is not a path.");
     }
-    if is_one_path(head.uri.path()) { Ok(()) } else { Err("The request's path could be read in more than one way.") }
+    let path = head.uri.path();
+    // A model's id may hold a slash, which clients escape there: judged as it is looked up.
+    let looked_up = path.strip_prefix(own::MODELS).map(|id| format!("{}{}", own::MODELS, own::model_id(id)));
+    if is_one_path(looked_up.as_deref().unwrap_or(path)) {
+        Ok(())
+    } else {
+        Err("The request's path could be read in more than one way.")
+    }
 }
 
 /// Whether nothing in a path has to be resolved, or decoded, before it can be compared with another.

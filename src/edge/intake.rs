@@ -18,6 +18,7 @@ mod tests;
 pub use body::{BodiesInFlight, read_body};
 
 use crate::idempotency::{Decision, Running};
+use crate::protocol::aside::SignOfLife;
 use body::BodyShare;
 use bytes::Bytes;
 use http::HeaderValue;
@@ -31,11 +32,14 @@ use std::time::{Duration, Instant};
 #[derive(Default)]
 pub struct Shared(Mutex<State>);
 
+/// Written when it is needed: by then more of the stream is known.
+type Epitaph = Box<dyn FnOnce() -> Vec<u8> + Send>;
+
 #[derive(Default)]
 struct State {
     late: Late,
     /// What ends a stream whose vendor breaks off: a failure that the client can read.
-    epitaph: Option<Bytes>,
+    epitaph: Option<Epitaph>,
     progress: Progress,
     handed_back: Option<Box<HttpSession>>,
     /// Of a request under an idempotency key, until it is decided what becomes of that.
@@ -44,6 +48,8 @@ struct State {
     decision: Option<Decision>,
     /// Sent at further attempts instead of the first body.
     body: Option<Bytes>,
+    /// Written to a client that waits too long for the next event.
+    keep_alive: Option<SignOfLife>,
 }
 
 /// What is known of the answer's head only once its body is.
@@ -158,10 +164,12 @@ impl Shared {
         progress.blame.get_or_insert(if held_up { Blame::Client } else { Blame::Vendor });
     }
 
-    /// What is known of the answer before it begins.
-    pub fn expect(&self, keyed: Option<Box<Running>>, unseen: bool) {
-        self.set_keyed(keyed);
-        self.set_unseen(unseen);
+    /// What is known of a model's answer before it begins: whether it may reason out of sight, and what is told to a
+    /// client that waits for it.
+    pub fn expect(&self, unseen: bool, keep_alive: Option<SignOfLife>) {
+        let mut state = self.lock();
+        state.progress.unseen = unseen;
+        state.keep_alive = keep_alive;
     }
 
     pub fn set_keyed(&self, keyed: Option<Box<Running>>) {
@@ -198,8 +206,8 @@ impl Shared {
         self.lock().body = Some(body);
     }
 
-    pub fn set_epitaph(&self, frame: Vec<u8>) {
-        self.lock().epitaph = Some(frame.into());
+    pub fn set_epitaph(&self, epitaph: impl FnOnce() -> Vec<u8> + Send + 'static) {
+        self.lock().epitaph = Some(Box::new(epitaph));
     }
 
     /// Nothing more goes to the client: the answer was given whole, or ended by a failure that it was told.
@@ -227,7 +235,7 @@ impl Shared {
 }
 
 /// The deadlines of one request.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Deadlines {
     pub total: Instant,
     /// From the sending of the request to the vendor's header, at each attempt.
@@ -239,8 +247,8 @@ pub struct Deadlines {
     pub drain_hidden: Duration,
     /// A stream is drained; a whole answer is awaited to the request's own deadline.
     pub stream: bool,
-    /// After so long without a byte, this is written to a client that waits for the next event.
-    pub keep_alive: Option<(Duration, &'static [u8])>,
+    /// After so long without a byte, a client that waits for the next event is told that it will come.
+    pub keep_alive: Duration,
 }
 
 /// Puts `body` in the place of the request's own, for every attempt.

@@ -6,7 +6,7 @@
 use super::Gateway;
 use super::context::{Call, Context, Phases, Stage};
 use super::intake::{self, Ended};
-use super::upstream;
+use super::{trace, upstream};
 use crate::clock;
 use crate::money::Micro;
 use crate::protocol::failure::Kind;
@@ -29,8 +29,12 @@ pub async fn end(gateway: &Gateway, session: &mut Session, ctx: &mut Context) {
     }
     let took = ctx.arrived.elapsed();
     count(ctx, took);
-    if gateway.access.is_on() {
-        gateway.access.write(record(session, ctx, took));
+    if ctx.trace.is_some() {
+        let status = status(ctx);
+        gateway.told.traces.write(trace::spans(ctx, status, took));
+    }
+    if gateway.told.access.is_on() {
+        gateway.told.access.write(record(ctx, took));
     }
 }
 
@@ -99,7 +103,7 @@ fn count(ctx: &Context, took: Duration) {
 }
 
 /// The line of the access log; takes the request's id, which nothing needs any more.
-fn record(session: &Session, ctx: &mut Context, took: Duration) -> Record {
+fn record(ctx: &mut Context, took: Duration) -> Record {
     let phases = ctx.phases();
     let (route, call) = match &ctx.stage {
         Stage::Call(call) => ("call", phases.map(|phases| call_record(call, phases, ctx.arrived))),
@@ -110,7 +114,7 @@ fn record(session: &Session, ctx: &mut Context, took: Duration) -> Record {
     let principal = ctx.principal.as_ref();
     Record {
         at_ms: clock::now_ms().saturating_sub(i64::try_from(took.as_millis()).unwrap_or(i64::MAX)),
-        client: session.client_addr().and_then(|address| Some(address.as_inet()?.ip())),
+        client: ctx.caller.map(|caller| caller.address),
         route,
         surface: ctx.surface.as_str(),
         status: status(ctx),
@@ -130,7 +134,7 @@ fn call_record(call: &Call, phases: Phases, arrived: Instant) -> CallRecord {
         stream: call.stream,
         vendor: call.model.vendor.name.clone(),
         endpoint: call.last_endpoint().map(|endpoint| endpoint.authority.clone()).unwrap_or_default(),
-        attempts: call.upstream.tried.len(),
+        attempts: call.upstream.before + call.upstream.tried.len(),
         body_bytes: call.body_bytes,
         outcome: call.billed.map(|(outcome, _)| outcome.as_str()),
         credits: call.billed.map(|(_, credits)| credits),

@@ -33,10 +33,25 @@ pub fn question(rest: &str) -> Option<Question> {
         "/models" => Some(Question::Models),
         "/credits" => Some(Question::Credits),
         _ => {
-            let named = |prefix| rest.strip_prefix(prefix).filter(|name: &&str| !name.is_empty()).map(str::to_owned);
-            named("/models/").map(Question::Model).or_else(|| named("/receipts/").map(Question::Receipt))
+            let named = |prefix| rest.strip_prefix(prefix).filter(|name: &&str| !name.is_empty());
+            let model = named("/models/").map(|id| Question::Model(model_id(id)));
+            model.or_else(|| named("/receipts/").map(|id| Question::Receipt(id.to_owned())))
         }
     }
+}
+
+/// Below it stand models' ids.
+pub const MODELS: &str = "/v1/models/";
+
+/// A model's id as it stands in a path: what of it clients escape is decoded, once.
+pub fn model_id(escaped: &str) -> String {
+    let mut id = escaped.to_owned();
+    for (escape, plain) in [("%2F", "/"), ("%2f", "/"), ("%3A", ":"), ("%3a", ":"), ("%40", "@")] {
+        if id.contains(escape) {
+            id = id.replace(escape, plain);
+        }
+    }
+    id
 }
 
 /// 200 without any look at anything.
@@ -48,8 +63,12 @@ pub async fn health(session: &mut Session, ctx: &mut Context) -> pingora::Result
 }
 
 /// The answer to a token count that was made here.
-pub fn count_body(tokens: u64) -> Bytes {
-    json!({"input_tokens": tokens}).to_string().into()
+pub fn count_body(surface: Protocol, tokens: u64) -> Bytes {
+    let body = match surface {
+        Protocol::Chat | Protocol::Messages => json!({"input_tokens": tokens}),
+        Protocol::Responses => json!({"object": "response.input_tokens", "input_tokens": tokens}),
+    };
+    body.to_string().into()
 }
 
 /// Says that a count is an estimate of ours.
@@ -61,7 +80,7 @@ pub async fn count(session: &mut Session, ctx: &mut Context, tokens: u64) -> pin
     let mut head = ResponseHeader::build(200, Some(5))?;
     head.insert_header("content-type", "application/json")?;
     head.insert_header(ESTIMATED, "true")?;
-    reject::send(session, ctx, head, count_body(tokens)).await
+    reject::send(session, ctx, head, count_body(ctx.surface, tokens)).await
 }
 
 /// Gives the answer of an earlier request again, under that request's id.
@@ -123,7 +142,7 @@ fn unavailable(error: crate::store::StoreError) -> Failure {
 }
 
 fn models(models: &[Arc<Model>], surface: Protocol, query: &str) -> Result<Value, Failure> {
-    if surface == Protocol::Chat {
+    if surface != Protocol::Messages {
         let data: Vec<_> = models.iter().map(|model| describe(model, surface)).collect();
         return Ok(json!({"object": "list", "data": data}));
     }
@@ -157,7 +176,7 @@ const CREATED_S: i64 = 1_767_225_600;
 
 fn describe(model: &Model, surface: Protocol) -> Value {
     match surface {
-        Protocol::Chat => json!({
+        Protocol::Chat | Protocol::Responses => json!({
             "id": model.id,
             "object": "model",
             "created": CREATED_S,

@@ -30,7 +30,7 @@ fn over(all: config::Rates, own: &RateSettings) -> Rates {
 /// The headers that tell what is left; none where there is no limit.
 pub fn headers(surface: Protocol, meters: &Meters, now_ms: i64) -> Vec<(&'static str, String)> {
     let requests = match surface {
-        Protocol::Chat => {
+        Protocol::Chat | Protocol::Responses => {
             ["x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"]
         }
         Protocol::Messages => [
@@ -40,7 +40,9 @@ pub fn headers(surface: Protocol, meters: &Meters, now_ms: i64) -> Vec<(&'static
         ],
     };
     let tokens = match surface {
-        Protocol::Chat => ["x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"],
+        Protocol::Chat | Protocol::Responses => {
+            ["x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"]
+        }
         Protocol::Messages => [
             "anthropic-ratelimit-tokens-limit",
             "anthropic-ratelimit-tokens-remaining",
@@ -50,7 +52,7 @@ pub fn headers(surface: Protocol, meters: &Meters, now_ms: i64) -> Vec<(&'static
     let told = |names: [&'static str; 3], meter: Option<Meter>| {
         let values = meter.map(|Meter { limit, remaining, reset_ms }| {
             let reset = match surface {
-                Protocol::Chat => span(reset_ms),
+                Protocol::Chat | Protocol::Responses => span(reset_ms),
                 Protocol::Messages => rfc3339(now_ms.saturating_add(i64::try_from(reset_ms).unwrap_or(i64::MAX))),
             };
             [limit.to_string(), remaining.to_string(), reset]

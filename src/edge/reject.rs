@@ -4,6 +4,7 @@
 
 use super::context::{Call, Context, Stage};
 use super::{intake, meter, reply};
+use crate::protocol::aside;
 use crate::protocol::failure::{Failure, Kind};
 use crate::telemetry::METRICS;
 use bytes::Bytes;
@@ -97,6 +98,7 @@ fn what_failed(call: &Call, error: &Error) -> Failure {
 async fn end_stream(session: &mut Session, ctx: &mut Context, failure: &Failure, unsent: &[u8]) -> Result<()> {
     ctx.reason = Some(failure.reason());
     let mut bytes = unsent.to_vec();
-    bytes.extend_from_slice(&failure.frame(ctx.surface, &ctx.request_id));
+    let voice = ctx.call().and_then(|call| call.reply.voice().cloned());
+    bytes.extend_from_slice(&aside::last_words(ctx.surface, voice.as_ref(), failure, &ctx.request_id));
     session.write_response_body(Some(bytes.into()), true).await
 }

@@ -13,8 +13,10 @@ use crate::clock;
 use crate::failpoint::{self, Point};
 use crate::protocol::Protocol;
 use crate::protocol::answer::{self, AnswerStream, Fault, Whole};
+use crate::protocol::aside;
 use crate::protocol::failure::{self, Failure, Kind};
 use crate::protocol::form::answer::Recall;
+use crate::protocol::responses::Voice;
 use crate::protocol::rules::Accepts;
 use crate::protocol::same::StreamPass;
 use crate::protocol::translate::{self, StreamTranslation};
@@ -86,15 +88,33 @@ impl Reply {
         Self { hide_usage, recall, count, streams: false, mode: Mode::Waiting, unsent: Vec::new() }
     }
 
-    /// The same is asked for once more, in other words.
-    pub fn begin_again(&mut self, recall: Recall) {
-        self.recall = Some(recall);
+    /// Another model is asked instead, before anything of the answer was seen.
+    pub fn begin_anew(&mut self, recall: Option<Recall>) {
+        self.recall = recall;
+        self.unsent.clear();
         self.mode = Mode::Waiting;
+    }
+
+    /// The same model is asked once more, in other words.
+    pub fn begin_again(&mut self, mut recall: Option<Recall>) {
+        if let Some(recall) = &mut recall {
+            // Whoever gives signs of life goes on with the one it knows.
+            recall.voice = self.voice().cloned().or(recall.voice.take());
+        }
+        self.begin_anew(recall);
     }
 
     /// The client gets a stream: once it has begun, a failure must be told inside it.
     pub fn is_stream(&self) -> bool {
         self.streams
+    }
+
+    /// How the stream numbers its events, where it does.
+    pub fn voice(&self) -> Option<&Voice> {
+        match &self.mode {
+            Mode::Stream(AnswerStream::Same(pass), _) => pass.voice(),
+            _ => self.recall.as_ref()?.voice.as_ref(),
+        }
     }
 
     fn is_open_stream(&self) -> bool {
@@ -105,7 +125,7 @@ impl Reply {
     pub fn bare_error(&self, model: &Model) -> Option<Failure> {
         let Mode::Error { status, retry_after, .. } = &self.mode else { return None };
         let retry_after = retry_after.as_deref();
-        let protocol = model.vendor.protocol;
+        let protocol = model.protocol();
         Some(failure::from_vendor(protocol, *status, retry_after, b"", &model.upstream_model, &model.id))
     }
 
@@ -124,17 +144,20 @@ impl Reply {
 /// # Errors
 /// The status calls for another attempt, and there is one.
 pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
-    let request_id = ctx.request_id.clone();
-    let surface = ctx.surface;
-    let Some(call) = ctx.call() else { return Ok(()) };
     if header.status.is_informational() {
         return Ok(());
     }
+    if let Some(trace) = &mut ctx.trace {
+        trace.answered(header.status.as_u16());
+    }
+    let surface = ctx.surface;
+    let Some(call) = ctx.call() else { return Ok(()) };
     failpoint::pass(Point::VendorAnswered);
     let status = header.status.as_u16();
     call.vendor_answered = Some(Instant::now());
     let text = |name: &str| header.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    if upstream::answered(call, status, text("retry-after").as_deref()) {
+    let retry_after = text("retry-after").map(|value| in_seconds(value, clock::now_ms()));
+    if upstream::answered(call, status, retry_after.as_deref()) {
         return Error::e_explain(ErrorType::HTTPStatus(status), "the vendor's status")
             .map_err(|error: Box<Error>| error.into_up());
     }
@@ -142,7 +165,7 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     call.reply.mode = if header.status.is_success() {
         understanding(call, surface, is_events)
     } else {
-        Mode::Error { status, retry_after: text("retry-after"), body: Vec::new() }
+        Mode::Error { status, retry_after, body: Vec::new() }
     };
     if !header.status.is_success() {
         call.shared.vendor_failed();
@@ -151,47 +174,65 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
         // Only that can mean that the reasoning was refused.
         call.again = None;
     }
-    let reply = &mut call.reply;
-    let made_stream = call.stream && reply.recall.is_some() && matches!(reply.mode, Mode::Whole(_));
-    let stream = made_stream || matches!(reply.mode, Mode::Stream(..));
-    reply.streams = stream;
     let theirs = text("request-id").or_else(|| text("x-request-id"));
     let theirs = theirs.filter(|id| is_id(id) && !id.contains(call.model.vendor.api_key.reveal()));
-    let mut ours = ResponseHeader::build(if header.status.is_success() { 200 } else { status }, Some(10))?;
-    ours.insert_header(
-        header::CONTENT_TYPE,
-        if stream { "text/event-stream; charset=utf-8" } else { "application/json" },
-    )?;
-    ours.insert_header("x-request-id", &request_id)?;
-    ours.insert_header("request-id", &request_id)?;
-    if let Some(theirs) = theirs.and_then(|id| HeaderValue::from_str(&id).ok()) {
-        ours.insert_header("x-upstream-request-id", theirs)?;
-    }
-    if stream {
-        call.shared.set_epitaph(Failure::of(Kind::UpstreamClosed).frame(surface, &request_id));
-        ours.insert_header(header::CACHE_CONTROL, "no-cache")?;
-        ours.insert_header("x-accel-buffering", "no")?;
-    }
-    if !call.warnings.is_empty() {
-        ours.insert_header("x-gateway-warnings", warnings(&mut call.warnings))?;
-    }
-    if header.status.is_success()
-        && let Some(hold) = &call.hold
-    {
-        for (name, value) in rates::headers(surface, &hold.meters(), clock::now_ms()) {
-            ours.insert_header(name, value)?;
+    let ours = made(ctx, if header.status.is_success() { 200 } else { status }, theirs)?;
+    ctx.status = ours.status.as_u16();
+    *header = ours;
+    Ok(())
+}
+
+/// The header that the client gets.
+fn made(ctx: &mut Context, status: u16, theirs: Option<String>) -> Result<ResponseHeader> {
+    let (request_id, surface) = (ctx.request_id.clone(), ctx.surface);
+    let mut ours = ResponseHeader::build(status, Some(10))?;
+    if let Some(call) = ctx.call() {
+        let reply = &mut call.reply;
+        let made_stream = call.stream && reply.recall.is_some() && matches!(reply.mode, Mode::Whole(_));
+        let stream = made_stream || matches!(reply.mode, Mode::Stream(..));
+        reply.streams = stream;
+        ours.insert_header(
+            header::CONTENT_TYPE,
+            if stream { "text/event-stream; charset=utf-8" } else { "application/json" },
+        )?;
+        ours.insert_header("x-request-id", &request_id)?;
+        ours.insert_header("request-id", &request_id)?;
+        if let Some(theirs) = theirs.and_then(|id| HeaderValue::from_str(&id).ok()) {
+            ours.insert_header("x-upstream-request-id", theirs)?;
         }
-    }
-    if let Some(mut keyed) = call.shared.take_keyed() {
-        keyed.set_headers(again(&ours));
-        call.shared.set_keyed(Some(keyed));
+        if stream {
+            let voice = call.reply.voice().cloned();
+            call.shared.set_epitaph(move || {
+                aside::last_words(surface, voice.as_ref(), &Failure::of(Kind::UpstreamClosed), &request_id)
+            });
+            ours.insert_header(header::CACHE_CONTROL, "no-cache")?;
+            ours.insert_header("x-accel-buffering", "no")?;
+        }
+        if !call.warnings.is_empty() {
+            ours.insert_header("x-gateway-warnings", warnings(&mut call.warnings))?;
+        }
+        if status == 200
+            && let Some(hold) = &call.hold
+        {
+            for (name, value) in rates::headers(surface, &hold.meters(), clock::now_ms()) {
+                ours.insert_header(name, value)?;
+            }
+        }
+        if let Some(mut keyed) = call.shared.take_keyed() {
+            keyed.set_headers(again(&ours));
+            call.shared.set_keyed(Some(keyed));
+        }
     }
     if let Some(phases) = ctx.phases() {
         ours.insert_header("server-timing", phases.to_string())?;
     }
-    ctx.status = ours.status.as_u16();
-    *header = ours;
-    Ok(())
+    Ok(ours)
+}
+
+/// A vendor's `retry-after` in seconds, also where it is a date.
+fn in_seconds(retry_after: String, now_ms: i64) -> String {
+    let Some(at_ms) = clock::http_date_ms(&retry_after) else { return retry_after };
+    at_ms.saturating_sub(now_ms).max(0).unsigned_abs().div_ceil(1_000).to_string()
 }
 
 /// The longest id of a vendor's that is told, in bytes.
@@ -241,7 +282,7 @@ fn warnings(tokens: &mut [String]) -> Vec<u8> {
 /// How a successful answer is to be read.
 fn understanding(call: &Call, surface: Protocol, is_events: bool) -> Mode {
     let event_bytes = size(call.settings.limits.event_bytes);
-    let vendor = call.model.vendor.protocol;
+    let vendor = call.model.protocol();
     match (&call.reply.recall, is_events) {
         (None, true) if call.stream => {
             let pass = StreamPass::new(surface, &call.model.id, call.reply.hide_usage, event_bytes);
@@ -340,6 +381,8 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
     }
     if call.shared.progress().has_begun() {
         failpoint::pass(Point::MidStream);
+        // Nobody else is asked any more.
+        call.fallbacks = None;
     }
     // An event may be told in more words than it came in.
     let mut out = Vec::with_capacity(piece.len().saturating_mul(2).saturating_add(256));
@@ -348,10 +391,15 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
         outcome = pass.finish(&mut out);
     }
     if pass.generated_bytes() > 0 {
+        if let Some(hold) = &mut call.hold {
+            hold.note_token();
+        }
         call.shared.set_unseen(match &call.model.accepts {
             // A chat vendor that shows its reasoning shows all of it, a messages vendor a summary or nothing.
             Accepts::Chat(_) => call.model.hides_reasoning() && !pass.shows_thinking(),
             Accepts::Messages(_) => pass.shows_thinking(),
+            // It shows a summary or nothing.
+            Accepts::Responses(_) => call.model.hides_reasoning(),
         });
     }
     if pass.is_finishing() {
@@ -409,7 +457,7 @@ pub fn finish_late(call: &mut Call) -> Option<Bytes> {
 /// Ends a stream that has begun with a failure that the client can read. The connection stays in order.
 fn end_by_failure(call: &mut Call, failure: &Failure, surface: Protocol, request_id: &str) -> Bytes {
     let mut last = std::mem::take(&mut call.reply.unsent);
-    last.extend_from_slice(&failure.frame(surface, request_id));
+    last.extend_from_slice(&aside::last_words(surface, call.reply.voice(), failure, request_id));
     call.failure = Some(failure.clone());
     meter::resolve(call);
     call.shared.set_completed();
@@ -419,7 +467,7 @@ fn end_by_failure(call: &mut Call, failure: &Failure, surface: Protocol, request
 
 /// What the client is told of an answer's fault. A vendor may quote the key that it was called with.
 fn told(model: &Model, fault: &Fault) -> Failure {
-    fault.failure(model.vendor.protocol, &model.upstream_model, &model.id).without(model.vendor.api_key.reveal())
+    fault.failure(model.protocol(), &model.upstream_model, &model.id).without(model.vendor.api_key.reveal())
 }
 
 /// Reads a piece of a stream whose whole the client waits for.
@@ -463,7 +511,7 @@ fn fold(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failu
 
 fn whole(call: &mut Call, surface: Protocol) -> Result<Option<Bytes>, Failure> {
     let Mode::Whole(kept) = &mut call.reply.mode else { return Ok(None) };
-    let (kept, vendor) = (std::mem::take(kept), call.model.vendor.protocol);
+    let (kept, vendor) = (std::mem::take(kept), call.model.protocol());
     let recall = call.reply.recall.clone();
     let whole = answer::whole(vendor, surface, &call.model.id, recall, call.reply.streams, kept.into())
         .map_err(|fault| told(&call.model, &fault))?;
@@ -550,7 +598,7 @@ fn error(call: &mut Call, surface: Protocol, request_id: &str) -> Option<Bytes> 
         return Some(answer);
     }
     let model = &call.model;
-    let vendor = model.vendor.protocol;
+    let vendor = model.protocol();
     let failure = failure::from_vendor(vendor, status, retry_after.as_deref(), &body, &model.upstream_model, &model.id)
         .without(model.vendor.api_key.reveal());
     let rendered = failure.render(surface, request_id);
@@ -568,13 +616,13 @@ fn instead_of_error(call: &mut Call, surface: Protocol, status: u16, body: &[u8]
     let mut headers = Vec::new();
     let answer = if let Some(tokens) = call.reply.count.filter(|_| matches!(status, 404 | 405 | 501)) {
         headers.push((own::ESTIMATED, HeaderValue::from_static("true")));
-        own::count_body(tokens)
+        own::count_body(surface, tokens)
     } else {
         let recall = call.reply.recall.as_ref().filter(|_| status == 400 && translate::means_limit_reached(body))?;
         if call.stream {
             headers.push(("content-type", HeaderValue::from_static("text/event-stream; charset=utf-8")));
         }
-        translate::nothing_said(call.model.vendor.protocol, surface, recall.clone(), call.stream).into()
+        translate::nothing_said(call.model.protocol(), surface, recall.clone(), call.stream).into()
     };
     call.shared.set_late(Late { status: Some(200), content_length: Some(answer.len()), headers });
     call.shared.set_completed();

@@ -13,6 +13,7 @@ pub use attempts::{ADDRESSES_PER_ENDPOINT, answered, connect_failed, end, retry_
 pub use names::Names;
 
 use super::context::{Call, Context, Stage};
+use super::trace::TRACEPARENT;
 use super::{Gateway, admit};
 use crate::config::Limits;
 use crate::protocol::Protocol;
@@ -20,8 +21,9 @@ use http::{HeaderValue, Method, Version, header};
 use pingora::Result;
 use pingora::http::RequestHeader;
 use pingora::protocols::ALPN;
+use pingora::proxy::Session;
 use pingora::upstreams::peer::HttpPeer;
-use pingora::{Error, ErrorType};
+use pingora::{Error, ErrorSource, ErrorType};
 use std::time::Duration;
 
 /// Vendors close idle connections after about a minute: ours are given up before that.
@@ -31,10 +33,14 @@ const H2_STREAMS: usize = 100;
 /// The endpoint for the next attempt.
 pub async fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>> {
     let Some(call) = ctx.call() else { return sidecar(gateway) };
-    attempts::begin(call)?;
+    attempts::begin(&gateway.fleet, call)?;
     let Some(endpoint) = call.endpoint().cloned() else {
         return Error::e_explain(ErrorType::InternalError, "an endpoint that is no longer configured");
     };
+    if let Some(trace) = &mut ctx.trace {
+        trace.attempt(&endpoint.authority);
+    }
+    let Some(call) = ctx.call() else { return sidecar(gateway) };
     let address = attempts::address(&gateway.names, call, &endpoint).await?;
     let mut peer = HttpPeer::new(address, endpoint.tls, endpoint.host.clone());
     set_times(&mut peer, &call.settings.limits);
@@ -55,6 +61,13 @@ fn set_times(peer: &mut HttpPeer, limits: &Limits) {
     peer.options.idle_timeout = Some(POOL_IDLE);
 }
 
+/// A page whose sidecar was about to be succeeded when the question came: nothing of an answer is there, and asking
+/// again changes nothing.
+pub fn may_ask_pages_again(session: &Session, error: &Error) -> bool {
+    let is_safe = matches!(session.req_header().method, Method::GET | Method::HEAD);
+    is_safe && *error.esource() == ErrorSource::Upstream && session.response_written().is_none()
+}
+
 fn sidecar(gateway: &Gateway) -> Result<Box<HttpPeer>> {
     let settings = gateway.settings.load();
     let mut peer = HttpPeer::new(settings.sidecar, false, String::new());
@@ -69,12 +82,12 @@ pub fn ask_without_thinking(call: &mut Call) -> bool {
     if !call.is_unanswered() {
         return false;
     }
-    let Ok(translated) = admit::without_thinking(&again, &call.model) else { return false };
-    call.sent_bytes = translated.body.len();
-    call.shared.set_body(translated.body);
-    call.reply.begin_again(translated.recall);
+    let Ok(said) = admit::without_thinking(&again, &call.model) else { return false };
+    call.sent_bytes = said.body.len();
+    call.shared.set_body(said.body);
+    call.reply.begin_again(said.recall);
     let told = |token: &String| !call.warnings.contains(token);
-    let mut more: Vec<_> = translated.warnings.into_iter().filter(told).collect();
+    let mut more: Vec<_> = said.warnings.into_iter().filter(told).collect();
     if more.is_empty() {
         // The blocks of earlier turns alone.
         more.push("dropped:thinking".to_owned());
@@ -91,6 +104,7 @@ pub fn ask_without_thinking(call: &mut Call) -> bool {
 /// A configured value does not fit into a header.
 pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()> {
     let request_id = ctx.request_id.clone();
+    let traceparent = ctx.trace.as_ref().and_then(|trace| trace.traceparent());
     let Some(call) = ctx.call() else { return Ok(()) };
     call.upstream.sent = true;
     call.failure = None;
@@ -108,8 +122,8 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
     fresh.insert_header(header::USER_AGENT, concat!("model-gateway/", env!("CARGO_PKG_VERSION")))?;
     let vendor = &call.model.vendor;
     let key = vendor.api_key.reveal();
-    match vendor.protocol {
-        Protocol::Chat => {
+    match call.model.protocol() {
+        Protocol::Chat | Protocol::Responses => {
             fresh.insert_header(header::AUTHORIZATION, secret(&format!("Bearer {key}"))?)?;
             fresh.insert_header("x-client-request-id", request_id)?;
         }
@@ -123,6 +137,9 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
                 fresh.insert_header("anthropic-beta", previews)?;
             }
         }
+    }
+    if let Some(traceparent) = traceparent {
+        fresh.insert_header(TRACEPARENT, traceparent)?;
     }
     *header = fresh;
     Ok(())
@@ -143,7 +160,7 @@ const ACCOUNT: &str = "x-gateway-account";
 ///
 /// # Errors
 /// The client's address does not fit into a header.
-pub fn sidecar_header(ctx: &Context, client: Option<String>, header: &mut RequestHeader) -> Result<()> {
+pub fn sidecar_header(ctx: &Context, header: &mut RequestHeader) -> Result<()> {
     for name in ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", ACCOUNT] {
         header.remove_header(name);
     }
@@ -154,8 +171,9 @@ pub fn sidecar_header(ctx: &Context, client: Option<String>, header: &mut Reques
         }
         header.insert_header(ACCOUNT, account.to_string())?;
     }
-    if let Some(client) = client {
-        header.insert_header("x-forwarded-for", client)?;
+    if let Some(caller) = ctx.caller {
+        header.insert_header("x-forwarded-for", caller.address.to_string())?;
+        header.insert_header("x-forwarded-proto", if caller.is_https { "https" } else { "http" })?;
     }
     header.insert_header("x-request-id", &ctx.request_id)
 }

@@ -46,6 +46,39 @@ pub(crate) fn chat(scan: &mut Scan<'_>) -> Result<Option<ChatCounters>, Broken> 
     Ok(is_object.then_some(counters))
 }
 
+/// The usage object of a responses vendor: chat's counters under other names; `None` if the next value is none.
+pub(crate) fn responses(scan: &mut Scan<'_>) -> Result<Option<ChatCounters>, Broken> {
+    let mut counters = ChatCounters::default();
+    let is_object = scan.object_or_skip(|scan, key| {
+        match key.name().as_ref() {
+            "input_tokens" => counters.prompt = scan.count_or_skip()?,
+            "output_tokens" => counters.completion = scan.count_or_skip()?,
+            "input_tokens_details" => {
+                scan.object_or_skip(|scan, key| {
+                    match key.name().as_ref() {
+                        "cached_tokens" => counters.cached = scan.count_or_skip()?,
+                        "cache_write_tokens" => counters.cache_write = scan.count_or_skip()?,
+                        _ => drop(scan.skip()?),
+                    }
+                    Ok::<(), Broken>(())
+                })?;
+            }
+            "output_tokens_details" => {
+                scan.object_or_skip(|scan, key| {
+                    match key.name().as_ref() {
+                        "reasoning_tokens" => counters.reasoning = scan.count_or_skip()?,
+                        _ => drop(scan.skip()?),
+                    }
+                    Ok::<(), Broken>(())
+                })?;
+            }
+            _ => drop(scan.skip()?),
+        }
+        Ok::<(), Broken>(())
+    })?;
+    Ok(is_object.then_some(counters))
+}
+
 /// The tier that a vendor says it served; `None` if the next value is no word.
 pub(crate) fn tier(scan: &mut Scan<'_>) -> Result<Option<ServiceTier>, Broken> {
     let word = scan.text_or_skip()?.map(|word| word.name()).filter(|word| !word.is_empty());

@@ -10,6 +10,7 @@ use super::Protocol;
 use serde::Serialize;
 
 mod messages_for;
+mod responses;
 mod scrub;
 mod table;
 mod vendor;
@@ -82,6 +83,10 @@ pub enum Kind {
     /// One event of the vendor was larger than we hold.
     UpstreamEventTooLarge,
     Overloaded,
+    /// This process has little memory left.
+    MemoryShort,
+    /// This process has few open files left.
+    FilesShort,
     Draining,
     LedgerUnavailable,
     Internal,
@@ -190,13 +195,16 @@ impl Failure {
         let row = table::row(self.kind);
         let (status, error_type) = row.on(surface);
         let message = messages_for::surface(self, surface);
-        let code = self.code.as_deref().or(row.code);
+        let code = match surface {
+            Protocol::Responses => responses::code(self, &row, status),
+            Protocol::Chat | Protocol::Messages => self.code.as_deref().or(row.code),
+        };
         let body = match surface {
-            Protocol::Chat => json(&ChatBody {
+            Protocol::Chat | Protocol::Responses => json(&ChatBody {
                 error: ChatError {
                     message: &message,
                     r#type: error_type,
-                    param: self.param.as_deref().or(row.param),
+                    param: self.param.as_deref().or(row.param_on(surface)),
                     code,
                 },
             }),
@@ -228,6 +236,7 @@ impl Failure {
                 }),
                 b"\n\ndata: [DONE]\n\n",
             ),
+            Protocol::Responses => return responses::frame(self, request_id),
             Protocol::Messages => (
                 b"event: error\ndata: ",
                 json(&MessagesBody {
@@ -263,7 +272,7 @@ impl Failure {
     /// its message opens with the dotted path (§8.5).
     pub fn invalid(surface: Protocol, param: &str, message: &str) -> Self {
         let message = match surface {
-            Protocol::Chat => message.to_owned(),
+            Protocol::Chat | Protocol::Responses => message.to_owned(),
             Protocol::Messages => format!("{}: {message}", messages_for::dotted(param)),
         };
         Failure::new(Kind::InvalidRequest, message).with_param(param)
@@ -287,14 +296,6 @@ impl Failure {
         let path = messages_for::shortened(path);
         let method = messages_for::shortened(method);
         Failure::new(Kind::UnknownPath, format!("Unknown path: {method} {path}"))
-    }
-
-    /// `/v1/responses`, until that surface lands.
-    pub fn responses_path() -> Self {
-        Failure::new(
-            Kind::UnknownPath,
-            "/v1/responses is not available here yet. Use /v1/chat/completions or /v1/messages.",
-        )
     }
 
     /// The body is over `body_bytes_max`, decoded.

@@ -14,6 +14,8 @@ use super::Protocol;
 use super::failure::Failure;
 use super::text::Text;
 use super::tree::Value;
+use answer::OwnTool;
+use std::collections::HashMap;
 use std::fmt;
 
 pub mod answer;
@@ -47,6 +49,10 @@ pub struct Request<'a> {
     pub include_usage: bool,
     /// Top-level members that only the surface's own protocol can say (or nobody knows), with their names.
     pub extra: Vec<Opaque<'a>>,
+    /// Tools whose calls go back in another form than their name and arguments (responses), by the name in `tools`.
+    pub own_tools: HashMap<String, OwnTool>,
+    /// Members that the answer repeats (responses).
+    pub echo: Vec<(&'static str, Value<'a>)>,
 }
 
 /// One message of the caller.
@@ -54,8 +60,8 @@ pub struct Request<'a> {
 pub struct Turn<'a> {
     pub side: Side,
     pub blocks: Vec<Block<'a>>,
-    /// Index in the caller's `messages`.
-    pub message: usize,
+    /// Of the message, or of the first item.
+    pub at: At,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -243,6 +249,10 @@ pub enum Format<'a> {
     Schema {
         schema: Value<'a>,
         description: Option<Text<'a>>,
+        /// What the caller calls it (chat, responses).
+        name: Option<Text<'a>>,
+        /// Whether the vendor must keep to it, where the caller says so.
+        strict: Option<bool>,
     },
 }
 
@@ -257,7 +267,8 @@ pub struct Reasoning<'a> {
     pub thinking: Option<Value<'a>>,
     /// By tokens (chat's extension `reasoning.max_tokens`).
     pub budget_tokens: Option<u64>,
-    /// Keep the reasoning's text out of the answer (chat's extension `reasoning.exclude`).
+    /// Keep the reasoning's text out of the answer (chat's extension `reasoning.exclude`; responses, where no summary
+    /// was asked for).
     pub hide: bool,
     /// The caller wrote the messages protocol's own members on the chat surface: copied, no further rules.
     pub is_verbatim: bool,
@@ -336,6 +347,31 @@ pub enum At {
     Call(usize, usize),
     /// `tools[i]`
     Tool(usize),
+    /// `input[i]`
+    Item(usize),
+    /// `input[i].content[j]`
+    ItemPart(usize, usize),
+    /// `input[i].output[j]`
+    ItemOutput(usize, usize),
+}
+
+impl At {
+    /// The message or item of that index.
+    pub fn turn(surface: Protocol, index: usize) -> At {
+        match surface {
+            Protocol::Chat | Protocol::Messages => At::Message(index),
+            Protocol::Responses => At::Item(index),
+        }
+    }
+
+    /// Index of the message, item or tool that it belongs to.
+    pub fn message(self) -> usize {
+        match self {
+            At::System(index) | At::Tool(index) | At::Message(index) | At::Item(index) => index,
+            At::Part(index, _) | At::Nested(index, ..) | At::Call(index, _) => index,
+            At::ItemPart(index, _) | At::ItemOutput(index, _) => index,
+        }
+    }
 }
 
 impl fmt::Display for At {
@@ -347,6 +383,9 @@ impl fmt::Display for At {
             At::Nested(message, part, nested) => write!(f, "messages[{message}].content[{part}].content[{nested}]"),
             At::Call(message, call) => write!(f, "messages[{message}].tool_calls[{call}]"),
             At::Tool(tool) => write!(f, "tools[{tool}]"),
+            At::Item(item) => write!(f, "input[{item}]"),
+            At::ItemPart(item, part) => write!(f, "input[{item}].content[{part}]"),
+            At::ItemOutput(item, part) => write!(f, "input[{item}].output[{part}]"),
         }
     }
 }

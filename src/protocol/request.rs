@@ -21,7 +21,7 @@ mod strip;
 pub use conversation::{ConversationKey, SESSION_HEADERS};
 pub use features::{Features, Leftovers, WebSearch};
 pub use rewrite::{Edits, rewrite, rewrite_stripped};
-pub use strip::{Stripped, strip};
+pub use strip::{Sender, Stripped, for_responses, strip};
 
 /// The deepest nesting of a request that is read.
 pub const DEPTH_MAX: u32 = 64;
@@ -63,6 +63,7 @@ struct Spans {
     model: Span,
     max_tokens: Option<Limit>,
     max_completion_tokens: Option<Limit>,
+    max_output_tokens: Option<Limit>,
     thinking_budget: Option<Span>,
     stream_options: Option<StreamOptions>,
 }
@@ -115,7 +116,7 @@ pub fn read(protocol: Protocol, body: &[u8]) -> Result<Outline, Failure> {
 }
 
 /// The members that decide the bill: never twice, never in another case.
-const BILLING_MEMBERS: [&str; 10] = [
+const BILLING_MEMBERS: [&str; 12] = [
     "model",
     "max_tokens",
     "max_completion_tokens",
@@ -126,7 +127,12 @@ const BILLING_MEMBERS: [&str; 10] = [
     "messages",
     "tools",
     "service_tier",
+    "max_output_tokens",
+    "input",
 ];
+
+/// Those at the end of them that only the responses protocol has.
+const OF_RESPONSES: usize = 2;
 
 /// Why reading stopped.
 enum Stop {
@@ -170,10 +176,18 @@ impl Reader {
             }
             ("stream_options", Protocol::Chat) => self.stream_options(scan),
             ("thinking", Protocol::Messages) => self.thinking(scan),
-            ("messages", _) => self.messages(scan),
+            ("max_output_tokens", Protocol::Responses) => {
+                self.outline.spans.max_output_tokens = Some(self.limit(scan, name)?);
+                Ok(())
+            }
+            ("messages", _) => self.messages(scan, name),
+            ("input", Protocol::Responses) if scan.kind()? == Kind::Array => self.messages(scan, name),
             ("tools", _) => self.list(scan, name),
             ("service_tier", _) => self.service_tier(scan),
-            ("system" | "metadata" | "session_id" | "prompt_cache_key" | "thread" | "container", _) => {
+            (
+                "system" | "instructions" | "metadata" | "session_id" | "prompt_cache_key" | "thread" | "container",
+                _,
+            ) => {
                 let is_given = scan.kind()? != Kind::Null;
                 let start = scan.at();
                 self.outline.features.member(name, scan)?;
@@ -189,7 +203,9 @@ impl Reader {
     /// Refuses a billing member that was given before, or that only differs in case: some servers do not mind
     /// case and would read it as the member itself.
     fn once(&mut self, name: &str) -> Result<(), Stop> {
-        for (member, given) in BILLING_MEMBERS.iter().zip(&mut self.given) {
+        let of_others = if self.protocol == Protocol::Responses { 0 } else { OF_RESPONSES };
+        let known = BILLING_MEMBERS.len().saturating_sub(of_others);
+        for (member, given) in BILLING_MEMBERS.iter().zip(&mut self.given).take(known) {
             if *member == name {
                 if std::mem::replace(given, true) {
                     return Err(self.refuse(name, "This member is given more than once."));
@@ -328,9 +344,10 @@ impl Reader {
         }
     }
 
-    fn messages(&mut self, scan: &mut Scan<'_>) -> Result<(), Stop> {
+    /// The turns of the conversation.
+    fn messages(&mut self, scan: &mut Scan<'_>, name: &str) -> Result<(), Stop> {
         if scan.kind()? != Kind::Array {
-            return self.list(scan, "messages");
+            return self.list(scan, name);
         }
         let Outline { features, signs, .. } = &mut self.outline;
         scan.array(|scan| {
@@ -350,7 +367,7 @@ impl Reader {
         }
         let tier = scan.string()?.name();
         let usual = match self.protocol {
-            Protocol::Chat => "default",
+            Protocol::Chat | Protocol::Responses => "default",
             Protocol::Messages => "standard_only",
         };
         let features = &mut self.outline.features;
@@ -367,10 +384,16 @@ impl Reader {
         if outline.model.is_empty() {
             let message = match self.protocol {
                 Protocol::Chat => "you must provide a model parameter",
+                Protocol::Responses => "Missing required parameter: 'model'.",
                 Protocol::Messages => "Field required",
             };
             let failure = Failure::invalid(self.protocol, "model", message);
             return Err(failure.with_code("missing_required_parameter"));
+        }
+        if self.protocol == Protocol::Responses {
+            let given = outline.spans.max_output_tokens.and_then(|limit| limit.tokens);
+            outline.output_limit = given.map(|tokens| OutputLimit { field: "max_output_tokens", tokens });
+            return Ok(outline);
         }
         let newer = outline.spans.max_completion_tokens.and_then(|limit| limit.tokens);
         let older = outline.spans.max_tokens.and_then(|limit| limit.tokens);
@@ -381,7 +404,7 @@ impl Reader {
 
     fn wrong_type(&self, param: &str, wanted: &str) -> Stop {
         let message = match self.protocol {
-            Protocol::Chat => format!("Invalid type for '{param}': expected {wanted}."),
+            Protocol::Chat | Protocol::Responses => format!("Invalid type for '{param}': expected {wanted}."),
             Protocol::Messages => {
                 let noun = wanted.split_once(' ').map_or(wanted, |(_, noun)| noun);
                 format!("Input should be a valid {noun}")

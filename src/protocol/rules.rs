@@ -7,7 +7,7 @@
 use super::form::Effort;
 
 pub mod arguments;
-pub mod carrier;
+pub mod custom;
 pub mod names;
 pub mod pairing;
 pub mod schema;
@@ -44,6 +44,17 @@ pub struct Target<'a> {
 pub enum Accepts {
     Messages(MessagesModel),
     Chat(ChatModel),
+    Responses(ResponsesModel),
+}
+
+impl Accepts {
+    /// What the vendor wants back of its reasoning in the words of chat.
+    pub fn replay(&self) -> ReasoningReplay {
+        match self {
+            Accepts::Messages(_) | Accepts::Responses(_) => ReasoningReplay::None,
+            Accepts::Chat(model) => model.reasoning_replay,
+        }
+    }
 }
 
 /// A model of a messages vendor.
@@ -107,6 +118,24 @@ pub struct ChatModel {
     pub output_limit_field: &'static str,
     /// Compatible servers that list it; the vendor that defined the protocol refuses it.
     pub top_k: bool,
+    /// Knows tools of type `custom`; else they go as functions.
+    pub custom_tools: bool,
+}
+
+/// A model of a responses vendor.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ResponsesModel {
+    /// Accepts `reasoning.effort`, and gives its reasoning encrypted.
+    pub reasoning: bool,
+    /// Sorted.
+    pub effort_values: Vec<Effort>,
+    /// Accepts `reasoning.summary`.
+    pub summaries: bool,
+    /// Accepts a `temperature` and `top_p` other than 1.
+    pub sampling: bool,
+    /// Accepts `prompt_cache_breakpoint`.
+    pub cache_breakpoints: bool,
+    pub verbosity: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,8 +148,9 @@ pub enum ToolsWithReasoning {
 }
 
 /// Whether a chat vendor wants its reasoning back, and how.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub enum ReasoningReplay {
+    #[default]
     None,
     ReasoningContent,
     ReasoningDetails,
@@ -168,6 +198,7 @@ impl Default for ChatModel {
             reasoning_replay: ReasoningReplay::None,
             output_limit_field: "max_completion_tokens",
             top_k: false,
+            custom_tools: false,
         }
     }
 }

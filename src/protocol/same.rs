@@ -8,6 +8,7 @@
 use super::Protocol;
 use super::answer::Fault;
 use super::failure::VendorError;
+use super::responses::Voice;
 use super::splice::{self, Splice};
 use super::sse::{Decoder, Event, TooLarge};
 use crate::usage::Usage;
@@ -15,7 +16,7 @@ use crate::usage::Usage;
 mod chat;
 mod ending;
 mod messages;
-
+mod responses;
 mod whole;
 
 pub use whole::whole;
@@ -51,6 +52,9 @@ struct Watch {
     shows_thinking: bool,
     chat: chat::Seen,
     messages: messages::Seen,
+    responses: responses::Seen,
+    /// Of a responses stream: how it is ended if it fails.
+    voice: Option<Voice>,
 }
 
 impl StreamPass {
@@ -69,9 +73,16 @@ impl StreamPass {
                 shows_thinking: false,
                 chat: chat::Seen::default(),
                 messages: messages::Seen::default(),
+                responses: responses::Seen::default(),
+                voice: (protocol == Protocol::Responses).then(|| Voice::of_vendor(public_model)),
             },
             is_over: false,
         }
+    }
+
+    /// How the stream numbers its events, where it does.
+    pub fn voice(&self) -> Option<&Voice> {
+        self.watch.voice.as_ref()
     }
 
     /// Appends to `out` what may be sent on of the vendor's `bytes`. The terminal event's bytes are in `out` when
@@ -114,15 +125,18 @@ impl StreamPass {
         match self.watch.protocol {
             Protocol::Chat => self.watch.chat.is_finished(),
             Protocol::Messages => self.watch.messages.has_stopped(),
+            // Its terminal event is the reason.
+            Protocol::Responses => false,
         }
     }
 
     /// Ends the answer here, at the output limit. `usage` is what the caller is told of it.
     pub fn end_at_limit(&mut self, usage: &Usage, out: &mut Vec<u8>) {
-        let Watch { protocol, model_json, hide_usage, chat, messages, .. } = &self.watch;
+        let Watch { protocol, model_json, hide_usage, chat, messages, responses, .. } = &self.watch;
         match protocol {
             Protocol::Chat => ending::chat(chat, model_json, (!hide_usage).then_some(usage), out),
             Protocol::Messages => ending::messages(messages, usage, out),
+            Protocol::Responses => ending::responses(responses, model_json, usage, out),
         }
         self.watch.completed = true;
         self.is_over = true;
@@ -143,6 +157,7 @@ impl StreamPass {
         let usage = match self.watch.protocol {
             Protocol::Chat => self.watch.chat.usage(),
             Protocol::Messages => self.watch.messages.usage.total(),
+            Protocol::Responses => self.watch.responses.usage(),
         };
         usage?.believed(self.watch.generated_bytes)
     }
@@ -152,6 +167,7 @@ impl StreamPass {
         match self.watch.protocol {
             Protocol::Chat => self.usage().or_else(|| self.watch.chat.so_far()),
             Protocol::Messages => self.watch.messages.usage.input_learned(),
+            Protocol::Responses => self.usage().or_else(|| self.watch.responses.so_far()),
         }
     }
 
@@ -196,6 +212,7 @@ impl Watch {
         match self.protocol {
             Protocol::Chat => self.chat_event(event, data, out)?,
             Protocol::Messages => self.messages_event(event, out)?,
+            Protocol::Responses => self.responses_event(event, data, out)?,
         }
         self.started = true;
         Ok(())
@@ -258,6 +275,39 @@ impl Watch {
     }
 }
 
+impl Watch {
+    fn responses_event(&mut self, event: &Event<'_>, data: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+        if data == b"[DONE]" {
+            // Of chat: no client of this protocol waits for it.
+            return Ok(());
+        }
+        let Some(seen) = responses::read(text(event)) else {
+            let is_known = event.name.is_empty() || event.name.starts_with(b"response.");
+            return unreadable(event, if is_known { std::slice::from_ref(&event.name) } else { &[] }, out);
+        };
+        let kind = seen.kind.as_deref().unwrap_or_default();
+        let is = |word: &str| kind == word || event.name == word.as_bytes();
+        if is("error") || is("response.failed") {
+            return Err(vendor_error_in(event));
+        }
+        self.generated_bytes = self.generated_bytes.saturating_add(seen.delta_bytes);
+        self.shows_thinking |= seen.has_reasoning;
+        self.responses.event(&seen, text(event));
+        if let Some(voice) = &self.voice {
+            voice.heard(self.responses.id_json().trim_matches('"'), self.responses.next_sequence());
+        }
+        let is_end = is("response.completed") || is("response.incomplete");
+        if is_end {
+            // Items may come whole, without pieces.
+            self.generated_bytes = self.generated_bytes.max(seen.response.output_bytes);
+        }
+        let edits = [seen.response.model.map(|span| Splice::new(span, &self.model_json)), None];
+        splice::event(event, edits, out);
+        self.completed = is_end;
+        Ok(())
+    }
+}
+
 /// An event that is not a JSON object: an event of a name we do not know may be anything, all others must be.
 fn unreadable(event: &Event<'_>, names: &[&[u8]], out: &mut Vec<u8>) -> Result<(), Fault> {
     if event.name == b"error" {
@@ -273,6 +323,14 @@ fn unreadable(event: &Event<'_>, names: &[&[u8]], out: &mut Vec<u8>) -> Result<(
 fn vendor_error(event: &Event<'_>) -> Fault {
     let data = event.data.unwrap_or_default();
     Fault::Vendor(VendorError::read(data).unwrap_or_default())
+}
+
+/// The error of an event that holds a response which failed, or that is one.
+fn vendor_error_in(event: &Event<'_>) -> Fault {
+    let data: Option<serde_json::Value> = serde_json::from_slice(event.data.unwrap_or_default()).ok();
+    let failed = data.as_ref().and_then(|data| data.get("response")).map(ToString::to_string);
+    let error = failed.and_then(|response| VendorError::read(response.as_bytes()));
+    error.map_or_else(|| vendor_error(event), Fault::Vendor)
 }
 
 /// The event's data, or nothing if it is not UTF-8, which no JSON reader takes.

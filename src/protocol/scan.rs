@@ -352,29 +352,82 @@ pub(crate) const COUNT_MAX: u64 = 1 << 53;
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 
+/// Bytes of a long run that are judged at one time.
+const BLOCK: usize = 64;
+
 /// The first byte at or after `at` that ends a plain run inside a string: a quote, a backslash or a control
-/// character. Eight bytes at a time, because most of a request is long strings.
+/// character. Most strings are short, and most of a request is long strings: eight bytes first, then blocks of 64 that
+/// hold no end, then eight bytes again.
 fn plain_end(bytes: &[u8], mut at: usize) -> usize {
-    while let Some(chunk) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
-        let word = u64::from_le_bytes(*chunk);
-        let quote = word ^ (ONES * 0x22);
-        let backslash = word ^ (ONES * 0x5c);
-        // The high bit of a byte is set where the byte is below 0x20, a quote or a backslash. A borrow can set
-        // bits above a true hit only, and the lowest hit is the one taken.
-        let hits = ((word.wrapping_sub(ONES * 0x20) & !word)
-            | (quote.wrapping_sub(ONES) & !quote)
-            | (backslash.wrapping_sub(ONES) & !backslash))
-            & (ONES << 7);
+    match word_end(bytes, at) {
+        Some(0) => at += 8,
+        Some(hits) => return at + (hits.trailing_zeros() / 8) as usize,
+        None => {}
+    }
+    while bytes.get(at..).and_then(|rest| rest.first_chunk()).is_some_and(is_plain) {
+        at += BLOCK;
+    }
+    while let Some(hits) = word_end(bytes, at) {
         if hits != 0 {
             return at + (hits.trailing_zeros() / 8) as usize;
         }
         at += 8;
     }
     while let Some(byte) = bytes.get(at) {
-        if *byte == b'"' || *byte == b'\\' || *byte < 0x20 {
+        if ends_plain(*byte) {
             break;
         }
         at += 1;
     }
     at
+}
+
+fn ends_plain(byte: u8) -> bool {
+    byte == b'"' || byte == b'\\' || byte < 0x20
+}
+
+/// No branch in it: so the compiler judges sixteen bytes or more with one instruction.
+fn is_plain(block: &[u8; BLOCK]) -> bool {
+    let hits = block
+        .iter()
+        .fold(0, |hits, &byte| hits | u8::from(byte == b'"') | u8::from(byte == b'\\') | u8::from(byte < 0x20));
+    hits == 0
+}
+
+/// Of the eight bytes at `at`, those that end a plain run: the lowest bit that is set is the high bit of the first. `None`
+/// where there are not so many.
+fn word_end(bytes: &[u8], at: usize) -> Option<u64> {
+    let word = u64::from_le_bytes(*bytes.get(at..)?.first_chunk::<8>()?);
+    let quote = word ^ (ONES * 0x22);
+    let backslash = word ^ (ONES * 0x5c);
+    // The high bit of a byte is set where the byte is below 0x20, a quote or a backslash. A borrow can set bits above a
+    // true hit only, and the lowest hit is the one taken.
+    let hits = (word.wrapping_sub(ONES * 0x20) & !word)
+        | (quote.wrapping_sub(ONES) & !quote)
+        | (backslash.wrapping_sub(ONES) & !backslash);
+    Some(hits & (ONES << 7))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_run_ends_where_byte_by_byte_reading_says() {
+        for length in 0..200 {
+            for start in [0, 3, 8] {
+                // Nothing but plain bytes, the highest and lowest of them among those.
+                let plain: Vec<u8> = (0..length).map(|index| [b' ', b'a', 0x7f, 0x80, 0xff, b'!'][index % 6]).collect();
+                assert_eq!(plain_end(&plain, start), start.max(length), "{length} from {start}");
+                for end in [b'"', b'\\', 0, 0x1f, b'\n'] {
+                    for place in 0..length {
+                        let mut bytes = plain.clone();
+                        bytes[place] = end;
+                        let expected = (start..length).find(|at| ends_plain(bytes[*at])).unwrap_or(start.max(length));
+                        assert_eq!(plain_end(&bytes, start), expected, "{end} at {place} of {length} from {start}");
+                    }
+                }
+            }
+        }
+    }
 }

@@ -11,11 +11,12 @@ use super::failure::{Failure, Kind, VendorError};
 use super::form::answer::{Event, Piece, Recall, Sink, Start, Stop};
 use super::form::{Refused, Request, Warnings};
 use super::request::DEPTH_MAX;
+use super::responses::Voice;
 use super::rules::{Accepts, Outcome, Target};
 use super::sse::Decoder;
 use super::text::Text;
 use super::tree::{Nodes, Tree};
-use super::{Protocol, chat, estimate, messages};
+use super::{Protocol, chat, estimate, messages, responses};
 use crate::usage::{ServiceTier, Usage};
 use bytes::Bytes;
 
@@ -101,6 +102,7 @@ pub fn fields(surface: Protocol) -> &'static [(&'static str, Outcome)] {
     match surface {
         Protocol::Chat => chat::read_request::FIELDS,
         Protocol::Messages => messages::read_request::FIELDS,
+        Protocol::Responses => responses::read_request::FIELDS,
     }
 }
 
@@ -109,14 +111,7 @@ pub fn path(vendor: Protocol) -> &'static str {
     match vendor {
         Protocol::Chat => "/v1/chat/completions",
         Protocol::Messages => "/v1/messages",
-    }
-}
-
-/// What tells a waiting client of this surface that a stream is alive.
-pub fn keep_alive(surface: Protocol) -> &'static [u8] {
-    match surface {
-        Protocol::Chat => chat::write_stream::KEEP_ALIVE,
-        Protocol::Messages => messages::write_stream::KEEP_ALIVE,
+        Protocol::Responses => "/v1/responses",
     }
 }
 
@@ -135,9 +130,13 @@ pub fn request(asked: &Asked<'_>, without_thinking: bool) -> Result<Translated, 
         include_usage: request.include_usage,
         input_estimate: estimate::input_tokens(&request),
         body_bytes: u64::try_from(asked.body.len()).unwrap_or(u64::MAX),
+        own_tools: std::mem::take(&mut request.own_tools),
         output_limit: request.limit.map_or(0, |limit| limit.tokens.min(asked.output_limit.unwrap_or(u64::MAX))),
         ..Recall::default()
     };
+    if asked.surface == Protocol::Responses {
+        recall.voice = Some(Voice::new(&request, asked.created, asked.target.public_model, asked.request_id));
+    }
     let Asked { target, account_id, output_limit, .. } = *asked;
     let given = Given { target, account_id, output_limit, without_thinking };
     let written = match target.accepts {
@@ -145,8 +144,15 @@ pub fn request(asked: &Asked<'_>, without_thinking: bool) -> Result<Translated, 
             messages::write_request::write(&mut request, model, &given, &mut warnings, &mut recall)
         }
         Accepts::Chat(model) => chat::write_request::write(&mut request, model, &given, &mut warnings, &mut recall),
+        Accepts::Responses(model) => {
+            responses::write_request::write(&mut request, model, &given, &mut warnings, &mut recall)
+        }
     };
     let written = written.map_err(|refused| *refused)?;
+    if asked.surface == Protocol::Responses {
+        recall.show_thinking = !request.reasoning.hide;
+        recall.reasoning_replay = target.accepts.replay();
+    }
     let budget_is_given = request.reasoning.is_verbatim;
     let warnings = warnings.into_tokens();
     if let (true, Some(token)) = (asked.strict, warnings.first()) {
@@ -176,6 +182,7 @@ fn read<'a>(surface: Protocol, tree: &'a Tree<'a>, warnings: &mut Warnings) -> R
     match surface {
         Protocol::Chat => chat::read_request::read(tree.root(), warnings),
         Protocol::Messages => messages::read_request::read(tree.root(), warnings),
+        Protocol::Responses => responses::read_request::read(tree.root(), warnings),
     }
 }
 
@@ -193,6 +200,7 @@ pub struct StreamTranslation {
 enum Reader {
     Chat(chat::read_stream::Reader),
     Messages(messages::read_stream::Reader),
+    Responses(responses::read_stream::Reader),
 }
 
 #[derive(Debug)]
@@ -201,6 +209,8 @@ enum Writer {
     ChatWhole(chat::write_stream::Whole),
     MessagesStream(messages::write_stream::Stream),
     MessagesWhole(messages::write_stream::Whole),
+    ResponsesStream(responses::write_stream::Stream),
+    ResponsesWhole(responses::write_stream::Whole),
 }
 
 /// Counts what goes by.
@@ -249,6 +259,8 @@ impl Sink for Tally {
             Writer::ChatWhole(writer) => writer.event(event),
             Writer::MessagesStream(writer) => writer.event(event),
             Writer::MessagesWhole(writer) => writer.event(event),
+            Writer::ResponsesStream(writer) => writer.event(event),
+            Writer::ResponsesWhole(writer) => writer.event(event),
         }
         self.completed |= is_end && !self.overflowed();
     }
@@ -261,6 +273,8 @@ impl Tally {
             (Protocol::Chat, false) => Writer::ChatWhole(chat::write_stream::Whole::new(recall)),
             (Protocol::Messages, true) => Writer::MessagesStream(messages::write_stream::Stream::new(recall)),
             (Protocol::Messages, false) => Writer::MessagesWhole(messages::write_stream::Whole::new(recall)),
+            (Protocol::Responses, true) => Writer::ResponsesStream(responses::write_stream::Stream::new(recall)),
+            (Protocol::Responses, false) => Writer::ResponsesWhole(responses::write_stream::Whole::new(recall)),
         };
         Tally {
             writer,
@@ -303,6 +317,8 @@ impl Tally {
             Writer::ChatWhole(writer) => writer.overflowed(),
             Writer::MessagesStream(writer) => writer.overflowed(),
             Writer::MessagesWhole(writer) => writer.overflowed(),
+            Writer::ResponsesStream(writer) => writer.overflowed(),
+            Writer::ResponsesWhole(writer) => writer.overflowed(),
         }
     }
 
@@ -311,9 +327,11 @@ impl Tally {
         match &mut self.writer {
             Writer::ChatStream(writer) => writer.take(out),
             Writer::MessagesStream(writer) => writer.take(out),
+            Writer::ResponsesStream(writer) => writer.take(out),
             Writer::ChatWhole(writer) if self.completed => out.extend_from_slice(&writer.body()),
             Writer::MessagesWhole(writer) if self.completed => out.extend_from_slice(&writer.body()),
-            Writer::ChatWhole(_) | Writer::MessagesWhole(_) => {}
+            Writer::ResponsesWhole(writer) if self.completed => out.extend_from_slice(&writer.body()),
+            Writer::ChatWhole(_) | Writer::MessagesWhole(_) | Writer::ResponsesWhole(_) => {}
         }
     }
 }
@@ -325,6 +343,7 @@ impl StreamTranslation {
         let reader = match vendor {
             Protocol::Chat => Reader::Chat(chat::read_stream::Reader::default()),
             Protocol::Messages => Reader::Messages(messages::read_stream::Reader::default()),
+            Protocol::Responses => Reader::Responses(responses::read_stream::Reader::default()),
         };
         StreamTranslation {
             decoder: Decoder::new(event_bytes_max),
@@ -369,6 +388,7 @@ impl StreamTranslation {
             _ => match &mut self.reader {
                 Reader::Chat(reader) => reader.finish(&mut self.tally),
                 Reader::Messages(reader) => reader.finish(&mut self.tally),
+                Reader::Responses(reader) => reader.finish(&mut self.tally),
             },
         };
         self.tally.take(out);
@@ -391,6 +411,7 @@ impl StreamTranslation {
             let (nodes, outcome) = match &mut self.reader {
                 Reader::Chat(reader) => reader.event(event.name, data, nodes, &mut self.tally),
                 Reader::Messages(reader) => reader.event(event.name, data, nodes, &mut self.tally),
+                Reader::Responses(reader) => reader.event(event.name, data, nodes, &mut self.tally),
             };
             // One large event must not make a long stream large for good.
             self.nodes = if nodes.capacity() > IDLE_NODES_MAX { Nodes::new() } else { nodes };
@@ -463,6 +484,7 @@ pub fn whole(vendor: Protocol, surface: Protocol, recall: Recall, streamed: bool
     match vendor {
         Protocol::Chat => chat::read_stream::whole(tree.root(), &mut tally)?,
         Protocol::Messages => messages::read_stream::whole(tree.root(), &mut tally)?,
+        Protocol::Responses => responses::read_stream::whole(tree.root(), &mut tally)?,
     }
     if tally.overflowed() {
         return Err(Fault::TooLarge);
@@ -478,11 +500,17 @@ pub fn whole(vendor: Protocol, surface: Protocol, recall: Recall, streamed: bool
     })
 }
 
-/// A messages vendor refuses the reasoning that came with a request: what only it can check, such as a signature.
+/// The vendor refuses the reasoning that came with a request: what only it can check, such as a signature.
 pub fn refuses_thinking(error_body: &[u8]) -> bool {
-    let message = VendorError::read(error_body).unwrap_or_default().message;
-    let says = |word: &str| message.contains(word);
-    says("thinking") && (says("signature") || says("Expected") || says("cannot be modified"))
+    let error = VendorError::read(error_body).unwrap_or_default();
+    let says = |word: &str| error.message.contains(word);
+    let by_messages = says("thinking") && (says("signature") || says("Expected") || says("cannot be modified"));
+    let by_responses = error.code.as_deref() == Some("invalid_encrypted_content")
+        || (says("ncrypted content") && says("could not be verified"))
+        || (says("Item with id") && says("not found"))
+        || says("required following item")
+        || says("required 'reasoning' item");
+    by_messages || by_responses
 }
 
 /// A chat vendor's model that reasons had no room to say anything; it calls that an error.

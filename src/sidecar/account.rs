@@ -8,13 +8,15 @@ use super::App;
 use super::browser;
 use super::page::{Frame, html};
 use super::problem::Problem;
-use super::session::{CallerAddress, SignedForm, Visitor, blocking, insecure, session_cookie, session_token};
-use super::throttle::{Rate, Who, one_address};
+use super::session::{CallerAddress, SignedForm, Visitor, blocking, insecure, session_cookie, session_token, site};
+use super::throttle::{Rate, Who};
 use crate::account::{
-    self, Account, AccountError, Origin, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, Stranger, complete_sign_ups,
+    self, Account, AccountError, Origin, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, SignedUp, Stranger,
+    complete_sign_ups,
 };
+use crate::address::one_client;
 use crate::clock::now_ms;
-use crate::config::SignupMode;
+use crate::config::{Signup, SignupMode};
 use askama::Template;
 use axum::extract::rejection::FormRejection;
 use axum::extract::{Form, State};
@@ -98,7 +100,6 @@ struct SignInPage {
 fn sign_up_form(app: &App, email: &str, fault: Option<String>) -> SignUpPage {
     let settings = app.settings.load();
     let signup = settings.signup;
-    let some = signup.trial_ms > 0 && signup.trial_credits.is_positive();
     SignUpPage {
         frame: Frame { insecure: insecure(&settings.base_url), ..Frame::public("Sign up") },
         open: signup.mode != SignupMode::Closed,
@@ -106,10 +107,16 @@ fn sign_up_form(app: &App, email: &str, fault: Option<String>) -> SignUpPage {
         email: email.to_owned(),
         invite: String::new(),
         fault,
-        trial: some.then(|| format!("{} free credits for {}", signup.trial_credits, span(signup.trial_ms))),
+        trial: trial_of(&signup),
         least: PASSWORD_LEAST_CHARS,
         most: PASSWORD_MOST_CHARS,
     }
+}
+
+/// What a new account starts with, where the settings give a trial.
+fn trial_of(signup: &Signup) -> Option<String> {
+    let some = signup.trial_ms > 0 && signup.trial_credits.is_positive();
+    some.then(|| format!("{} free credits for {}", signup.trial_credits, span(signup.trial_ms)))
 }
 
 /// `7 days`, `36 hours`, `90 seconds`: the largest unit that fits exactly.
@@ -140,7 +147,7 @@ pub async fn sign_up(
     let now_ms = now_ms();
     // Tests and first steps sign up on the machine itself.
     let counted = !address.to_canonical().is_loopback();
-    let who = Who::AddressSigningUp(one_address(address));
+    let who = Who::AddressSigningUp(one_client(address));
     let rate = Rate {
         count: i64::try_from(settings.limits.sign_ups_per_address_per_hour).unwrap_or(i64::MAX),
         window_ms: 3_600_000,
@@ -156,7 +163,11 @@ pub async fn sign_up(
         account::sign_up(&accounts, &billing, &signup, &stranger, now_ms)
     });
     match made.await? {
-        Ok(account) => signed_in(&app, &account.id, address, &headers).await,
+        Ok(SignedUp { account, trial }) => {
+            let had_one = trial.is_none() && trial_of(&settings.signup).is_some();
+            let to = if had_one { "/dashboard?trial=had" } else { "/dashboard" };
+            signed_in(&app, &account.id, address, &headers, to).await
+        }
         Err(error) => {
             // Only an account that was made counts, and a guess at an invitation.
             if counted && !matches!(error, AccountError::NoInvite) {
@@ -179,7 +190,9 @@ fn not_signed_up(error: AccountError) -> Result<(StatusCode, String), Problem> {
         AccountError::BadEmail => (StatusCode::UNPROCESSABLE_ENTITY, "That is not an e-mail address.".into()),
         AccountError::BadPassword => (
             StatusCode::UNPROCESSABLE_ENTITY,
-            format!("A password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters."),
+            format!(
+                "A password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters, and is none that everybody uses."
+            ),
         ),
         AccountError::EmailTaken => {
             (StatusCode::CONFLICT, "This e-mail has an account already. Sign in instead.".into())
@@ -222,7 +235,7 @@ pub async fn sign_in(
 ) -> Result<Response, Problem> {
     let Form(Credentials { email, password, .. }) = form?;
     match try_password(&app, &email, password, address).await? {
-        Tried::Right(account) => signed_in(&app, &account.id, address, &headers).await,
+        Tried::Right(account) => signed_in(&app, &account.id, address, &headers, "/dashboard").await,
         Tried::Wrong => {
             let page = sign_in_form(&app, &email, Some("E-mail or password is wrong."));
             Ok(html(StatusCode::UNAUTHORIZED, &page))
@@ -250,7 +263,7 @@ pub enum Tried {
 pub async fn try_password(app: &App, email: &str, password: String, address: IpAddr) -> Result<Tried, Problem> {
     let now_ms = now_ms();
     let email = throttled_email(email);
-    let (place, account) = (one_address(address), email.clone());
+    let (place, account) = (one_client(address), email.clone());
     if let Err(seconds) = app.patience.may(&email, place, now_ms) {
         return Ok(Tried::TooOften { seconds });
     }
@@ -312,7 +325,7 @@ fn throttled_email(email: &str) -> String {
 
 /// What a try at signing in counts against. It is counted before the hash, so that many at once gain nothing.
 fn sign_in_counts(email: &str, address: IpAddr) -> [(Who, Rate); 3] {
-    let place = one_address(address);
+    let place = one_client(address);
     [
         (Who::AddressSigningIn(place), SIGN_IN_ADDRESS),
         (Who::EmailSigningInFrom(email.to_owned(), place), SIGN_IN_EMAIL),
@@ -333,9 +346,15 @@ pub fn with_retry_after(mut response: Response, seconds: i64) -> Response {
 }
 
 /// A new session, whoever was signed in before: a token that was known before the sign-in opens nothing after it.
-async fn signed_in(app: &App, account: &str, address: IpAddr, headers: &HeaderMap) -> Result<Response, Problem> {
-    let base_url = app.settings.load().base_url.clone();
-    let old = session_token(headers, &base_url);
+async fn signed_in(
+    app: &App,
+    account: &str,
+    address: IpAddr,
+    headers: &HeaderMap,
+    to: &'static str,
+) -> Result<Response, Problem> {
+    let site = site(headers, &app.settings.load().base_url);
+    let old = session_token(headers, &site);
     let (accounts, billing, account) = (app.accounts.clone(), app.billing.clone(), account.to_owned());
     let (address, browser) = (address.to_canonical().to_string(), browser::name(headers));
     let new = blocking(move || {
@@ -347,20 +366,73 @@ async fn signed_in(app: &App, account: &str, address: IpAddr, headers: &HeaderMa
         accounts.create_session_from(&account, Origin { address: &address, browser: &browser }, now_ms())
     })
     .await??;
-    let cookie = session_cookie(&new.token, &base_url)?;
-    Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/dashboard")).into_response())
+    let cookie = session_cookie(&new.token, &site)?;
+    Ok(([(header::SET_COOKIE, cookie)], Redirect::to(to)).into_response())
 }
 
 pub async fn sign_out(State(app): State<Arc<App>>, form: SignedForm) -> Result<Response, Problem> {
-    let (accounts, Visitor { token, .. }) = (app.accounts.clone(), form.visitor);
+    let (accounts, Visitor { token, site, .. }) = (app.accounts.clone(), form.visitor);
     blocking(move || accounts.end_session(&token)).await??;
-    let cookie = session_cookie("", &app.settings.load().base_url)?;
+    let cookie = session_cookie("", &site)?;
     Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/dashboard/sign-in")).into_response())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::span;
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    async fn until(what: &str, condition: impl Fn() -> bool) {
+        let wait = async {
+            while !condition() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), wait).await.unwrap_or_else(|_| panic!("{what}"));
+    }
+
+    /// Lets everything go when it goes: a test that fails must not leave threads behind that work for ever.
+    struct Gate(Arc<AtomicBool>);
+
+    impl Drop for Gate {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn two_passwords_are_hashed_at_one_time_some_wait_and_the_rest_are_sent_away() {
+        let hashing = Arc::new(Hashing::default());
+        let (go, running) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let gate = Gate(Arc::clone(&go));
+        let work = || {
+            let (go, running) = (Arc::clone(&go), Arc::clone(&running));
+            move || {
+                let beside = running.fetch_add(1, Ordering::SeqCst);
+                while !go.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                running.fetch_sub(1, Ordering::SeqCst);
+                beside
+            }
+        };
+        let waiting: Vec<_> = (0..HASH_PLACES)
+            .map(|_| {
+                let (hashing, work) = (Arc::clone(&hashing), work());
+                tokio::spawn(async move { hashing.run(work).await })
+            })
+            .collect();
+        until("every place is taken", || hashing.places.available_permits() == 0).await;
+        until("two work", || running.load(Ordering::SeqCst) == HASHES_MAX).await;
+        assert!(matches!(hashing.run(work()).await, Err(Problem::Busy)), "one more");
+        drop(gate);
+        for one in waiting {
+            let beside = one.await.unwrap().expect("whoever has a place is served");
+            assert!(beside < HASHES_MAX, "{beside} others worked beside it");
+        }
+        assert!(hashing.run(work()).await.is_ok(), "there is room again");
+    }
 
     #[test]
     fn a_trial_is_named_in_the_largest_unit_that_fits() {

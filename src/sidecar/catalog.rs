@@ -35,7 +35,7 @@ impl Snippets {
         let first = |protocol| {
             let mut models = settings.catalog.models().iter();
             // The surface's own protocol first: nothing is translated there.
-            let own = models.clone().find(|model| model.vendor.protocol == protocol);
+            let own = models.clone().find(|model| model.protocol() == protocol);
             own.or_else(|| models.next()).map(|model| model.id.clone())
         };
         Self {
@@ -48,10 +48,11 @@ impl Snippets {
 }
 
 /// The surfaces that a model can be reached through, its vendor's own first.
-fn surfaces(model: &Model) -> [Protocol; 2] {
-    match model.vendor.protocol {
-        Protocol::Chat => [Protocol::Chat, Protocol::Messages],
-        Protocol::Messages => [Protocol::Messages, Protocol::Chat],
+fn surfaces(model: &Model) -> [Protocol; 3] {
+    match model.protocol() {
+        Protocol::Chat => [Protocol::Chat, Protocol::Messages, Protocol::Responses],
+        Protocol::Messages => [Protocol::Messages, Protocol::Chat, Protocol::Responses],
+        Protocol::Responses => [Protocol::Responses, Protocol::Chat, Protocol::Messages],
     }
 }
 

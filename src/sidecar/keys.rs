@@ -11,7 +11,7 @@ use super::account::{Unconfirmed, confirm_again};
 use super::catalog::Snippets;
 use super::page::{Frame, html, when};
 use super::problem::Problem;
-use super::role::is_operator;
+use super::role::may_act;
 use super::session::{CallerAddress, SignedForm, Visitor, blocking};
 use crate::account::{AccountError, KEY_NAME_CHARS_MAX, Key, KeySettings, KeyStatus, NewKey};
 use crate::billing::bounds::Period;
@@ -115,7 +115,7 @@ fn rows(app: &App, visitor: &Visitor) -> Result<Vec<Row>, Problem> {
 }
 
 fn asks_password(visitor: &Visitor) -> bool {
-    is_operator(&visitor.account) && !visitor.confirmed
+    may_act(&visitor.account) && !visitor.confirmed
 }
 
 fn page(app: &App, visitor: &Visitor) -> Result<KeysPage, Problem> {
@@ -152,7 +152,7 @@ pub async fn create(
         Ok(set) => set,
         Err(fault) => return refused(StatusCode::UNPROCESSABLE_ENTITY, fault, name, &form.visitor),
     };
-    if is_operator(&form.visitor.account)
+    if may_act(&form.visitor.account)
         && let Err(Unconfirmed { status, fault }) = confirm_again(&app, &form, address).await?
     {
         return refused(status, fault.to_owned(), name, &form.visitor);
@@ -286,7 +286,7 @@ pub async fn rotate(
             &form.visitor,
         );
     };
-    if is_operator(&form.visitor.account)
+    if may_act(&form.visitor.account)
         && let Err(Unconfirmed { status, fault }) = confirm_again(&app, &form, address).await?
     {
         return refused(status, fault.to_owned(), &form.visitor);

@@ -13,7 +13,7 @@ use super::App;
 use super::page::{Frame, html, when};
 use super::problem::Problem;
 use super::role::Operator;
-use crate::account::Account;
+use crate::account::{Account, Role};
 use askama::Template;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -41,7 +41,8 @@ pub struct Row {
     pub id: String,
     pub email: String,
     pub status: &'static str,
-    pub admin: bool,
+    /// Beyond a member's; empty for one.
+    pub role: &'static str,
     pub created: String,
 }
 
@@ -49,7 +50,7 @@ impl From<Account> for Row {
     fn from(account: Account) -> Self {
         Self {
             status: account.status.name(),
-            admin: account.admin,
+            role: if account.role == Role::Member { "" } else { account.role.name() },
             created: when(account.created_at_ms),
             id: account.id,
             email: account.email,

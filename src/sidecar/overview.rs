@@ -10,9 +10,11 @@ use super::spending::{self, Month};
 use crate::account::KeyStatus;
 use crate::clock::now_ms;
 use askama::Template;
-use axum::extract::State;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use serde::Deserialize;
 use std::sync::Arc;
 
 #[derive(Template)]
@@ -26,9 +28,22 @@ struct OverviewPage {
     rows: Vec<Row>,
     month: Month,
     base_url: String,
+    /// The visitor has just signed up with a mailbox that had its trial.
+    had_trial: bool,
 }
 
-pub async fn overview(State(app): State<Arc<App>>, visitor: Visitor) -> Result<Response, Problem> {
+#[derive(Deserialize)]
+pub struct Said {
+    trial: Option<String>,
+}
+
+pub async fn overview(
+    State(app): State<Arc<App>>,
+    visitor: Visitor,
+    said: Result<Query<Said>, QueryRejection>,
+) -> Result<Response, Problem> {
+    // Nobody else's words are shown, and what is said is so: an account with a trial is not told that it has none.
+    let said = said.ok().and_then(|Query(said)| said.trial).is_some_and(|word| word == "had");
     let account = &visitor.account.id;
     let now_ms = now_ms();
     let keys = app.accounts.keys(account)?;
@@ -46,6 +61,7 @@ pub async fn overview(State(app): State<Arc<App>>, visitor: Visitor) -> Result<R
         has_key: keys.iter().any(|key| key.status == KeyStatus::Active),
         rows: latest(&app.billing, account)?,
         month: spending::month(&app.billing.spent(account, spending::month_from_hour(now_ms))?, now_ms),
+        had_trial: said && balance.trial.is_none(),
         base_url: app.settings.load().base_url.clone(),
     };
     Ok(html(StatusCode::OK, &page))

@@ -1,7 +1,7 @@
 //! What every page has: its frame, the files it refers to, and how times are written.
 
 use super::problem::Problem;
-use super::role::is_operator;
+use super::role::may_look;
 use super::session::Visitor;
 use crate::account::Status;
 use crate::clock::rfc3339;
@@ -76,7 +76,7 @@ impl Frame {
             email: visitor.account.email.clone(),
             csrf: visitor.csrf.clone(),
             suspended: visitor.account.status == Status::Suspended,
-            operator: is_operator(&visitor.account),
+            operator: may_look(&visitor.account),
         };
         Self { viewer: Some(viewer), insecure: visitor.insecure, ..Self::public(title) }
     }

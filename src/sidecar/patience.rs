@@ -44,7 +44,8 @@ impl Patience {
     pub fn may(&self, email: &str, address: IpAddr, now_ms: i64) -> Result<(), i64> {
         let streaks = self.streaks.lock().unwrap_or_else(PoisonError::into_inner);
         let streak = streaks.get(&(email.to_owned(), address));
-        let wait_ms = streak.map_or(0, |streak| streak.last_ms + streak.wait_ms() - now_ms);
+        // No longer than the whole wait, though the clock was put back.
+        let wait_ms = streak.map_or(0, |streak| (streak.last_ms + streak.wait_ms() - now_ms).min(streak.wait_ms()));
         if wait_ms > 0 { Err((wait_ms + 999) / 1_000) } else { Ok(()) }
     }
 
@@ -79,6 +80,16 @@ mod tests {
 
     const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
     const THERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
+
+    #[test]
+    fn a_clock_that_is_put_back_makes_no_wait_longer() {
+        let patience = Patience::default();
+        let day = 86_400_000;
+        (0..FREE - 1).for_each(|_| patience.failed("a", HERE, day));
+        assert_eq!(patience.may("a", HERE, 0), Ok(()));
+        patience.failed("a", HERE, day);
+        assert_eq!(patience.may("a", HERE, 0), Err(2));
+    }
 
     #[test]
     fn a_wait_doubles_has_an_end_and_is_nobody_elses() {

@@ -23,6 +23,8 @@ pub enum Problem {
     TooLarge,
     /// Too many at one time.
     Busy,
+    /// A viewer who would act.
+    ViewerOnly,
     /// An administrator who would lock themselves out.
     OwnDoor,
     /// Something inside failed; `0` is for the log alone.
@@ -55,6 +57,9 @@ impl IntoResponse for Problem {
             ),
             Self::BadForm => {
                 (StatusCode::BAD_REQUEST, "Not understood", "The form was not sent as this page sends it.")
+            }
+            Self::ViewerOnly => {
+                (StatusCode::FORBIDDEN, "Refused", "You may look at this, and not act: that is for administrators.")
             }
             Self::OwnDoor => (
                 StatusCode::CONFLICT,

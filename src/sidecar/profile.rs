@@ -9,7 +9,7 @@ use super::page::{Frame, html, when};
 use super::problem::Problem;
 use super::session::{CallerAddress, SignedForm, Visitor, blocking, session_cookie};
 use crate::account::{
-    AccountError, By, Origin, OwnSession, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, Status, session_id,
+    AccountError, By, Deleted, Origin, OwnSession, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, Status, session_id,
 };
 use crate::clock::now_ms;
 use askama::Template;
@@ -166,16 +166,18 @@ pub async fn change_password(
     match app.hashing.run(move || accounts.replace_password(&account, &new)).await? {
         Ok(()) => {}
         Err(AccountError::BadPassword) => {
-            let fault = format!("A password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters.");
+            let fault = format!(
+                "A password has {PASSWORD_LEAST_CHARS} to {PASSWORD_MOST_CHARS} characters, and is none that everybody uses."
+            );
             return faulty(&app, &visitor, Form::Password, StatusCode::UNPROCESSABLE_ENTITY, &fault);
         }
         Err(other) => return Err(other.into()),
     }
-    let (accounts, account) = (app.accounts.clone(), visitor.account.id);
+    let (accounts, account, site) = (app.accounts.clone(), visitor.account.id, visitor.site);
     let (address, browser) = (address.to_canonical().to_string(), browser::name(&headers));
     let origin =
         move || accounts.create_session_from(&account, Origin { address: &address, browser: &browser }, now_ms());
-    let cookie = session_cookie(&blocking(origin).await??.token, &app.settings.load().base_url)?;
+    let cookie = session_cookie(&blocking(origin).await??.token, &site)?;
     Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/dashboard/account?done=password")).into_response())
 }
 
@@ -199,10 +201,16 @@ pub async fn delete(
     }
     let by = By { actor: visitor.account.id.clone(), address: address.to_canonical().to_string() };
     let accounts = app.accounts.clone();
-    if !blocking(move || accounts.delete(&by, now_ms())).await?? {
-        return Err(Problem::NotFound);
+    match blocking(move || accounts.delete(&by, now_ms())).await?? {
+        Deleted::Done => {}
+        Deleted::NoAccount => return Err(Problem::NotFound),
+        Deleted::LastAdministrator => {
+            let fault = "You are the only administrator: nobody could run this gateway's accounts without you. Make \
+                         another one first, with `model-gateway account create --admin`.";
+            return faulty(&app, visitor, Form::Delete, StatusCode::CONFLICT, fault);
+        }
     }
-    let cookie = session_cookie("", &app.settings.load().base_url)?;
+    let cookie = session_cookie("", &visitor.site)?;
     let page = html(StatusCode::OK, &FarewellPage { frame: Frame::public("Account deleted") });
     Ok(([(header::SET_COOKIE, cookie)], page).into_response())
 }

@@ -1,17 +1,17 @@
-//! Who may look at the operator's view: the holder of an active administrator's account, and nobody else learns of it.
+//! Who may look at the operator's view, and who may act there; nobody else learns of it.
 //!
-//! A handler below `/dashboard/operator` takes an [`Operator`] or, for what changes something, an [`OperatorForm`]. To
-//! everybody else who is signed in there is no such page.
+//! A handler below `/dashboard/operator` takes an [`Operator`] (a viewer or an administrator) or, for what changes
+//! something, an [`OperatorForm`] (an administrator alone). To everybody else who is signed in there is no such page.
 
 use super::App;
 use super::problem::Problem;
 use super::session::{CallerAddress, SignedForm, Visitor};
-use crate::account::{Account, By, Status};
+use crate::account::{Account, By, Role, Status};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use std::sync::Arc;
 
-/// An administrator who is signed in.
+/// A viewer or an administrator who is signed in.
 pub struct Operator(pub Visitor);
 
 /// A form that an administrator sent from one of our pages.
@@ -21,8 +21,14 @@ pub struct OperatorForm {
     pub by: By,
 }
 
-pub fn is_operator(account: &Account) -> bool {
-    account.admin && account.status == Status::Active
+/// May look at the operator's view.
+pub fn may_look(account: &Account) -> bool {
+    account.status == Status::Active && matches!(account.role, Role::Viewer | Role::Admin)
+}
+
+/// May act there.
+pub fn may_act(account: &Account) -> bool {
+    account.status == Status::Active && account.role == Role::Admin
 }
 
 impl FromRequestParts<Arc<App>> for Operator {
@@ -30,7 +36,7 @@ impl FromRequestParts<Arc<App>> for Operator {
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
         let visitor = Visitor::from_request_parts(parts, app).await?;
-        if is_operator(&visitor.account) { Ok(Self(visitor)) } else { Err(Problem::NotFound) }
+        if may_look(&visitor.account) { Ok(Self(visitor)) } else { Err(Problem::NotFound) }
     }
 }
 
@@ -40,6 +46,9 @@ impl FromRequest<Arc<App>> for OperatorForm {
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Problem> {
         let (mut parts, body) = request.into_parts();
         let Operator(visitor) = Operator::from_request_parts(&mut parts, app).await?;
+        if !may_act(&visitor.account) {
+            return Err(Problem::ViewerOnly);
+        }
         let Ok(CallerAddress(address)) = CallerAddress::from_request_parts(&mut parts, app).await;
         let by = By { actor: visitor.account.id.clone(), address: address.to_canonical().to_string() };
         let form = SignedForm::of(visitor, Request::from_parts(parts, body), app).await?;

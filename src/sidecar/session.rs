@@ -21,6 +21,8 @@ use subtle::ConstantTimeEq;
 pub struct Visitor {
     pub account: Account,
     pub token: String,
+    /// As of [`site`].
+    pub site: String,
     /// What this session's forms carry.
     pub csrf: String,
     /// Plain HTTP to an address that is not this machine's.
@@ -56,8 +58,8 @@ impl FromRequestParts<Arc<App>> for Visitor {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        let base_url = app.settings.load().base_url.clone();
-        let token = session_token(&parts.headers, &base_url).ok_or(Problem::SignIn)?;
+        let site = site(&parts.headers, &app.settings.load().base_url);
+        let token = session_token(&parts.headers, &site).ok_or(Problem::SignIn)?;
         let now_ms = now_ms();
         let session = app.accounts.find_session(&token, now_ms)?.ok_or(Problem::SignIn)?;
         if session.touch_due(now_ms) {
@@ -65,7 +67,7 @@ impl FromRequestParts<Arc<App>> for Visitor {
             blocking(move || accounts.touch_session(&token, now_ms)).await??;
         }
         let (csrf, confirmed) = (csrf_token(&token), session.is_confirmed(now_ms));
-        Ok(Self { account: session.account, token, csrf, insecure: insecure(&base_url), confirmed })
+        Ok(Self { account: session.account, token, csrf, insecure: insecure(&site), site, confirmed })
     }
 }
 
@@ -107,9 +109,19 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
     tokio::task::spawn_blocking(work).await.map_err(|error| Problem::Inside(error.to_string()))
 }
 
+/// The address under which a visitor is here: the configured one, by https where the edge says that they came by it (it
+/// believes trusted proxies alone, and strips what clients say).
+pub fn site(headers: &HeaderMap, base_url: &str) -> String {
+    let by_https = headers.get("x-forwarded-proto").is_some_and(|proto| proto == "https");
+    match base_url.strip_prefix("http://") {
+        Some(rest) if by_https => format!("https://{rest}"),
+        _ => base_url.to_owned(),
+    }
+}
+
 /// The session token that a request carries.
-pub fn session_token(headers: &HeaderMap, base_url: &str) -> Option<String> {
-    let name = cookie_name(base_url);
+pub fn session_token(headers: &HeaderMap, site: &str) -> Option<String> {
+    let name = cookie_name(site);
     headers
         .get_all(header::COOKIE)
         .iter()
@@ -121,20 +133,20 @@ pub fn session_token(headers: &HeaderMap, base_url: &str) -> Option<String> {
 }
 
 /// The cookie of a new session; with an empty token, the one that ends it.
-pub fn session_cookie(token: &str, base_url: &str) -> Result<HeaderValue, Problem> {
-    let cookie = Cookie::build((cookie_name(base_url), token.to_owned()))
+pub fn session_cookie(token: &str, site: &str) -> Result<HeaderValue, Problem> {
+    let cookie = Cookie::build((cookie_name(site), token.to_owned()))
         .http_only(true)
         .same_site(SameSite::Lax)
         .path("/")
-        .secure(base_url.starts_with("https://"));
+        .secure(site.starts_with("https://"));
     // Without an age of its own it ends with the browser, or here after 7 days.
     let cookie = if token.is_empty() { cookie.max_age(cookie::time::Duration::ZERO) } else { cookie };
     HeaderValue::from_str(&cookie.build().to_string()).map_err(|error| Problem::Inside(error.to_string()))
 }
 
 /// The prefix binds the cookie to this host and to https; plain HTTP cannot have it.
-fn cookie_name(base_url: &str) -> &'static str {
-    if base_url.starts_with("https://") { "__Host-gw" } else { "gw-session" }
+fn cookie_name(site: &str) -> &'static str {
+    if site.starts_with("https://") { "__Host-gw" } else { "gw-session" }
 }
 
 /// Plain HTTP to an address that is not this machine's: what is typed can be read on the way.
@@ -155,6 +167,17 @@ mod tests {
         assert_eq!(cookie, "__Host-gw=abc; HttpOnly; SameSite=Lax; Secure; Path=/");
         let cookie = session_cookie("abc", "http://127.0.0.1:8080").unwrap();
         assert_eq!(cookie, "gw-session=abc; HttpOnly; SameSite=Lax; Path=/");
+    }
+
+    #[test]
+    fn the_scheme_is_the_one_that_the_visitor_came_by() {
+        let by = |proto: &'static str| {
+            HeaderMap::from_iter([("x-forwarded-proto".parse().unwrap(), proto.parse().unwrap())])
+        };
+        assert_eq!(site(&by("https"), "http://gw.example"), "https://gw.example");
+        assert_eq!(site(&by("http"), "http://gw.example"), "http://gw.example");
+        assert_eq!(site(&HeaderMap::new(), "http://gw.example"), "http://gw.example");
+        assert_eq!(site(&by("http"), "https://gw.example"), "https://gw.example", "what is configured is never less");
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod people;
 mod security;
 
 use super::*;
-use crate::account::{NewAccount, sign_up_with};
+use crate::account::{NewAccount, Role, sign_up_with};
 use crate::clock::now_ms;
 use crate::config;
 use std::collections::HashMap;
@@ -131,7 +131,7 @@ async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
     assert_eq!(made.status, 201);
     assert!(!made.body.contains("<script>alert"), "a key's name was not escaped");
     let key = made.inside("new-key").to_owned();
-    assert_eq!(made.body.matches(&key).count(), 12, "the key and its set-up");
+    assert_eq!(made.body.matches(&key).count(), 13, "the key and its set-up");
     let paste = format!("curl http://127.0.0.1:8080/v1/messages \\\n  -H &#34;x-api-key: {key}&#34; \\\n");
     assert!(made.body.replace('"', "&#34;").contains(&paste), "{}", made.body);
     assert!(world.accounts.authenticate(&key, now_ms()).is_ok());
@@ -325,6 +325,7 @@ fn spend(world: &World, email: &str, count: u32) -> String {
             estimated: n == 3,
             conversation: Some(format!("c{}", n / 60)),
             took_ms: Some(1_500),
+            first_token_ms: None,
         },
     };
     let endings: Vec<_> = (1..=count).map(ending).collect();
@@ -396,7 +397,7 @@ async fn https_binds_the_cookie_to_the_host() {
 async fn the_live_stream_says_each_balance_and_ends_with_its_session_and_with_the_sidecar() {
     let mut world = world(&[]).await;
     let now_ms = crate::clock::now_ms();
-    let new = NewAccount { email: "a@example.com", password: None, admin: false, trial: None };
+    let new = NewAccount { email: "a@example.com", password: None, role: Role::Member, trial: None };
     let account = sign_up_with(&world.accounts, &world.billing, &new, now_ms).unwrap();
     let mut streams = Vec::new();
     for _ in 0..2 {
@@ -445,7 +446,7 @@ async fn ends(mut lines: Lines) {
 #[tokio::test]
 async fn a_sign_up_that_was_cut_in_two_is_finished_at_sign_in() {
     let world = world(&[]).await;
-    let new = NewAccount { email: "a@example.com", password: Some(PASSWORD), admin: false, trial: None };
+    let new = NewAccount { email: "a@example.com", password: Some(PASSWORD), role: Role::Member, trial: None };
     world.accounts.create_account(&new, crate::clock::now_ms()).unwrap();
     let body = format!("email=a@example.com&password={PASSWORD}");
     let cookie = world.post("/dashboard/sign-in", "", &body).await.cookie();

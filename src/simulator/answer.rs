@@ -144,7 +144,7 @@ fn parts(turn: &Turn, behaviour: &Behaviour) -> Vec<Part> {
         }
     }
     parts.append(&mut calls);
-    if behaviour.refusal == Refusal::After && turn.vendor == Vendor::Chat {
+    if behaviour.refusal == Refusal::After && turn.vendor != Vendor::Messages {
         parts.push(Part::Refusal(behaviour.explanation.clone().unwrap_or_else(|| REFUSAL.to_owned())));
     }
     parts

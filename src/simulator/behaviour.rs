@@ -7,7 +7,7 @@ mod modes;
 
 use std::time::Duration;
 
-pub use self::modes::{Calls, ErrorBody, Garbage, KeepAlive, Refusal, Shape, Spelling, UsageMode};
+pub use self::modes::{Calls, ErrorBody, ErrorForm, Garbage, Items, KeepAlive, Refusal, Shape, Spelling, UsageMode};
 
 use super::marker;
 use super::part::{self, Part};
@@ -69,6 +69,8 @@ pub struct Behaviour {
     pub stop_sequence: Option<String>,
     pub spelling: Spelling,
     pub calls: Calls,
+    pub items: Items,
+    pub error_form: ErrorForm,
     pub shape: Option<Shape>,
     pub nofinish: bool,
     pub keep_alive: Option<KeepAlive>,
@@ -191,6 +193,8 @@ impl Behaviour {
             "stop_sequence" => self.stop_sequence = Some(value.to_owned()),
             "spelling" => self.spelling = word(key, value, &modes::SPELLING)?,
             "calls" => self.calls = word(key, value, &modes::CALLS)?,
+            "items" => self.items = word(key, value, &modes::ITEMS)?,
+            "error_form" => self.error_form = word(key, value, &modes::ERROR_FORM)?,
             "shape" => self.shape = Some(word(key, value, &modes::SHAPE)?),
             "nofinish" => self.nofinish = flag(key, value)?,
             "keepalive" => self.keep_alive = Some(word(key, value, &modes::KEEP_ALIVE)?),

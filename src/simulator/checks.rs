@@ -13,6 +13,10 @@ mod messages;
 mod messages_tools;
 pub mod models;
 mod pairing;
+mod responses;
+mod responses_items;
+mod responses_pairing;
+mod responses_tools;
 mod structured;
 #[cfg(test)]
 mod tests;
@@ -38,6 +42,7 @@ impl Call<'_> {
         match vendor {
             Vendor::Chat => chat::check(self),
             Vendor::Messages => messages::check(self),
+            Vendor::Responses => responses::check(self),
         }
     }
 

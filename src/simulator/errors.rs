@@ -6,11 +6,12 @@ use super::behaviour::{Behaviour, ErrorBody};
 use super::json::{pretty, quote};
 use super::words::{chat_words, messages_type, messages_words};
 
-/// Which of the two protocols a call speaks.
+/// Which of the protocols a call speaks. Chat and responses are of one vendor, whose errors look alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vendor {
     Chat,
     Messages,
+    Responses,
 }
 
 /// An error before it is worded.
@@ -109,7 +110,7 @@ impl Problem {
 
     pub fn no_such_path(vendor: Vendor, method: &str, target: &str) -> Self {
         match vendor {
-            Vendor::Chat => Self::new(404, format!("Invalid URL ({method} {target})")),
+            Vendor::Chat | Vendor::Responses => Self::new(404, format!("Invalid URL ({method} {target})")),
             Vendor::Messages => Self::new(404, "Not Found"),
         }
     }
@@ -117,8 +118,8 @@ impl Problem {
     /// The 401 for `key`, or for no key at all.
     pub fn key(vendor: Vendor, key: Option<&str>) -> Self {
         match (vendor, key) {
-            (Vendor::Chat, None) => Self::new(401, CHAT_NO_KEY),
-            (Vendor::Chat, Some(key)) => {
+            (Vendor::Chat | Vendor::Responses, None) => Self::new(401, CHAT_NO_KEY),
+            (Vendor::Chat | Vendor::Responses, Some(key)) => {
                 let shown: String = key.chars().take(6).collect();
                 let text = format!("Incorrect API key provided: {shown}****.");
                 Self::new(401, text).coded(None, Some("invalid_api_key"))
@@ -131,7 +132,7 @@ impl Problem {
     /// The vendor's usual error of this status.
     pub fn of_status(vendor: Vendor, status: u16) -> Self {
         let text = match vendor {
-            Vendor::Chat => chat_words(status),
+            Vendor::Chat | Vendor::Responses => chat_words(status),
             Vendor::Messages => messages_words(status),
         };
         let problem = Self::new(status, text);
@@ -147,7 +148,7 @@ impl Problem {
     /// The error that a marker with `status` asked for.
     pub fn of_marker(vendor: Vendor, status: u16, behaviour: &Behaviour) -> Self {
         let usual = Self::of_status(vendor, status);
-        let chat = vendor == Vendor::Chat;
+        let chat = vendor != Vendor::Messages;
         let mut problem = match behaviour.error_body {
             ErrorBody::Leak => Self {
                 message: format!(
@@ -188,7 +189,7 @@ impl Problem {
     /// The body of an HTTP error.
     pub fn body(&self, vendor: Vendor, request_id: &str) -> String {
         match vendor {
-            Vendor::Chat => pretty(&self.event(vendor, request_id), 4),
+            Vendor::Chat | Vendor::Responses => pretty(&self.chat_shape(), 4),
             Vendor::Messages => {
                 let (kind, message) = (self.messages_type(), quote(&self.message));
                 format!(
@@ -202,10 +203,11 @@ impl Problem {
     pub fn event(&self, vendor: Vendor, request_id: &str) -> String {
         let message = quote(&self.message);
         match vendor {
-            Vendor::Chat => {
+            Vendor::Chat => self.chat_shape(),
+            // What stands around it is put there by the stream, which counts its events.
+            Vendor::Responses => {
                 let (param, code) = (nullable(self.param.as_deref()), nullable(self.code.as_deref()));
-                let kind = quote(self.kind.as_deref().unwrap_or(self.chat_type));
-                format!(r#"{{"error":{{"message":{message},"type":{kind},"param":{param},"code":{code}}}}}"#)
+                format!(r#""code":{code},"message":{message},"param":{param}"#)
             }
             Vendor::Messages => {
                 let kind = self.messages_type();
@@ -214,6 +216,12 @@ impl Problem {
                 )
             }
         }
+    }
+
+    fn chat_shape(&self) -> String {
+        let (param, code) = (nullable(self.param.as_deref()), nullable(self.code.as_deref()));
+        let (message, kind) = (quote(&self.message), quote(self.kind.as_deref().unwrap_or(self.chat_type)));
+        format!(r#"{{"error":{{"message":{message},"type":{kind},"param":{param},"code":{code}}}}}"#)
     }
 
     fn messages_type(&self) -> String {

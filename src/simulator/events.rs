@@ -1,9 +1,9 @@
-//! A stream of either vendor, event by event, in the SSE framing of that vendor.
+//! A stream of any vendor, event by event, in the SSE framing of that vendor.
 //!
 //! It must not send anything (`play.rs` does).
 
 use super::behaviour::KeepAlive;
-use super::{chat, messages};
+use super::{chat, messages, responses};
 
 /// The events of one stream, in order, worded one by one.
 pub struct Events {
@@ -15,6 +15,7 @@ pub struct Events {
 pub enum Reply {
     Chat(chat::Reply),
     Messages(messages::Reply),
+    Responses(responses::Reply),
 }
 
 impl Events {
@@ -22,6 +23,7 @@ impl Events {
         match &self.reply {
             Reply::Chat(reply) => reply.len(),
             Reply::Messages(reply) => reply.len(),
+            Reply::Responses(reply) => reply.len(),
         }
     }
 
@@ -33,6 +35,10 @@ impl Events {
                 let (name, data) = reply.event(index).unwrap_or_default();
                 frame(Some(name), &data, line_end)
             }
+            Reply::Responses(reply) => {
+                let (name, data) = reply.event(index).unwrap_or_default();
+                frame(Some(&name), &data, line_end)
+            }
         }
     }
 
@@ -41,32 +47,42 @@ impl Events {
         match &self.reply {
             Reply::Chat(reply) => reply.shown_bytes(index),
             Reply::Messages(reply) => reply.shown_bytes(index),
+            Reply::Responses(reply) => reply.shown_bytes(index),
         }
     }
 
     /// The vendor's error event.
     pub fn error(&self, line_end: &str) -> String {
+        if let Reply::Responses(reply) = &self.reply {
+            let frames = reply.error(&self.error).into_iter().map(|(name, data)| frame(Some(name), &data, line_end));
+            return frames.collect();
+        }
         frame(self.named("error"), &self.error, line_end)
     }
 
     /// An event whose data is not JSON.
     pub fn garbage(&self, line_end: &str) -> String {
-        frame(self.named("content_block_delta"), "{\"type\":\"content_block_delta\",oops", line_end)
+        let name = match self.reply {
+            Reply::Responses(_) => "response.output_text.delta",
+            _ => "content_block_delta",
+        };
+        frame(self.named(name), &format!("{{\"type\":\"{name}\",oops"), line_end)
     }
 
     /// What keeps a silent connection open; no event of the answer.
-    pub fn keep_alive(&self, kind: KeepAlive, line_end: &str) -> String {
+    pub fn keep_alive(&self, kind: KeepAlive, index: usize, line_end: &str) -> String {
         match (kind, &self.reply) {
             (KeepAlive::Comment, _) => format!(": keep-alive{line_end}{line_end}"),
             (KeepAlive::Data, _) => frame(None, ": keepalive", line_end),
             (KeepAlive::Ping, Reply::Messages(_)) => frame(Some("ping"), r#"{"type": "ping"}"#, line_end),
+            (KeepAlive::Ping, Reply::Responses(_)) => frame(Some("keepalive"), &responses::keep_alive(index), line_end),
             (KeepAlive::Ping, Reply::Chat(_)) => format!(": ping{line_end}{line_end}"),
             (KeepAlive::Blank, _) => frame(self.named("ping"), "", line_end),
         }
     }
 
     fn named(&self, name: &'static str) -> Option<&'static str> {
-        matches!(self.reply, Reply::Messages(_)).then_some(name)
+        (!matches!(self.reply, Reply::Chat(_))).then_some(name)
     }
 }
 

@@ -193,7 +193,7 @@ async fn send_stream(
             deadline = wait_for_turn(&mut sink, deadline, behaviour.gap).await?;
         }
         if let Some(kind) = behaviour.keep_alive {
-            sink.write(events.keep_alive(kind, line_end).as_bytes()).await?;
+            sink.write(events.keep_alive(kind, index, line_end).as_bytes()).await?;
         }
         sink.write(events.event(index, line_end).as_bytes()).await?;
         tally.wrote(events.shown_bytes(index));

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::checks::models;
 use super::errors::{Problem, Vendor};
 use super::marker;
+use super::responses::Offered;
 
 const CHOICES_MAX: u64 = 128;
 
@@ -40,6 +41,8 @@ pub struct Turn {
     /// The text of the tool result that ends the conversation, if one does.
     pub tool_result: Option<String>,
     pub body_bytes: usize,
+    /// Responses: what an answer depends on besides.
+    pub offered: Offered,
 }
 
 pub fn read_chat(body: &[u8]) -> Result<Asked, Problem> {
@@ -79,6 +82,36 @@ pub fn read_chat(body: &[u8]) -> Result<Asked, Problem> {
         user_text: last_user_text(messages).to_owned(),
         tool_result: is_result.then(|| joined_text(&last["content"])),
         body_bytes: body.len(),
+        offered: Offered::default(),
+    };
+    Ok(Asked { turn, body: value })
+}
+
+pub fn read_responses(body: &[u8]) -> Result<Asked, Problem> {
+    let value: Value = serde_json::from_slice(body).map_err(|_| Problem::chat_not_json())?;
+    let model = value["model"].as_str().ok_or_else(Problem::chat_without_model)?;
+    if model.starts_with("missing-") {
+        return Err(Problem::chat_no_such_model(model));
+    }
+    let empty = Vec::new();
+    let items = value["input"].as_array().unwrap_or(&empty);
+    let last = items.last().unwrap_or(&Value::Null);
+    let is_result = last["type"].as_str().is_some_and(|kind| kind.ends_with("_output"));
+    let turn = Turn {
+        vendor: Vendor::Responses,
+        model: model.to_owned(),
+        stream: value["stream"] == true,
+        include_usage: true,
+        obfuscation: value["stream_options"]["include_obfuscation"] != false,
+        legacy_functions: false,
+        omits_thinking: value["reasoning"]["summary"].is_null(),
+        choices: 1,
+        max_tokens: value["max_output_tokens"].as_u64(),
+        service_tier: value["service_tier"].as_str().filter(|tier| *tier != "auto").unwrap_or("default").to_owned(),
+        user_text: value["input"].as_str().unwrap_or_else(|| last_user_text(items)).to_owned(),
+        tool_result: is_result.then(|| joined_text(&last["output"])),
+        body_bytes: body.len(),
+        offered: Offered::read(&value),
     };
     Ok(Asked { turn, body: value })
 }
@@ -115,6 +148,7 @@ pub fn read_messages(body: &[u8], counts: bool) -> Result<Asked, Problem> {
         user_text: last_user_text(messages).to_owned(),
         tool_result: result.map(|block| joined_text(&block["content"])),
         body_bytes: body.len(),
+        offered: Offered::default(),
     };
     Ok(Asked { turn, body: value })
 }
@@ -144,7 +178,8 @@ fn texts(content: &Value) -> Vec<&str> {
     match content {
         Value::String(text) => vec![text],
         Value::Array(parts) => {
-            parts.iter().filter(|part| part["type"] == "text").filter_map(|part| part["text"].as_str()).collect()
+            let is_text = |part: &&Value| matches!(part["type"].as_str(), Some("text" | "input_text" | "output_text"));
+            parts.iter().filter(is_text).filter_map(|part| part["text"].as_str()).collect()
         }
         _ => Vec::new(),
     }

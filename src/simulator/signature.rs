@@ -5,8 +5,6 @@
 use sha2::{Digest as _, Sha256};
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-/// What the vendor's signatures start with.
-const START: [u8; 3] = [0x12, 0xa4, 0x01];
 const NONCE_BYTES: usize = 16;
 
 /// What was signed.
@@ -16,6 +14,18 @@ pub enum Sealed {
     Redacted,
     /// Search results and the places that citations point at.
     Search,
+    /// Reasoning items of the responses vendor, as they stand in its answers.
+    Reasoning,
+}
+
+impl Sealed {
+    /// What the vendor's signatures start with.
+    fn start(self) -> &'static [u8] {
+        match self {
+            Sealed::Thinking | Sealed::Redacted | Sealed::Search => &[0x12, 0xa4, 0x01],
+            Sealed::Reasoning => &[0x80, 0, 0, 0],
+        }
+    }
 }
 
 /// A signature of `text`, or of nothing where the text is not shown; another one for every `serial`.
@@ -27,7 +37,7 @@ pub fn sign(what: Sealed, text: &str, serial: &str) -> String {
 /// Whether [`sign`] made this signature of this text.
 pub fn is_ours(what: Sealed, text: &str, signature: &str) -> bool {
     let nonce = decode(signature).and_then(|bytes| {
-        let nonce = bytes.strip_prefix(&START)?.get(..NONCE_BYTES)?;
+        let nonce = bytes.strip_prefix(what.start())?.get(..NONCE_BYTES)?;
         Some(nonce.to_vec())
     });
     nonce.is_some_and(|nonce| seal(what, text, &nonce) == signature)
@@ -38,6 +48,7 @@ fn seal(what: Sealed, text: &str, nonce: &[u8]) -> String {
         Sealed::Thinking => "thinking",
         Sealed::Redacted => "redacted",
         Sealed::Search => "search",
+        Sealed::Reasoning => "reasoning",
     };
     let mut hash = Sha256::new();
     hash.update(nonce);
@@ -45,7 +56,7 @@ fn seal(what: Sealed, text: &str, nonce: &[u8]) -> String {
     hash.update([0]);
     hash.update(text);
     let digest = hash.finalize();
-    let mut bytes = [&START[..], nonce, digest.as_slice()].concat();
+    let mut bytes = [what.start(), nonce, digest.as_slice()].concat();
     for round in 0..3u8 {
         bytes.extend_from_slice(&Sha256::digest([&digest[..], &[round]].concat()));
     }
@@ -111,6 +122,7 @@ mod tests {
         assert!(!is_ours(Sealed::Thinking, "hm ", &signature));
         assert!(!is_ours(Sealed::Redacted, "hm", &signature));
         assert_ne!(sign(Sealed::Thinking, "hm", "2"), signature);
+        assert!(sign(Sealed::Reasoning, "", "1").starts_with("gAAAA"));
         for foreign in ["", "gw1.", "EqQB", "EqQBCgIYAhIM1gbcDa9GJwZA2b3h"] {
             assert!(!is_ours(Sealed::Thinking, "hm", foreign), "{foreign}");
         }

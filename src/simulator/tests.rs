@@ -7,6 +7,7 @@
 
 mod chat_forms;
 mod messages_forms;
+mod responses_forms;
 mod wire;
 
 use serde_json::{Value, json};

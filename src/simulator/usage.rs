@@ -77,6 +77,20 @@ impl Usage {
         )
     }
 
+    /// The responses vendor's report.
+    pub fn responses(&self) -> String {
+        let total = self.prompt().saturating_add(self.completion());
+        format!(
+            r#"{{"input_tokens":{},"input_tokens_details":{{"cached_tokens":{},"cache_write_tokens":{}}},"output_tokens":{},"output_tokens_details":{{"reasoning_tokens":{}}},"total_tokens":{}}}"#,
+            self.shown(self.prompt()),
+            self.shown(self.cache_read),
+            self.shown(self.written()),
+            self.shown(self.completion()),
+            self.shown(self.reasoning),
+            self.shown(total),
+        )
+    }
+
     /// The messages vendor's report in an answer.
     pub fn messages_whole(&self, tier: Option<&str>) -> String {
         let split = match self.mode {

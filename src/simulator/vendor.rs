@@ -1,7 +1,7 @@
 //! What a call is answered with: paths, keys, checks, and the headers each vendor sends.
 //!
-//! It must not write to the network (`play.rs` does). Read next: `request.rs`, then `chat.rs` and
-//! `messages.rs`.
+//! It must not write to the network (`play.rs` does). Read next: `request.rs`, then `chat.rs`,
+//! `messages.rs` and `responses.rs`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -15,7 +15,7 @@ use super::http::Request;
 use super::request::Asked;
 use super::stats::hex;
 use super::usage::Usage;
-use super::{Fault, Keys, Options, Stats, chat, checks, messages, request};
+use super::{Fault, Keys, Options, Stats, chat, checks, messages, request, responses};
 
 const MODELS: [&str; 3] = ["sim-small", "sim-medium", "sim-large"];
 const MODELS_CREATED: &str = "2026-01-01T00:00:00Z";
@@ -84,6 +84,10 @@ impl Call<'_> {
                 self.check_key()?;
                 self.converse(request::read_chat(&request.body)?)
             }
+            ("POST", "/v1/responses") => {
+                self.check_key()?;
+                self.converse(request::read_responses(&request.body)?)
+            }
             ("POST", "/v1/messages") => {
                 self.check_key()?;
                 self.check_version()?;
@@ -113,7 +117,7 @@ impl Call<'_> {
         let streams = turn.stream;
         let serial = format!("Sim{}", self.serial);
         let error = asked.unwrap_or_else(|| match self.vendor {
-            Vendor::Chat => Problem::of_status(self.vendor, 500),
+            Vendor::Chat | Vendor::Responses => Problem::of_status(self.vendor, 500),
             Vendor::Messages => Problem::of_status(self.vendor, 529),
         });
         let error = error.named(&behaviour);
@@ -125,6 +129,11 @@ impl Call<'_> {
                 let created = Timestamp::now().as_second();
                 let reply = chat::Reply::new(turn, behaviour.clone(), serial, created);
                 ((!streams).then(|| reply.whole()), reply.usage(), Reply::Chat(reply))
+            }
+            Vendor::Responses => {
+                let created = Timestamp::now().as_second();
+                let reply = responses::Reply::new(turn, behaviour.clone(), serial, created);
+                ((!streams).then(|| reply.whole()), reply.usage(), Reply::Responses(reply))
             }
             Vendor::Messages => {
                 let reply = messages::Reply::new(turn, behaviour.clone(), format!("01{serial}"));
@@ -195,7 +204,9 @@ impl Call<'_> {
 
     fn check_key(&self) -> Result<(), Problem> {
         let key = match self.vendor {
-            Vendor::Chat => self.request.header("authorization").and_then(|value| value.strip_prefix("Bearer ")),
+            Vendor::Chat | Vendor::Responses => {
+                self.request.header("authorization").and_then(|value| value.strip_prefix("Bearer "))
+            }
             Vendor::Messages => self.request.header("x-api-key"),
         };
         let key = key.filter(|key| !key.is_empty());
@@ -216,7 +227,7 @@ impl Call<'_> {
 
     fn request_id(&self) -> String {
         match self.vendor {
-            Vendor::Chat => format!("req_{}{:016x}", self.serial, 0x51),
+            Vendor::Chat | Vendor::Responses => format!("req_{}{:016x}", self.serial, 0x51),
             Vendor::Messages => format!("req_011Sim{}", self.serial),
         }
     }
@@ -232,7 +243,7 @@ impl Call<'_> {
              x-robots-tag: none\r\nstrict-transport-security: max-age=31536000; includeSubDomains\r\n"
         );
         match self.vendor {
-            Vendor::Chat => format!(
+            Vendor::Chat | Vendor::Responses => format!(
                 "{shared}x-request-id: {id}\r\nopenai-organization: org-simulated\r\n\
                  openai-project: proj_simulated\r\nopenai-processing-ms: 7\r\nopenai-version: 2020-10-01\r\n\
                  x-ratelimit-limit-requests: 10000\r\nx-ratelimit-limit-tokens: 2000000\r\n\
@@ -256,12 +267,16 @@ fn vendor_of(request: &Request) -> Vendor {
     let path = request.path();
     let is_messages =
         path.starts_with("/v1/messages") || (!path.starts_with("/v1/chat") && request.header("x-api-key").is_some());
-    if is_messages { Vendor::Messages } else { Vendor::Chat }
+    match path {
+        "/v1/responses" => Vendor::Responses,
+        _ if is_messages => Vendor::Messages,
+        _ => Vendor::Chat,
+    }
 }
 
 fn models(vendor: Vendor) -> Value {
     match vendor {
-        Vendor::Chat => {
+        Vendor::Chat | Vendor::Responses => {
             let data = MODELS
                 .map(|id| json!({"id": id, "object": "model", "created": MODELS_CREATED_S, "owned_by": "simulator"}));
             json!({"object": "list", "data": data})

@@ -23,6 +23,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("app/002_changes.sql"),
     include_str!("app/003_settings.sql"),
     include_str!("app/004_people.sql"),
+    include_str!("app/005_roles.sql"),
 ];
 
 /// Connections for reading. A point read takes microseconds: more would not make two cores faster.
@@ -37,12 +38,33 @@ pub struct AppDb {
     readers: Readers,
 }
 
+/// What somebody may do beyond using their own account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Nothing.
+    Member,
+    /// Look at the operator's view.
+    Viewer,
+    /// Look at it and act.
+    Admin,
+}
+
+impl Role {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Member => "member",
+            Self::Viewer => "viewer",
+            Self::Admin => "administrator",
+        }
+    }
+}
+
 /// One account as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccountRow {
     pub id: String,
     pub email: String,
-    pub admin: bool,
+    pub role: Role,
     pub active: bool,
     /// Ended by its holder: there is nothing left to sign in to.
     pub deleted: bool,
@@ -365,7 +387,7 @@ impl AppDb {
 }
 
 const ACCOUNT: &str =
-    "id, email, admin, status, deleted_at_ms, created_at_ms, trial_micro, trial_ends_at_ms, granted_at_ms";
+    "id, email, admin, viewer, status, deleted_at_ms, created_at_ms, trial_micro, trial_ends_at_ms, granted_at_ms";
 
 const KEY: &str = "id, account, name, shown, status, created_at_ms, revoked_at_ms, settings";
 
@@ -374,7 +396,11 @@ fn account_row(row: &Row<'_>) -> rusqlite::Result<AccountRow> {
     Ok(AccountRow {
         id: row.get("id")?,
         email: row.get("email")?,
-        admin: row.get("admin")?,
+        role: match (row.get("admin")?, row.get("viewer")?) {
+            (true, _) => Role::Admin,
+            (false, true) => Role::Viewer,
+            (false, false) => Role::Member,
+        },
         active: row.get::<_, String>("status")? == "active",
         deleted: row.get::<_, Option<i64>>("deleted_at_ms")?.is_some(),
         created_at_ms: row.get("created_at_ms")?,

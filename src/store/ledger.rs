@@ -4,10 +4,12 @@
 //! by whichever process is asked to (`ledger/correct.rs`). Must not decide what a response costs.
 
 mod activity;
+mod batch;
 mod claim;
 mod correct;
 mod key;
 mod shared;
+mod sums;
 
 use super::StoreError;
 use super::sqlite::{self, Readers};
@@ -17,6 +19,7 @@ use crate::money::{Micro, Parts};
 use crate::protocol::Protocol;
 use crate::usage::Usage;
 pub use activity::{Conversation, Filter, HOUR_MS, Place, Spent, Sum};
+use batch::{Batch, append};
 pub use claim::Claim;
 pub use correct::{Change, ChangeKind, Posted, PostedDetail, Refund, bear};
 pub use key::KeySpend;
@@ -106,6 +109,9 @@ pub struct Detail {
     /// From admission to the end, in ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub took_ms: Option<u64>,
+    /// From admission to the first token of an answer that was streamed, in ms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_token_ms: Option<u64>,
 }
 
 /// How a request ended, once it had a hold.
@@ -318,10 +324,9 @@ impl Ledger {
             connection
                 .prepare_cached(
                     "SELECT a.paid, a.trial, a.trial_ends_at, a.credited, ifnull(p.paid, 0), ifnull(p.trial, 0),
-                       ifnull(sum(c.paid), 0), ifnull(sum(c.trial), 0)
-                     FROM account a LEFT JOIN applied p ON p.boot = ?2 AND p.account = a.id
-                       LEFT JOIN claim c ON c.account = a.id AND c.boot <> ?2
-                     WHERE a.id = ?1 GROUP BY a.id",
+                       (SELECT ifnull(sum(paid), 0) FROM claim WHERE account = ?1 AND boot <> ?2),
+                       (SELECT ifnull(sum(trial), 0) FROM claim WHERE account = ?1 AND boot <> ?2)
+                     FROM account a LEFT JOIN applied p ON p.boot = ?2 AND p.account = a.id WHERE a.id = ?1",
                 )?
                 .query_row([account, boot], account_row)
                 .optional()
@@ -352,23 +357,20 @@ impl Ledger {
         let sql = |source| StoreError::sqlite("enter debits", source);
         let transaction = sqlite::write(&mut writer).map_err(sql)?;
         let mut new = 0;
+        let mut batch = Batch::begin(&transaction).map_err(sql)?;
+        let mut applied = key::Applied::default();
         for (ending, freed) in endings {
-            new += usize::from(end_request(&transaction, ending).map_err(sql)?);
+            new += usize::from(batch.end(ending, detail(ending).map_err(sql)?).map_err(sql)?);
             if self.is_guest() && *freed != Parts::ZERO {
                 claim::subtract_claim(&transaction, boot, &ending.account, *freed).map_err(sql)?;
             }
-            // A replay, which has no boot, changes balances that no running process has settled.
-            if !boot.is_empty() && (ending.paid.is_positive() || ending.trial.is_positive()) {
-                transaction
-                    .prepare_cached(
-                        "INSERT INTO applied (boot, account, paid, trial) VALUES (?1, ?2, ?3, ?4)
-                         ON CONFLICT (boot, account) DO UPDATE SET paid = paid + excluded.paid, trial = trial + excluded.trial",
-                    )
-                    .and_then(|mut statement| statement.execute(params![boot, ending.account, ending.paid, ending.trial]))
-                    .map_err(sql)?;
-                key::apply(&transaction, ending, boot).map_err(sql)?;
-            }
+            applied.count(ending);
             failpoint::pass(Point::MidCommit);
+        }
+        batch.close().map_err(sql)?;
+        // A replay, which has no boot, changes balances that no running process has settled.
+        if !boot.is_empty() {
+            applied.write(&transaction, boot).map_err(sql)?;
         }
         transaction.commit().map_err(sql)?;
         failpoint::pass(Point::AfterCommit);
@@ -584,70 +586,15 @@ fn post_in(transaction: &Transaction<'_>, post: &Post<'_>) -> rusqlite::Result<b
     Ok(true)
 }
 
-/// Enters one ending; false where the request had ended before. The balance is the last word: what it cannot bear
-/// becomes a write-off, whatever the process that settled believed.
-fn end_request(transaction: &Transaction<'_>, ending: &Ending) -> rusqlite::Result<bool> {
-    let detail = serde_json::to_string(&ending.detail)
-        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
-    end_request_as(transaction, ending, detail)
-}
-
-fn end_request_as(transaction: &Transaction<'_>, ending: &Ending, detail: String) -> rusqlite::Result<bool> {
-    let known = transaction
-        .prepare_cached("SELECT 1 FROM entry WHERE ref = ?1 AND kind IN ('debit', 'void')")?
-        .exists([&ending.request_id])?;
-    if known {
-        return Ok(false);
-    }
-    let (paid, trial) = balances(transaction, &ending.account)?;
-    let (take_paid, take_trial) = (ending.paid.min(paid), ending.trial.min(trial));
-    let parts = (Micro::ZERO.minus(take_paid), Micro::ZERO.minus(take_trial));
-    let entry = Entry::new(ending.kind(), &ending.request_id, &ending.account, ending.at_ms, parts, detail);
-    let (bal_paid, bal_trial) = (paid.minus(take_paid), trial.minus(take_trial));
-    let writeoff = ending.cost().minus(take_paid).minus(take_trial);
-    append(transaction, Entry { bal_paid, bal_trial, writeoff, ..entry })?;
-    key::count(transaction, ending, Parts { paid: take_paid, trial: take_trial })?;
-    activity::count(transaction, ending, take_paid.plus(take_trial))?;
-    Ok(true)
+/// An ending's detail as it is entered.
+fn detail(ending: &Ending) -> rusqlite::Result<String> {
+    serde_json::to_string(&ending.detail).map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
 
 fn balances(transaction: &Transaction<'_>, account: &str) -> rusqlite::Result<(Micro, Micro)> {
     transaction
         .prepare_cached("SELECT paid, trial FROM account WHERE id = ?1")?
         .query_row([account], |row| Ok((row.get(0)?, row.get(1)?)))
-}
-
-/// Chains `entry` to the last one, stores it, and moves the account's balance to what it says.
-fn append(transaction: &Transaction<'_>, mut entry: Entry) -> rusqlite::Result<()> {
-    let last: Option<(i64, Vec<u8>)> = transaction
-        .prepare_cached("SELECT seq, hash FROM entry ORDER BY seq DESC LIMIT 1")?
-        .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?;
-    (entry.seq, entry.prev) = last.map_or((1, vec![0; 32]), |(seq, hash)| (seq + 1, hash));
-    entry.hash = entry_hash(&entry);
-    transaction
-        .prepare_cached(&format!("INSERT INTO entry ({COLUMNS}) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13)"))?
-        .execute(params![
-            entry.seq,
-            entry.kind,
-            entry.reference,
-            entry.account,
-            entry.at_ms,
-            entry.d_paid,
-            entry.d_trial,
-            entry.bal_paid,
-            entry.bal_trial,
-            entry.writeoff,
-            entry.detail,
-            entry.prev,
-            entry.hash,
-        ])?;
-    transaction.prepare_cached("UPDATE account SET paid = ?2, trial = ?3 WHERE id = ?1")?.execute(params![
-        entry.account,
-        entry.bal_paid,
-        entry.bal_trial
-    ])?;
-    Ok(())
 }
 
 impl ToSql for Micro {

@@ -19,6 +19,8 @@ use std::time::Duration;
 
 /// Bytes that are written at one time. More than one line, so that a busy log costs few writes.
 const BATCH_BYTES: usize = 65_536;
+/// How long a batch waits for company. Whoever ends a request then seldom wakes the writer, and a write has many lines.
+const GATHER: Duration = Duration::from_millis(20);
 /// The mode of a new file: who asked for what is not everyone's to read.
 const FILE_MODE: u32 = 0o640;
 
@@ -180,6 +182,10 @@ impl Writer {
     /// Until nobody can tell it anything any more.
     fn run(mut self, told: &Receiver<Told>) {
         while let Ok(first) = told.recv() {
+            // Not by waiting at the queue: every line would wake this thread.
+            if let Told::Line(_) = first {
+                std::thread::sleep(GATHER);
+            }
             self.take(first);
             while let Ok(more) = told.try_recv() {
                 self.take(more);

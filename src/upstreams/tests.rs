@@ -30,11 +30,11 @@ fn three() -> Arc<Endpoints> {
 }
 
 fn limits() -> Limits {
-    Limits { breaker_failures: 3, ..Limits::default() }
+    Limits { breaker_failures: 3, cool_down_probe_seconds: 0, ..Limits::default() }
 }
 
 fn any() -> Wish<'static> {
-    Wish { model: "m", key: None, stays: false, tried: &[] }
+    Wish { model: "m", key: None, stays: false, has_instead: false, tried: &[] }
 }
 
 fn of_key(key: u64) -> Wish<'static> {
@@ -98,7 +98,7 @@ fn the_loss_of_an_endpoint_moves_its_own_conversations_alone() {
     let own = before.iter().position(|chosen| *chosen == 1).unwrap() as u64;
     let probe = endpoints.choose(of_key(mix(own)), later).unwrap();
     assert_eq!(probe.index, 1);
-    probe.answers();
+    probe.answers("m");
     let after: Vec<_> = (0..300).map(|key| index(&endpoints, of_key(mix(key)), later)).collect();
     assert_eq!(after, before);
 }
@@ -162,7 +162,7 @@ fn what_began_before_a_breaker_opened_does_not_close_it() {
     let only_a = Wish { tried: &[1, 2], ..any() };
     let mut old = endpoints.choose(only_a, now).unwrap();
     fail(&endpoints, 0, 3, now + SECOND);
-    old.answers();
+    old.answers("m");
     old.succeeded(&limits(), now + 2 * SECOND);
     assert_eq!(endpoints.tracks[0].state(now).breaker, "open");
     endpoints.choose(only_a, now + 2 * SECOND).unwrap().succeeded(&limits(), now + 2 * SECOND);
@@ -205,7 +205,7 @@ fn where_every_breaker_is_open_the_least_bad_is_tried() {
     let mut lease = endpoints.choose(any(), now).unwrap();
     lease.failed(&limits(), now);
     assert_eq!(soonest(&endpoints), before);
-    endpoints.choose(any(), now).unwrap().answers();
+    endpoints.choose(any(), now).unwrap().answers("m");
     assert_eq!(endpoints.tracks[before].state(now).breaker, "closed");
 }
 
@@ -237,6 +237,64 @@ fn an_endpoint_that_asked_for_it_is_left_alone_with_that_model() {
     let only_a = Wish { model: "n", tried: &[1, 2], ..any() };
     assert!(endpoints.choose(only_a, now + 59 * SECOND).is_err());
     assert!(endpoints.choose(only_a, now + 60 * SECOND).is_ok());
+}
+
+/// Cools the endpoint that a request would go to down for a minute, with a probe each second.
+fn cool(endpoints: &Endpoints, now: Instant) {
+    let lease = endpoints.choose(any(), now).unwrap();
+    lease.cool("m", Cooling::RateLimited, SECOND * 60, &Limits::default(), now);
+}
+
+#[test]
+fn while_nobody_else_can_be_asked_one_request_a_second_tries_an_endpoint_that_asked_to_be_left_alone() {
+    let (endpoints, now) = (Fleet::default().of(&vendor(vec![endpoint("a", 1)])), Instant::now());
+    let before = endpoints.choose(any(), now).unwrap();
+    cool(&endpoints, now + SECOND);
+    let left = |after: u32| endpoints.choose(any(), now + SECOND * after).err();
+    let cooling = |left: u32| Some(Unavailable::Cooling { why: Cooling::RateLimited, left: SECOND * left });
+    assert_eq!(left(1), cooling(60));
+    assert_eq!(left(2), None, "the first one tries");
+    assert_eq!(left(2), cooling(59), "and no other");
+    before.answers("m");
+    assert_eq!(left(2), cooling(59), "what began before says nothing");
+    let probe = endpoints.choose(any(), now + 3 * SECOND).unwrap();
+    probe.answers("n");
+    assert_eq!(left(3), cooling(58), "of another model");
+    probe.answers("m");
+    assert!((0..20).all(|_| left(3).is_none()), "it answers: all are let through");
+}
+
+#[test]
+fn an_endpoint_that_asked_to_be_left_alone_is_left_alone_while_another_is_well() {
+    let (endpoints, now) =
+        (Fleet::default().of(&vendor(["a", "b"].map(|host| endpoint(host, 1)).to_vec())), Instant::now());
+    cool(&endpoints, now);
+    assert!((1..50).all(|after| index(&endpoints, any(), now + SECOND * after) == 1));
+    // The other one is full of failures: the one that only wants time is the better choice, once a second.
+    fail(&endpoints, 1, 3, now + 50 * SECOND);
+    assert_eq!(index(&endpoints, any(), now + 51 * SECOND), 0);
+    assert_eq!(index(&endpoints, any(), now + 51 * SECOND), 1);
+}
+
+#[test]
+fn a_probe_takes_no_place_that_there_is_not() {
+    let full = Endpoint { max_concurrent: Some(1), ..endpoint("a", 1) };
+    let (endpoints, now) = (Fleet::default().of(&vendor(vec![full])), Instant::now());
+    cool(&endpoints, now);
+    let probe = endpoints.choose(any(), now + SECOND).unwrap();
+    assert!(matches!(endpoints.choose(any(), now + 2 * SECOND).err(), Some(Unavailable::Cooling { .. })));
+    drop(probe);
+    assert!(endpoints.has(any(), now + 2 * SECOND) && endpoints.choose(any(), now + 2 * SECOND).is_ok());
+}
+
+#[test]
+fn what_is_shut_is_not_tried_where_another_model_can_be_asked() {
+    let (endpoints, now) = (Fleet::default().of(&vendor(vec![endpoint("a", 1)])), Instant::now());
+    fail(&endpoints, 0, 3, now);
+    assert!(endpoints.choose(any(), now).is_ok(), "for want of better");
+    assert_eq!(endpoints.choose(Wish { has_instead: true, ..any() }, now).err(), Some(Unavailable::Tried));
+    // Whether it is well again is found out all the same.
+    assert!(endpoints.choose(Wish { has_instead: true, ..any() }, now + 3_600 * SECOND).is_ok());
 }
 
 #[test]

@@ -1,14 +1,18 @@
 // Chromium as the system has it, and a watch over everything that a page does wrong unseen.
 
 import assert from 'node:assert/strict';
-import { mkdirSync } from 'node:fs';
+import { mkdirSync, readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
 import { join } from 'node:path';
+import { gzipSync } from 'node:zlib';
 
 import { chromium } from 'playwright-core';
 
 import { BASE_URL } from '../world/client.mjs';
 
 const WAIT_MS = 10_000;
+const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+const RULES = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'];
 const NARROW = { width: 360, height: 780 };
 const WIDE = { width: 1440, height: 900 };
 
@@ -67,4 +71,50 @@ export async function look(page, name) {
     assert.ok(width <= viewport.width, `${name} is ${width} px wide on a screen of ${viewport.width} px`);
   }
   await page.setViewportSize(WIDE);
+}
+
+/** Violations of the rules on the page, in words; in light and in the dark. */
+export async function violations(page) {
+  const found = [];
+  for (const colorScheme of ['light', 'dark']) {
+    await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' });
+    // The page's own script policy refuses a script element: the debugger evaluates it.
+    await page.evaluate(`${AXE}; undefined`);
+    const { violations } = await page.evaluate((values) => axe.run(document, { runOnly: { type: 'tag', values } }), RULES);
+    for (const { id, nodes } of violations) {
+      found.push(...nodes.map((node) => `${colorScheme} ${id}: ${node.target.join(' ')}: ${node.failureSummary}`));
+    }
+  }
+  await page.emulateMedia({ colorScheme: null, reducedMotion: null });
+  return found;
+}
+
+/** Of one page with all that it loads, compressed, in bytes. */
+const PAGE_BYTES_MAX = 150 * 1024;
+
+/** Opens a page as `open` does (its address, where none is given), which must not weigh more than a page may. */
+export async function weigh(page, name, open) {
+  const weights = [];
+  const listener = (response) => {
+    if (response.url().includes('/live')) return;
+    weights.push(response.body().then((body) => gzipSync(body).length, () => 0));
+  };
+  page.on('response', listener);
+  await (typeof open === 'string' ? page.goto(open, { waitUntil: 'load' }) : open());
+  page.off('response', listener);
+  const weight = (await Promise.all(weights)).reduce((sum, one) => sum + one, 0);
+  assert.ok(weights.length >= 1 && weight < PAGE_BYTES_MAX, `${name} weighs ${weight} bytes`);
+}
+
+/** A page that keeps every rule: its weight, accessibility in both themes, and a phone's width. */
+export async function judge(page, name, open) {
+  await weigh(page, name, open);
+  await page.evaluate(() => document.querySelectorAll('details').forEach((part) => { part.open = true; }));
+  assert.deepEqual(await violations(page), [], name);
+  await look(page, `page-${name}`);
+  if (!process.env.SCREENSHOT_DIR) return;
+  // Nothing but colours differs.
+  await page.emulateMedia({ colorScheme: 'dark' });
+  await look(page, `page-${name}-dark`);
+  await page.emulateMedia({ colorScheme: null });
 }

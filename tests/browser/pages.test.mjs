@@ -4,18 +4,11 @@
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { readFileSync } from 'node:fs';
-import { createRequire } from 'node:module';
 import { after, before, test } from 'node:test';
-import { gzipSync } from 'node:zlib';
 
 import { BASE_URL, MODELS, command, eventually, prompt } from '../world/client.mjs';
-import { launch, look, person } from './browser.mjs';
+import { judge, launch, person, violations } from './browser.mjs';
 
-/** Of one page with its charts, compressed, in bytes. */
-const PAGE_BYTES_MAX = 150 * 1024;
-
-const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
-const RULES = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'];
 
 let browser;
 before(async () => {
@@ -52,22 +45,6 @@ async function turn(key, session, marker, model = 'alpha-opus-4-7') {
   return { requestId, ...(await receipt.json()) };
 }
 
-/** Violations of the rules on the page, in words; in light and in the dark. */
-async function violations(page) {
-  const found = [];
-  for (const colorScheme of ['light', 'dark']) {
-    await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' });
-    // The page's own script policy refuses a script element: the debugger evaluates it.
-    await page.evaluate(`${AXE}; undefined`);
-    const { violations } = await page.evaluate((values) => axe.run(document, { runOnly: { type: 'tag', values } }), RULES);
-    for (const { id, nodes } of violations) {
-      found.push(...nodes.map((node) => `${colorScheme} ${id}: ${node.target.join(' ')}: ${node.failureSummary}`));
-    }
-  }
-  await page.emulateMedia({ colorScheme: null, reducedMotion: null });
-  return found;
-}
-
 test('every page keeps the rules of accessibility in both themes, fits a phone, and is light', async () => {
   const { page, key, faults, context } = await holder();
   const session = randomUUID();
@@ -93,28 +70,7 @@ test('every page keeps the rules of accessibility in both themes, fits a phone, 
     [stranger.page, 'sign-in', '/dashboard/sign-in'],
     [stranger.page, 'sign-up', '/dashboard/sign-up'],
   ];
-  for (const [at, name, path] of pages) {
-    const bytes = [];
-    const weigh = async (response) => {
-      const body = await response.body().catch(() => Buffer.alloc(0));
-      bytes.push(gzipSync(body).length);
-    };
-    const waiting = [];
-    const listener = (response) => {
-      if (!response.url().includes('/live')) waiting.push(weigh(response));
-    };
-    at.on('response', listener);
-    await at.goto(path, { waitUntil: 'load' });
-    await Promise.all(waiting);
-    at.off('response', listener);
-    const weight = bytes.reduce((sum, one) => sum + one, 0);
-    assert.ok(bytes.length >= 1 && weight < PAGE_BYTES_MAX, `${name} weighs ${weight} bytes`);
-    assert.deepEqual(await violations(at), [], name);
-    await look(at, `page-${name}`);
-    await at.emulateMedia({ colorScheme: 'dark' });
-    await look(at, `page-${name}-dark`);
-    await at.emulateMedia({ colorScheme: null });
-  }
+  for (const [at, name, path] of pages) await judge(at, name, path);
   // Two pages were asked for that do not exist, or not so.
   const expected = /Failed to load resource: the server responded with a status of (404|422)/;
   assert.deepEqual([...faults, ...stranger.faults].filter((fault) => !expected.test(fault)), []);

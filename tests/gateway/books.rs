@@ -147,6 +147,31 @@ fn refunds_and_adjustments_count_once_beside_a_running_gateway() {
 }
 
 #[test]
+fn sums_that_are_wrong_are_found_and_made_anew_beside_a_running_gateway() {
+    let world = World::new();
+    let account = world.funded(FUNDS);
+    world.works(Chat, &account.key);
+    ended(&world, &account, 1);
+    let ledger = rusqlite::Connection::open(world.data_dir().join("ledger.db")).unwrap();
+    for table in ["spent", "conversation", "key_spend"] {
+        let credits = if table == "key_spend" { "total" } else { "credits" };
+        let changed = ledger.execute(&format!("UPDATE {table} SET {credits} = {credits} + 1"), []).unwrap();
+        assert_eq!(changed, 1, "{table}");
+        let output = world.command(&["ledger", "verify"]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{table}: {text}");
+        assert!(text.contains(&format!("sums: {table}: ")) && text.contains("1 findings in "), "{text}");
+        let verdict = world.json(&["ledger", "verify", "--rebuild-sums"]);
+        assert_eq!(verdict["findings"], serde_json::json!([]), "{table}");
+    }
+    world.works(Chat, &account.key);
+    let log = world.json(&["audit", "show", "--last", "10"]);
+    let rebuilt = log.as_array().unwrap().iter().filter(|line| line["act"] == "ledger.rebuild-sums").count();
+    assert_eq!(rebuilt, 3, "{log}");
+    world.close();
+}
+
+#[test]
 fn a_backup_under_load_restores_every_answer_that_was_complete_before_it() {
     let mut world = World::new();
     let account = world.funded(FUNDS);

@@ -52,6 +52,26 @@ fn every_fault_is_named_at_once_with_file_line_and_key() {
 }
 
 #[test]
+fn every_fault_of_a_fallback_is_named_at_its_place() {
+    let with = |ids: &str| {
+        let model = "    upstream_model: gpt-5.2\n";
+        check(&shipped().replace(model, &format!("{model}    fallback: [{ids}]\n")))
+    };
+    let most = ["beta-5.5", "alpha-opus-4-7", "alpha-sonnet-4-6", "alpha-haiku-4-5-20251001"];
+    assert_eq!(with(&most[..3].join(", ")).0, 0);
+    for (ids, fault) in [
+        (most.join(", "), "fallback: at most 3 models"),
+        ("beta-5.5, nobody".into(), "fallback[1]: no model has the id \"nobody\""),
+        ("beta-5.2".into(), "fallback[0]: \"beta-5.2\" would be asked twice"),
+        ("beta-5.5, beta-5.5".into(), "fallback[1]: \"beta-5.5\" would be asked twice"),
+    ] {
+        let (code, said) = with(&ids);
+        assert!(code == 64 && said.contains(&format!("models[3].{fault}")), "{said}");
+        assert!(said.contains("1 fault\n"), "{said}");
+    }
+}
+
+#[test]
 fn every_fault_of_an_endpoint_is_named_at_its_place() {
     let shipped = shipped();
     let one = "endpoints: [{url: \"http://127.0.0.1:9100\"}]";
@@ -241,6 +261,45 @@ fn a_store_is_named_in_exactly_one_way_and_its_faults_where_they_are() {
     ] {
         let (code, said) = with(store);
         assert!(code == 0 && !said.contains("CANARY"), "{store}: {code} {said}");
+    }
+}
+
+#[test]
+fn a_proxy_is_an_address_or_a_network_and_never_everybody() {
+    let with = |list: &str| check(&shipped().replace("listen:\n", &format!("listen:\n  trust_proxy: [{list}]\n")));
+    for (list, place) in [
+        ("\"10.0.0.0/8\", \"proxy.example\"", "[1]"),
+        ("\"10.0.0.0/33\"", "[0]"),
+        ("\"0.0.0.0/0\"", "[0]"),
+        ("\"::/0\"", "[0]"),
+        (&*"\"10.0.0.1\", ".repeat(257), ""),
+    ] {
+        let (code, said) = with(list);
+        assert!(code == 64 && said.contains(&format!("listen.trust_proxy{place}: ")), "{list}: {code} {said}");
+    }
+    for list in ["", "\"10.0.0.0/8\", \"2001:db8::7\", \"192.0.2.1\"", &*"\"10.0.0.1\", ".repeat(256)] {
+        let (code, said) = with(list);
+        assert_eq!(code, 0, "{list}: {said}");
+    }
+}
+
+#[test]
+fn traces_have_a_plain_collector_and_a_share() {
+    let with = |traces: &str| check(&shipped().replace("store:", &format!("telemetry: {{traces: {traces}}}\nstore:")));
+    for (traces, key) in [
+        ("{endpoint: \"https://collector:4318/v1/traces\"}", "telemetry.traces.endpoint"),
+        ("{endpoint: \"collector:4318\"}", "telemetry.traces.endpoint"),
+        ("{endpoint: \"http://c:4318\", sample: \"1.000001\"}", "telemetry.traces.sample"),
+        ("{endpoint: \"http://c:4318\", sample: \"-0.1\"}", "telemetry.traces.sample"),
+        ("{endpoint: \"http://c:4318\", colour: blue}", "telemetry.traces.colour"),
+        ("{sample: \"1\"}", "telemetry.traces.endpoint"),
+    ] {
+        let (code, said) = with(traces);
+        assert!(code == 64 && said.contains(&format!("{key}: ")), "{traces}: {code} {said}");
+    }
+    for sample in ["0", "0.000001", "1"] {
+        let (code, said) = with(&format!("{{endpoint: \"http://[::1]:4318/v1/traces\", sample: \"{sample}\"}}"));
+        assert_eq!(code, 0, "{sample}: {said}");
     }
 }
 

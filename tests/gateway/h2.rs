@@ -8,31 +8,31 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const GOAWAY: u8 = 7;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-const ACK: u8 = 1;
+pub const DATA: u8 = 0;
+pub const HEADERS: u8 = 1;
+pub const RST_STREAM: u8 = 3;
+pub const SETTINGS: u8 = 4;
+pub const GOAWAY: u8 = 7;
+pub const END_STREAM: u8 = 1;
+pub const END_HEADERS: u8 = 4;
+pub const ACK: u8 = 1;
 /// `:status: 200` as HPACK's static table has it.
 const OK: u8 = 0x88;
 
-type Fields = Vec<(Vec<u8>, Vec<u8>)>;
+pub type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// What became of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+pub enum Outcome {
     Answered,
     /// An answer other than 200, a reset, or the end of the connection.
     Refused,
 }
 
-struct H2(TcpStream);
+pub struct H2(pub TcpStream);
 
 impl H2 {
-    fn open(port: u16) -> Self {
+    pub fn open(port: u16) -> Self {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(40))).unwrap();
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
@@ -42,18 +42,18 @@ impl H2 {
     }
 
     /// False where the other side has closed.
-    fn send(&mut self, kind: u8, flags: u8, id: u32, payload: &[u8]) -> bool {
+    pub fn send(&mut self, kind: u8, flags: u8, id: u32, payload: &[u8]) -> bool {
         let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
         let head = [&length[1..], &[kind, flags], &id.to_be_bytes()].concat();
         self.0.write_all(&[&head, payload].concat()).is_ok()
     }
 
-    fn ask(&mut self, id: u32, fields: &Fields, body: &[u8]) {
+    pub fn ask(&mut self, id: u32, fields: &Fields, body: &[u8]) {
         self.send(HEADERS, END_HEADERS, id, &block(fields));
         self.send(DATA, END_STREAM, id, body);
     }
 
-    fn frame(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
+    pub fn frame(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
         let mut head = [0; 9];
         self.0.read_exact(&mut head).ok()?;
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
@@ -62,7 +62,7 @@ impl H2 {
         Some((head[3], head[4], u32::from_be_bytes(head[5..].try_into().unwrap()), payload))
     }
 
-    fn outcome(&mut self, stream: u32) -> Outcome {
+    pub fn outcome(&mut self, stream: u32) -> Outcome {
         loop {
             match self.frame() {
                 Some((HEADERS, _, id, block)) if id == stream => {
@@ -80,7 +80,7 @@ impl H2 {
 }
 
 /// Each field as a literal that nobody remembers.
-fn block(fields: &Fields) -> Vec<u8> {
+pub fn block(fields: &Fields) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, value) in fields {
         out.push(0);
@@ -103,11 +103,11 @@ fn block(fields: &Fields) -> Vec<u8> {
     out
 }
 
-fn field(name: &str, value: &str) -> (Vec<u8>, Vec<u8>) {
+pub fn field(name: &str, value: &str) -> (Vec<u8>, Vec<u8>) {
     (name.into(), value.into())
 }
 
-fn good(key: &str, body: &str) -> Fields {
+pub fn good(key: &str, body: &str) -> Fields {
     vec![
         field(":method", "POST"),
         field(":scheme", "http"),
@@ -229,7 +229,7 @@ fn a_header_too_large_for_http2_is_refused_and_one_that_fits_is_not() {
     world.close();
 }
 
-fn resident_kib(pid: u32) -> u64 {
+pub fn resident_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()

@@ -91,6 +91,24 @@ fn a_path_that_must_be_resolved_or_decoded_first_leads_nowhere() {
     world.close();
 }
 
+/// Clients escape what a model's id holds beside letters; it is decoded once, and only there.
+#[test]
+fn a_models_id_in_a_path_is_decoded_once() {
+    let world = Plan::default().edit("id: beta-5.5", "id: org/beta:5@x").start();
+    let account = world.account();
+    let status = |path: &str| world.ask(&Request::get(path).bearer(&account.key)).status;
+    for id in ["org/beta:5@x", "org%2Fbeta:5@x", "org%2fbeta%3A5%40x", "org%2Fbeta%3a5@x"] {
+        let answer = world.ask(&Request::get(&format!("/v1/models/{id}")).bearer(&account.key));
+        assert!(answer.status == 200 && answer.json()["id"] == "org/beta:5@x", "{id}: {}", answer.text());
+    }
+    for id in ["org%252Fbeta:5@x", "%6Frg/beta:5@x", "org%2F%2Fbeta:5@x", "..%2Fcredits", "org%2F..%2Fbeta:5@x"] {
+        assert_eq!(status(&format!("/v1/models/{id}")), 400, "{id}");
+    }
+    assert_eq!(status("/v1/models/org%2Fnone"), 404);
+    assert_eq!(status("/v1/receipts/org%2Fnone"), 400, "ids alone");
+    world.close();
+}
+
 #[test]
 fn a_models_name_enters_no_path_and_no_header() {
     let world = World::new();

@@ -81,10 +81,22 @@ fn codes_from_the_command_line_open_one_account_each() {
         assert!(!world.command(&[&["account", "invite"], &bad[..]].concat()).status.success(), "{bad:?}");
     }
     assert_eq!(world.json(&["account", "list"]).as_array().unwrap().len(), 2);
+    let code = world.json(&["account", "invite"])["codes"][0].as_str().unwrap().to_owned();
+    let listed = world.json(&["account", "invites"]);
+    let open: Vec<_> = listed.as_array().unwrap().iter().filter(|invite| invite["state"] == "open").collect();
+    assert_eq!((listed.as_array().unwrap().len(), open.len()), (3, 1), "{listed}");
+    let id = open[0]["id"].as_str().unwrap();
+    assert!(world.command(&["account", "withdraw-invite", id]).status.success());
+    assert_eq!(world.command(&["account", "withdraw-invite", &code]).status.code(), Some(1), "it is withdrawn already");
+    assert_eq!(world.sign_up("c@example.test", &code).0, 403, "withdrawn");
     for entry in std::fs::read_dir(world.data_dir()).unwrap().flatten().filter(|entry| entry.path().is_file()) {
         let bytes = std::fs::read(entry.path()).unwrap();
         let holds = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
-        assert!(!codes.iter().any(|code| holds(code)), "{} holds a code in the clear", entry.path().display());
+        assert!(
+            !codes.iter().any(|code| holds(code)) && !holds(&code),
+            "{} holds a code in the clear",
+            entry.path().display()
+        );
     }
     world.close();
 }

@@ -3,7 +3,7 @@
 use crate::account::micro;
 use crate::failure::{broke_off, is_free};
 use crate::surface::{BOTH, Chat};
-use crate::world::Plan;
+use crate::world::{Plan, SOON, World, wait_for};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -25,6 +25,34 @@ fn a_vendor_that_does_not_answer_is_504_in_time() {
         surface.fails(&answer, (504, "server_error"), (504, "timeout_error"), Some("upstream_timeout"));
         is_free(&world, &account, &answer);
     }
+    world.close();
+}
+
+/// What the gateway itself takes stands apart from what it waits for: the client's body, and the vendor.
+#[test]
+fn the_gateways_own_time_holds_none_of_the_vendors_or_the_clients() {
+    let world = World::new();
+    let account = world.account();
+    for surface in BOTH {
+        let request = surface.whole(&account.key, "delay_ms=1500 input=1 output=1");
+        let mut connection = world.connect();
+        connection.send(&request.head());
+        std::thread::sleep(Duration::from_millis(700));
+        connection.send(&request.framed_body());
+        let answer = connection.answer();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let timing = answer.header("server-timing").unwrap().to_owned();
+        let phase = |name: &str| {
+            let told = timing.split(", ").find_map(|phase| phase.strip_prefix(&format!("{name};dur="))).unwrap();
+            told.parse::<f64>().unwrap()
+        };
+        assert!(phase("vendor") >= 1_450.0 && phase("body") >= 650.0, "{timing}");
+        assert!(phase("auth") + phase("admit") < 600.0, "{timing}");
+    }
+    let sum = |family: &str| world.metric(family, &[]);
+    wait_for("both to be counted", SOON, || (sum("gateway_overhead_seconds_count") == 2.0).then_some(()));
+    assert!(sum("gateway_request_seconds_sum") > 4.3, "both waits are in the whole");
+    assert!(sum("gateway_overhead_seconds_sum") < 1.2, "and neither in its own");
     world.close();
 }
 
@@ -74,6 +102,27 @@ fn a_stream_that_outlasts_the_whole_requests_time_is_debited_for_what_was_genera
         let receipt = world.receipt(&account, &answer.request_id());
         assert_eq!(receipt["outcome"], "gateway_ended", "{receipt}");
         assert!(micro(&receipt["credits"]) > 0, "{receipt}");
+    }
+    world.close();
+}
+
+#[test]
+fn a_receipt_tells_when_the_first_token_came_and_when_the_last() {
+    let world = Plan::default().start();
+    let account = world.account();
+    for surface in BOTH {
+        let answer = world.ask(&surface.stream(&account.key, "delay_ms=150 events=4 gap_ms=150"));
+        assert_eq!(answer.status, 200);
+        let receipt = world.receipt(&account, answer.header("x-request-id").unwrap());
+        let (first, took) = (receipt["first_token_ms"].as_u64().unwrap(), receipt["took_ms"].as_u64().unwrap());
+        // Clocks tick in whole milliseconds.
+        assert!(first >= 149 && first < took, "{surface:?}: the first after {first} ms, the last after {took} ms");
+        let whole = world.ask(&surface.whole(&account.key, "output=10"));
+        let receipt = world.receipt(&account, whole.header("x-request-id").unwrap());
+        assert!(receipt["took_ms"].is_u64() && receipt.get("first_token_ms").is_none(), "{receipt}");
+        let failed = world.ask(&surface.stream(&account.key, "status=500"));
+        let receipt = world.receipt(&account, failed.header("x-request-id").unwrap());
+        assert!(receipt.get("first_token_ms").is_none(), "{receipt}");
     }
     world.close();
 }

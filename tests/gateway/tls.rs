@@ -155,7 +155,7 @@ fn a_changed_certificate_is_taken_up_and_no_connection_is_cut() {
     // What is wrong with the files changes nothing.
     std::fs::write(&cert, "no certificate").unwrap();
     world.signal("HUP");
-    wait_for("the refusal", SOON, || world.log().contains("the one before stays").then_some(()));
+    wait_for("the refusal", SOON, || world.log().contains("reload refused").then_some(()));
     assert!(ask(&old).is_some());
 
     certify(dir.path());

@@ -250,7 +250,8 @@ fn a_vendor_that_says_when_to_come_again_is_left_alone_until_then() {
     for (status, surface) in [(429, Chat), (429, Messages), (503, Chat), (529, Messages)] {
         let vendors = simulators::<2>();
         let ports = [vendors[0].port, vendors[1].port];
-        let world = Plan::default().endpoints(&ports).limit("breaker_failures", 0).start();
+        let plan = Plan::default().endpoints(&ports).limit("breaker_failures", 0);
+        let world = plan.limit("cool_down_probe_seconds", 0).start();
         let account = world.account();
         let limited = surface.whole(&account.key, &format!("status={status} retry_after=40"));
         is_told_to_wait(surface, status, &world.ask(&limited), 40);
@@ -273,7 +274,8 @@ fn a_vendor_that_says_when_to_come_again_is_left_alone_until_then() {
 fn the_time_that_a_vendor_asks_for_passes_and_is_heeded_up_to_a_limit() {
     for most in [1, 0] {
         let vendors = simulators::<1>();
-        let world = Plan::default().endpoints(&[vendors[0].port]).limit("cool_down_max_seconds", most).start();
+        let plan = Plan::default().endpoints(&[vendors[0].port]).limit("cool_down_max_seconds", most);
+        let world = plan.limit("cool_down_probe_seconds", 0).start();
         let account = world.account();
         let limited = world.ask(&Chat.whole(&account.key, "status=429 retry_after=40"));
         assert_eq!(limited.header("retry-after"), Some("40"), "the vendor's own answer");
@@ -287,6 +289,38 @@ fn the_time_that_a_vendor_asks_for_passes_and_is_heeded_up_to_a_limit() {
                 (answer.status == 200).then_some(())
             });
             assert_eq!(vendors[0].calls(), 2, "asked only once the time was over");
+        }
+        world.close();
+    }
+}
+
+/// One client's limit, passed once, must not keep everybody from the only endpoint for as long as its vendor said.
+#[test]
+fn a_vendor_that_says_when_to_come_again_and_answers_before_is_open_to_all() {
+    for (probe, status, surface) in [(1, 429, Chat), (1, 529, Messages), (0, 429, Chat)] {
+        let vendors = simulators::<1>();
+        let plan = Plan::default().endpoints(&[vendors[0].port]).limit("cool_down_probe_seconds", probe);
+        let world = plan.limit("breaker_failures", 0).start();
+        let account = world.account();
+        let limited = surface.whole(&account.key, &format!("status={status} retry_after=60"));
+        is_told_to_wait(surface, status, &world.ask(&limited), 60);
+        let ask = || world.ask(&surface.whole(&account.key, "input=1 output=1"));
+        let began = Instant::now();
+        let answered = || loop {
+            let answer = ask();
+            if answer.status == 200 || began.elapsed() > Duration::from_secs(3) {
+                return answer;
+            }
+            is_told_to_wait(surface, status, &answer, 60);
+        };
+        if probe == 0 {
+            is_told_to_wait(surface, status, &answered(), 60);
+            assert_eq!(vendors[0].calls(), 1, "nobody tries: everybody is shut out");
+        } else {
+            wait_for("a request that tries to be answered", SOON, || (answered().status == 200).then_some(()));
+            assert_eq!(vendors[0].calls(), 2, "one has tried");
+            (0..5).for_each(|_| assert_eq!(ask().status, 200));
+            assert_eq!(vendors[0].calls(), 7);
         }
         world.close();
     }

@@ -171,6 +171,13 @@ impl Plan {
         self
     }
 
+    /// The endpoints of each vendor, by port.
+    pub fn endpoints_of(mut self, alpha: &[u16], beta: &[u16]) -> Self {
+        let list = |ports: &[u16]| ports.iter().map(|port| format!("{{url: \"http://127.0.0.1:{port}\"}}")).collect();
+        (self.alpha, self.beta) = (list(alpha), list(beta));
+        self
+    }
+
     /// The endpoints of both vendors, as the config file has them.
     pub fn endpoints_as(mut self, endpoints: &[String]) -> Self {
         self.alpha = endpoints.to_vec();
@@ -326,14 +333,14 @@ impl World {
 
     /// Has a new process take over from the one that runs. Returns the old one, which finishes its work.
     pub fn upgrade(&mut self) -> Child {
+        // There may have been upgrades before.
+        let said = |text: &str| self.log().matches(text).count();
+        let (waited, listened) = (said("waiting for the running gateway"), said("listening on"));
         let successor = self.spawn_gateway(&[self.role, "--upgrade"], None);
-        wait_for("the successor to wait", SOON, || {
-            self.log().contains("waiting for the running gateway").then_some(())
-        });
+        wait_for("the successor to wait", SOON, || (said("waiting for the running gateway") > waited).then_some(()));
         self.signal("QUIT");
-        let old = self.gateway.replace(successor).expect("a running gateway");
-        wait_for("the successor to listen", SOON, || (self.log().matches("listening on").count() > 1).then_some(()));
-        old
+        wait_for("the successor to listen", SOON, || (said("listening on") > listened).then_some(()));
+        self.gateway.replace(successor).expect("a running gateway")
     }
 
     /// Starts the gateway and waits until it is ready; how long that took.

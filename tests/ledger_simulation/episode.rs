@@ -186,6 +186,8 @@ fn route(prices: &Prices) -> Arc<Route> {
         max_output_tokens: 1_000,
         accepts: model_gateway::protocol::rules::Accepts::Messages(Default::default()),
         price: Arc::new(Price::new(prices.map(Micro::new))),
+        fallback: Vec::new(),
+        by_responses: None,
     })
 }
 

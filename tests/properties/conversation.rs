@@ -46,7 +46,7 @@ proptest! {
                 if *is_marked { marked(role, text) } else { said(role, text) }
             }).collect();
             let whole = |messages: &[Value]| match protocol {
-                Protocol::Messages => body(&system, messages),
+                Protocol::Messages | Protocol::Responses => body(&system, messages),
                 Protocol::Chat => {
                     let all = [&[said("developer", &system)], messages].concat();
                     json!({"messages": all, "model": "m"})

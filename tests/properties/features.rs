@@ -38,10 +38,10 @@ fn what_costs_more_than_its_bytes_is_found() {
         (
             Messages,
             r#"{"type":"tool_result","content":[{"type":"image","source":{}},{"type":"image","source":{}}]}"#,
-            Features { images: 2, ..none() },
+            Features { images: 2, tools: true, ..none() },
         ),
         (Messages, r#"{"type":"container_upload","file_id":"f"}"#, file()),
-        (Messages, r#"{"type":"tool_use","input":{"type":"image","file":{}}}"#, none()),
+        (Messages, r#"{"type":"tool_use","input":{"type":"image","file":{}}}"#, Features { tools: true, ..none() }),
         (Messages, r#"{"type":"text","text":"{\"type\":\"image\"}"}"#, none()),
         (Chat, r#"{"type":"image_url","image_url":{"url":"data:image/png;base64,AA"}}"#, image()),
         (Chat, r#"{"type":"image_url","image_url":{"url":"https://x/y.png"}}"#, far_image()),
@@ -87,7 +87,8 @@ fn tools_that_run_at_the_vendor_are_found() {
     {
         assert!(!tool(Protocol::Messages, kind), "{kind}");
     }
-    assert!(tool(Protocol::Chat, "web_search") && !tool(Protocol::Chat, "function"));
+    assert!(!tool(Protocol::Chat, "function"));
+    assert!(features(Protocol::Chat, r#""tools":[{"type":"web_search"}]"#).web_search.is_some());
     assert!(features(Protocol::Chat, r#""web_search_options":{}"#).server_tools);
     assert!(!features(Protocol::Chat, r#""web_search_options":null"#).server_tools);
     assert!(features(Protocol::Messages, r#""mcp_servers":[{}]"#).server_tools);

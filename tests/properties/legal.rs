@@ -201,7 +201,9 @@ fn chat_request(body: &Value) -> Fault {
     if let Some(name) = body.as_object().ok_or("no object")?.keys().find(|name| !KNOWN.contains(&name.as_str())) {
         return Err(format!("unknown member {name}"));
     }
-    if body["max_completion_tokens"].as_u64().is_none_or(|limit| limit == 0 || limit > 32_000) {
+    // Only one surface must name a limit.
+    let limit = body.get("max_completion_tokens");
+    if limit.is_some_and(|limit| limit.as_u64().is_none_or(|limit| limit == 0 || limit > 32_000)) {
         return Err(format!("max_completion_tokens {}", body["max_completion_tokens"]));
     }
     let tools = body["tools"].as_array();
@@ -212,6 +214,9 @@ fn chat_request(body: &Value) -> Fault {
         return Err("a choice without tools".to_owned());
     }
     for tool in list(&body["tools"]) {
+        if tool["type"] == "custom" {
+            continue;
+        }
         let function = &tool["function"];
         if !fits(function["name"].as_str().ok_or("no string")?, 64) || function["parameters"]["type"] != "object" {
             return Err(format!("tool {tool}"));
@@ -268,6 +273,7 @@ pub fn stream(surface: Protocol, events: &[(String, String)], completed: bool) -
     match surface {
         Protocol::Chat => chat_stream(events, completed),
         Protocol::Messages => messages_stream(events, completed),
+        Protocol::Responses => crate::legal_responses::stream(events, completed),
     }
 }
 
@@ -377,6 +383,7 @@ fn messages_stream(events: &[(String, String)], completed: bool) -> Fault {
 /// Whether an SDK of this surface would read this answer.
 pub fn answer(surface: Protocol, body: &Value) -> Fault {
     match surface {
+        Protocol::Responses => crate::legal_responses::answer(body),
         Protocol::Chat => {
             let message = &body["choices"][0]["message"];
             let calls = list(&message["tool_calls"]);

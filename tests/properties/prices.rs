@@ -240,7 +240,12 @@ fn reach() -> impl Strategy<Value = Reach> {
     })
 }
 
+/// Of one model, or of two of which either may answer.
 fn quote() -> impl Strategy<Value = Quote> {
+    prop_oneof![of_one_model(), (of_one_model(), of_one_model()).prop_map(|(one, other)| one.or(other))]
+}
+
+fn of_one_model() -> impl Strategy<Value = Quote> {
     let reaches = proptest::collection::vec(reach(), 1..=3);
     let searches = (prop_oneof![Just(0), tokens()], amount());
     (reaches, tokens(), searches, factor(), tokens(), tokens()).prop_map(
@@ -253,6 +258,8 @@ fn quote() -> impl Strategy<Value = Quote> {
             factor,
             output_limit,
             output_floor: floor.min(output_limit),
+            own_limit: output_limit,
+            others: Vec::new(),
         },
     )
 }
@@ -260,11 +267,13 @@ fn quote() -> impl Strategy<Value = Quote> {
 fn quoted(quote: &Quote, limit: u64) -> Big {
     let searches = Big::new(quote.web_searches).times(&of(quote.web_search_price)).times(&Big::new(1_000_000_000));
     let cost = |reach: &Reach| {
-        let output = Big::new(limit).times(&Big::new(quote.choices)).times(&of(reach.output_price));
+        let output =
+            Big::new(limit.min(quote.own_limit)).times(&Big::new(quote.choices)).times(&of(reach.output_price));
         let tokens = Big::new(reach.input_tokens).times(&of(reach.input_price)).plus(&output);
         tokens.times(&millionths(quote.factor)).plus(&searches).micro_up()
     };
-    quote.reaches.iter().map(cost).max_by(Big::compare).unwrap()
+    let others = quote.others.iter().map(|other| quoted(other, limit));
+    quote.reaches.iter().map(cost).chain(others).max_by(Big::compare).unwrap()
 }
 
 #[test]
@@ -386,6 +395,8 @@ proptest! {
             factor: asked.dearest(&price),
             output_limit: limit,
             output_floor: 1,
+            own_limit: limit,
+            others: Vec::new(),
         };
         let billed = Usage { service_tier: asked.billed(usage.service_tier, &price), ..usage };
         prop_assert!(pricing::cost(&billed, &price) <= quote.cost(limit));

@@ -21,10 +21,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::LazyLock;
 
-const EVENT_BYTES_MAX: usize = 1 << 16;
+pub const EVENT_BYTES_MAX: usize = 1 << 16;
 
 /// The real payloads of one kind: their folders' files of that name.
-fn payloads(pair: &str, names: &[&str]) -> Vec<String> {
+pub fn payloads(pair: &str, names: &[&str]) -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors").join(pair);
     let mut folders: Vec<_> = std::fs::read_dir(root).unwrap().flatten().map(|entry| entry.path()).collect();
     folders.sort();
@@ -51,17 +51,23 @@ fn corpus(pair: &str) -> Corpus {
     corpus
 }
 
+/// Streams and whole answers of a vendor.
+pub fn answers_of(vendor: Protocol) -> (&'static [String], &'static [String]) {
+    let corpus = corpus_of(other(vendor));
+    (&corpus.streams, &corpus.wholes)
+}
+
 fn corpus_of(surface: Protocol) -> &'static Corpus {
     match surface {
         Protocol::Chat => &CHAT_TO_MESSAGES,
-        Protocol::Messages => &MESSAGES_TO_CHAT,
+        _ => &MESSAGES_TO_CHAT,
     }
 }
 
 pub fn other(protocol: Protocol) -> Protocol {
     match protocol {
         Protocol::Chat => Protocol::Messages,
-        Protocol::Messages => Protocol::Chat,
+        _ => Protocol::Chat,
     }
 }
 
@@ -85,8 +91,8 @@ pub fn model(surface: Protocol, kind: u8) -> Accepts {
             structured: true,
             ..MessagesModel::default()
         }),
-        (Protocol::Messages, 0) => Accepts::Chat(ChatModel::default()),
-        (Protocol::Messages, 1) => Accepts::Chat(ChatModel {
+        (_, 0) => Accepts::Chat(ChatModel::default()),
+        (_, 1) => Accepts::Chat(ChatModel {
             reasoning: true,
             effort_values: efforts,
             tools_with_reasoning: ToolsWithReasoning::EffortNone,
@@ -96,9 +102,7 @@ pub fn model(surface: Protocol, kind: u8) -> Accepts {
             system_role: "developer",
             ..ChatModel::default()
         }),
-        (Protocol::Messages, _) => {
-            Accepts::Chat(ChatModel { reasoning_replay: ReasoningReplay::ReasoningDetails, ..ChatModel::default() })
-        }
+        _ => Accepts::Chat(ChatModel { reasoning_replay: ReasoningReplay::ReasoningDetails, ..ChatModel::default() }),
     }
 }
 
@@ -124,7 +128,7 @@ pub fn ask(surface: Protocol, body: &[u8], accepts: &Accepts) -> Result<Translat
 }
 
 /// Small values that stand in where something else stood.
-fn odd_value() -> impl Strategy<Value = Value> {
+pub fn odd_value() -> impl Strategy<Value = Value> {
     prop::sample::select(vec![
         json!(null),
         json!(""),
@@ -184,7 +188,7 @@ fn size(tree: &Value) -> usize {
 }
 
 /// Some values changed; the model stays, without which there is no request.
-fn changed(text: &str, changes: &[(Index, Value, bool)]) -> String {
+pub fn changed(text: &str, changes: &[(Index, Value, bool)]) -> String {
     let Ok(mut tree) = serde_json::from_str::<Value>(text) else { return text.to_owned() };
     for (index, value, remove) in changes {
         let mut at = index.index(size(&tree)).max(1);
@@ -226,7 +230,7 @@ fn usual(surface: Protocol) -> &'static str {
         Protocol::Chat => {
             r#"{"model":"public-model","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"Hi"}]}"#
         }
-        Protocol::Messages => {
+        _ => {
             r#"{"model":"public-model","max_tokens":4000,"stream":true,"thinking":{"type":"adaptive"},"messages":[{"role":"user","content":"Hi"}]}"#
         }
     }
@@ -250,14 +254,19 @@ fn surface() -> impl Strategy<Value = Protocol> {
     prop_oneof![Just(Protocol::Chat), Just(Protocol::Messages)]
 }
 
-fn changes() -> impl Strategy<Value = Vec<(Index, Value, bool)>> {
+pub fn changes() -> impl Strategy<Value = Vec<(Index, Value, bool)>> {
     prop::collection::vec((any::<Index>(), odd_value(), prop::bool::weighted(0.3)), 0..4)
 }
 
 /// Streams of the corpus, with whole events left out, doubled or swapped, values changed and bytes changed.
 fn changed_stream(surface: Protocol, pick: Index, changes: &[(Index, u8, Value)], bytes: &[(Index, u8)]) -> Vec<u8> {
     let streams = &corpus_of(surface).streams;
-    let mut events: Vec<String> = pick.get(streams.as_slice()).split_inclusive("\n\n").map(str::to_owned).collect();
+    let stream: &String = pick.get(streams.as_slice());
+    changed_events(stream, changes, bytes)
+}
+
+pub fn changed_events(stream: &str, changes: &[(Index, u8, Value)], bytes: &[(Index, u8)]) -> Vec<u8> {
+    let mut events: Vec<String> = stream.split_inclusive("\n\n").map(str::to_owned).collect();
     for (index, how, value) in changes {
         let at = index.index(events.len().max(1));
         if at >= events.len() {

@@ -37,6 +37,7 @@ fn ending(request: &str, outcome: Outcome) -> Ending {
             estimated: false,
             conversation: None,
             took_ms: None,
+            first_token_ms: None,
         },
     }
 }

@@ -11,7 +11,8 @@ fn books(dir: &Path) {
     account_with(&billing, 10);
     let (quote, usage) = one_credit();
     for request in ["req_a", "req_b"] {
-        let (hold, _) = billing.reserve(opening(request), &quote, false, NOW).unwrap();
+        let opening = Opening { conversation: Some("talk".into()), ..opening(request) };
+        let (hold, _) = billing.reserve(opening, &quote, false, NOW).unwrap();
         hold.settle(usage, Outcome::Completed, false, NOW).unwrap();
     }
     let (hold, _) = billing.reserve(opening("req_void"), &quote, false, NOW).unwrap();
@@ -137,6 +138,42 @@ fn a_refund_beyond_its_debit_and_a_correction_without_its_reason() {
     is_found("UPDATE entry SET detail = '' WHERE kind = 'refund'", &["detail"]);
     is_found("UPDATE entry SET detail = '' WHERE kind = 'adjust'", &["detail"]);
     is_found("UPDATE account SET trial_ends_at = trial_ends_at + 99999999 WHERE id = 'acct_trial'", &["lapse"]);
+}
+
+#[test]
+fn a_sum_that_is_not_what_its_entries_add_up_to_and_how_it_is_made_anew() {
+    let hour = "SELECT account, hour + 1, model, responses, credits, input, cache_read, output FROM spent";
+    for tamper in [
+        "UPDATE spent SET credits = credits + 1",
+        "UPDATE spent SET responses = responses + 1",
+        "UPDATE spent SET input = input + 1",
+        "UPDATE spent SET cache_read = cache_read + 1",
+        "UPDATE spent SET output = output - 1",
+        "UPDATE spent SET model = 'another'",
+        "DELETE FROM spent",
+        &format!("INSERT INTO spent {hour}"),
+        "UPDATE conversation SET credits = credits + 1",
+        "UPDATE conversation SET turns = turns + 1",
+        "UPDATE conversation SET began_at = began_at - 1",
+        "UPDATE conversation SET last_at = last_at + 1",
+        "UPDATE conversation SET id = 'another'",
+        "DELETE FROM conversation",
+        "UPDATE key_spend SET total = total - 1",
+        "UPDATE key_spend SET used_at = used_at + 1",
+        "DELETE FROM key_spend",
+        "INSERT INTO key_spend SELECT key, day + 1, total, used_at FROM key_spend",
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        books(dir.path());
+        assert_eq!(rules(dir.path(), NOW), Vec::<&str>::new());
+        let tampered = Connection::open(dir.path().join("ledger.db")).unwrap().execute(tamper, []).unwrap();
+        assert!(tampered > 0, "{tamper}: there is nothing to change");
+        assert_eq!(rules(dir.path(), NOW), ["sums"], "{tamper}");
+        let billing = Billing::open(dir.path()).unwrap();
+        assert!(billing.rebuild_sums().unwrap() > 0, "{tamper}");
+        assert_eq!(rules(dir.path(), NOW), Vec::<&str>::new(), "{tamper}: made anew");
+        assert_eq!(billing.rebuild_sums().unwrap(), 0, "nothing is left to be done");
+    }
 }
 
 #[test]

@@ -4,9 +4,11 @@
 //! the vendor will read. Must not know either protocol's fields. Next: `protocol/request.rs` and
 //! `protocol/translate.rs`, `billing/rules.rs` (the quote), `intake.rs` (the body's way on).
 
+use super::fallback::Fallbacks;
 use super::keyed::{self, Keyed};
 use super::version_header;
 use crate::account::Principal;
+use crate::billing::pricing::Quote;
 use crate::billing::{Hold, Opening, Refused, rules};
 use crate::catalog::Model;
 use crate::clock;
@@ -17,9 +19,11 @@ use crate::edge::reply::Reply;
 use crate::edge::{EdgeLimits, Gateway, rates};
 use crate::idempotency::Answer;
 use crate::protocol::Protocol;
+use crate::protocol::aside::SignOfLife;
 use crate::protocol::failure::{Failure, Kind};
 use crate::protocol::form::answer::Recall;
-use crate::protocol::request::{self, ConversationKey, Edits, Outline};
+use crate::protocol::request::{self, ConversationKey, Edits, Outline, Sender};
+use crate::protocol::responses::Voice;
 use crate::protocol::rules::Target;
 use crate::protocol::translate::{self, Translated};
 use bytes::Bytes;
@@ -58,10 +62,13 @@ pub async fn prepare(
     let (body, mut share) = intake::read_body(session, &gateway.bodies, &limits).await?;
     let body_read = Instant::now();
     let outline = request::read(surface, &body)?;
-    let model = model(settings, &principal, &outline.model)?;
-    let crosses = model.vendor.protocol != surface;
+    let model = model(settings, &principal, &outline.model)?.door(surface, &outline);
+    let crosses = model.protocol() != surface;
     let count = if asked.free { Some(translate::count_tokens(surface, &body)) } else { None };
-    if crosses && let Some(count) = count {
+    // A responses vendor is not asked: its counter wants another body than its answers do.
+    if (crosses || surface == Protocol::Responses)
+        && let Some(count) = count
+    {
         return count.map(Prepared::Count);
     }
     let keyed = match keyed::begin(gateway, settings, session, &asked, &principal, &body, &ctx.request_id).await? {
@@ -75,34 +82,29 @@ pub async fn prepare(
         model,
         strict: session.req_header().headers.get("x-gateway-strict").is_some_and(|value| value.as_bytes() == b"true"),
         body,
-        outline,
+        outline: &outline,
         request_id: &ctx.request_id,
         account_id: Arc::clone(&principal.account_id),
     };
-    let (previews, dropped) = if crosses { (None, None) } else { previews(session, surface, model) };
+    let (flags, version) = (flags(session, surface), version_header(session, settings));
+    let (previews, dropped) = order.previews(&flags);
     order.bear(dropped.as_slice())?;
-    let Fitted { hold, sent } = match asked.free {
-        true => Fitted { hold: None, sent: order.sent(None, None)? },
+    let Fitted { hold, sent, fallbacks } = match asked.free {
+        true => Fitted { hold: None, sent: order.sent(None, None)?, fallbacks: None },
         false => order.fit(gateway, principal).await?,
     };
-    let again = (sent.carries_thinking && !order.strict).then(|| order.again(sent.output_limit));
-    let kept = sent.body.len() + again.as_ref().map_or(0, |again| again.body.len());
-    share.cover(kept as u64, limits.bodies_in_flight_bytes)?;
+    let fallbacks = fallbacks.map(|fallbacks| fallbacks.with_headers(version.clone(), flags));
+    let again = order.again_without_thinking(&sent);
+    share.cover(order.kept_bytes(&sent, again.is_some(), fallbacks.is_some()), limits.bodies_in_flight_bytes)?;
+    let voice = sent.voice(keyed.is_some());
     let (stream, warnings) = (order.outline.stream, [sent.warnings, dropped.into_iter().collect()].concat());
-    let upstream = Upstream {
-        path: if crosses { translate::path(model.vendor.protocol) } else { asked.path },
-        version: if crosses { None } else { version_header(session, settings) },
-        previews,
-        streams: sent.streams,
-        ..order.place(gateway, asked.free)
-    };
-    let (model, sent_bytes) = (Arc::clone(model), sent.body.len());
-    // A stream that is passed on is kept alive by its vendor, in the vendor's way.
-    let keep_alive = (crosses && stream).then(|| translate::keep_alive(surface));
+    let (path, version) = if crosses { (translate::path(model.protocol()), None) } else { (asked.path, version) };
+    let upstream = Upstream { path, version, previews, streams: sent.streams, ..order.place(gateway, asked.free) };
+    let (model, sent_bytes, is_drained) = (Arc::clone(model), sent.body.len(), stream && keyed.is_none());
     // Under an idempotency key the whole answer is wanted, whoever has left.
-    let deadlines = deadlines(settings, ctx.arrived, stream && keyed.is_none(), keep_alive);
-    let shared = intake::install(session, sent.body, share, deadlines);
-    shared.expect(keyed, model.hides_reasoning());
+    let shared = intake::install(session, sent.body, share, deadlines(settings, ctx.arrived, is_drained));
+    shared.set_keyed(keyed);
+    shared.expect(model.hides_reasoning(), keep_alive(surface, &model, stream, voice));
     Ok(Prepared::Call(Box::new(Call {
         settings: Arc::clone(settings),
         model,
@@ -116,6 +118,7 @@ pub async fn prepare(
         reply: Reply::new(!order.outline.include_usage, sent.recall, count.and_then(Result::ok)),
         shared,
         again,
+        fallbacks,
         failure: None,
         body_read,
         admitted: Instant::now(),
@@ -138,41 +141,69 @@ fn model<'a>(settings: &'a Settings, principal: &Principal, id: &str) -> Result<
     if principal.settings.allows(id) { Ok(model) } else { Err(Failure::model_not_allowed(id)) }
 }
 
+/// What a stream's client is told while its vendor is silent. A stream that is passed on is kept alive by its vendor, in
+/// the vendor's way.
+pub(super) fn keep_alive(surface: Protocol, model: &Model, stream: bool, voice: Option<Voice>) -> Option<SignOfLife> {
+    (stream && model.protocol() != surface).then(|| SignOfLife::of(surface, voice))
+}
+
 /// What a request asks for, of which model.
-struct Order<'a> {
-    conversation: ConversationKey,
-    settings: &'a Settings,
-    surface: Protocol,
-    model: &'a Arc<Model>,
-    strict: bool,
-    body: Bytes,
-    outline: Outline,
-    request_id: &'a str,
-    account_id: Arc<str>,
+pub(super) struct Order<'a> {
+    pub conversation: ConversationKey,
+    pub settings: &'a Settings,
+    pub surface: Protocol,
+    pub model: &'a Arc<Model>,
+    pub strict: bool,
+    pub body: Bytes,
+    pub outline: &'a Outline,
+    pub request_id: &'a str,
+    pub account_id: Arc<str>,
 }
 
 /// The body as the vendor gets it.
-struct Sent {
-    body: Bytes,
-    warnings: Vec<String>,
+pub(super) struct Sent {
+    pub body: Bytes,
+    pub warnings: Vec<String>,
     /// The vendor is asked for a stream.
-    streams: bool,
+    pub streams: bool,
     carries_thinking: bool,
     /// As it was lowered to what the account can pay.
     output_limit: Option<u64>,
     /// A thinking budget in it is the caller's own.
     budget_is_given: bool,
     /// Of a translation.
-    recall: Option<Recall>,
+    pub recall: Option<Recall>,
+}
+
+impl Sent {
+    /// What is kept under a key holds no sign of life, so there none may say what belongs to the answer.
+    fn voice(&self, is_kept: bool) -> Option<Voice> {
+        self.recall.as_ref().and_then(|recall| recall.voice.clone()).filter(|_| !is_kept)
+    }
+}
+
+/// A body and the most that it can cost.
+pub(super) struct Priced {
+    sent: Sent,
+    /// Of a translation.
+    translated: Option<Outline>,
+    pub quote: Quote,
 }
 
 /// A body whose worst case is held.
 struct Fitted {
     hold: Option<Hold>,
     sent: Sent,
+    fallbacks: Option<Box<Fallbacks>>,
 }
 
-impl Order<'_> {
+impl<'a> Order<'a> {
+    /// The same, of another model.
+    pub fn of(&self, model: &'a Arc<Model>) -> Self {
+        let (body, account_id) = (self.body.clone(), Arc::clone(&self.account_id));
+        Self { model, body, account_id, ..*self }
+    }
+
     /// By what its endpoint is chosen. A count has no cache to find again.
     fn place(&self, gateway: &Gateway, is_count: bool) -> Upstream {
         let stays = self.outline.stays();
@@ -182,8 +213,7 @@ impl Order<'_> {
 
     /// Says the request in the vendor's protocol, with these limits.
     fn sent(&self, output_limit: Option<u64>, thinking_budget: Option<u64>) -> Result<Sent, Failure> {
-        let vendor = &self.model.vendor;
-        if vendor.protocol != self.surface {
+        if self.model.protocol() != self.surface {
             let translated = translate::request(&self.asked(&self.body, output_limit), false)?;
             let body = match thinking_budget.filter(|_| translated.budget_is_given) {
                 Some(budget) => self.with_budget(&translated.body, budget)?,
@@ -206,14 +236,17 @@ impl Order<'_> {
             thinking_budget,
             include_usage: self.surface == Protocol::Chat && self.outline.stream,
         };
-        let stripped = request::strip(self.surface, vendor.official, &self.body, &self.outline);
+        let (stripped, carries_thinking) = match self.surface {
+            Protocol::Responses => request::for_responses(&self.body, &sender(self.model, &self.account_id, false))?,
+            surface => (request::strip(surface, self.model.vendor.official, &self.body, self.outline), false),
+        };
         let warnings = stripped.warnings.clone();
         self.bear(&warnings)?;
         Ok(Sent {
-            body: request::rewrite_stripped(&self.body, &self.outline, &edits, stripped),
+            body: request::rewrite_stripped(&self.body, self.outline, &edits, stripped),
             warnings,
             streams: self.outline.stream,
-            carries_thinking: false,
+            carries_thinking,
             output_limit,
             budget_is_given: true,
             recall: None,
@@ -222,7 +255,7 @@ impl Order<'_> {
 
     /// The caller's own thinking budget in a translated body, lowered.
     fn with_budget(&self, body: &Bytes, budget: u64) -> Result<Bytes, Failure> {
-        let outline = request::read(self.model.vendor.protocol, body)?;
+        let outline = request::read(self.model.protocol(), body)?;
         let edits = Edits {
             model: &outline.model,
             output_limit: None,
@@ -254,14 +287,14 @@ impl Order<'_> {
         }
     }
 
-    /// Sets the worst case of what the vendor will read aside, and lowers the output limit to what can be paid.
-    async fn fit(&self, gateway: &Gateway, principal: Principal) -> Result<Fitted, Failure> {
+    /// Says the request, and what that can cost.
+    pub fn priced(&self) -> Result<Priced, Failure> {
         let sent = self.sent(None, None)?;
-        let min_output = self.settings.limits.min_output_tokens;
-        let mut translated = match sent.recall {
-            // The translator wrote it, so it can be read.
-            Some(_) => Some(request::read(self.model.vendor.protocol, &sent.body)?),
-            None => None,
+        let is_translated = sent.recall.is_some();
+        let mut translated = match is_translated || self.surface == Protocol::Responses {
+            // Written here, or what is not sold was taken out of it here; so it can be read.
+            true => Some(request::read(self.model.protocol(), &sent.body)?),
+            false => None,
         };
         let body_bytes = match translated {
             Some(_) => self.body.len().max(sent.body.len()),
@@ -271,55 +304,123 @@ impl Order<'_> {
             // A budget that was made here can be made smaller, or left out.
             outline.thinking_budget = outline.thinking_budget.filter(|_| sent.budget_is_given);
         }
-        let outline = translated.as_ref().unwrap_or(&self.outline);
-        let quote = rules::quote(self.model, self.surface, outline, body_bytes as u64, min_output)?;
+        let quote = self.quote(translated.as_ref().unwrap_or(self.outline), body_bytes)?;
+        Ok(Priced { sent, translated, quote })
+    }
+
+    /// The most that a body of this outline can cost.
+    pub fn quote(&self, outline: &Outline, body_bytes: usize) -> Result<Quote, Failure> {
+        let min_output = self.settings.limits.min_output_tokens;
+        rules::quote(self.model, self.surface, outline, body_bytes as u64, min_output)
+    }
+
+    /// Sets the worst case of what the vendor will read aside, and lowers the output limit to what can be paid.
+    async fn fit(&self, gateway: &Gateway, principal: Principal) -> Result<Fitted, Failure> {
+        let priced = self.priced()?;
+        if let Some((fallbacks, dearest)) = Fallbacks::of(self, &principal, &priced.quote) {
+            // Nobody's answer is shortened for the sake of a model that may never be asked.
+            match self.reserve(gateway, &principal, &dearest, true).await {
+                Ok((hold, limit)) => {
+                    let fallbacks = Some(fallbacks.within(limit));
+                    return Ok(Fitted { hold: Some(hold), sent: self.lowered(priced, limit)?, fallbacks });
+                }
+                // Who can pay for the model that was asked for has that.
+                Err(Refused::Insufficient { .. } | Refused::KeySpendLimit { .. } | Refused::TrialExpired) => {}
+                Err(refused) => return Err(refusal(self.surface, &refused)),
+            }
+        }
+        let reserved = self.reserve(gateway, &principal, &priced.quote, self.strict).await;
+        let (hold, limit) = reserved.map_err(|refused| refusal(self.surface, &refused))?;
+        Ok(Fitted { hold: Some(hold), sent: self.lowered(priced, limit)?, fallbacks: None })
+    }
+
+    /// `exact`: the whole output limit or nothing.
+    async fn reserve(
+        &self,
+        gateway: &Gateway,
+        principal: &Principal,
+        quote: &Quote,
+        exact: bool,
+    ) -> Result<(Hold, u64), Refused> {
         let may_use = || {
-            let input = translate::count_tokens(self.surface, &self.body).unwrap_or(body_bytes as u64);
+            let input = translate::count_tokens(self.surface, &self.body).unwrap_or(self.body.len() as u64);
             input.saturating_add(quote.output_limit.saturating_mul(quote.choices))
         };
-        let bounds = rates::bounds(self.settings, &principal, may_use);
         let opening = Opening {
             request_id: self.request_id.to_owned(),
-            account: principal.account_id,
-            key_id: principal.key_id,
-            key_shown: principal.key_shown,
+            account: Arc::clone(&principal.account_id),
+            key_id: Arc::clone(&principal.key_id),
+            key_shown: Arc::clone(&principal.key_shown),
             model: Arc::clone(self.model),
             surface: self.surface,
-            bounds,
+            bounds: rates::bounds(self.settings, principal, may_use),
             conversation: Some(self.conversation.to_string()),
         };
-        let reserved = gateway.billing.reserve(opening, &quote, self.strict, clock::now_ms()).await;
-        let (hold, limit) = reserved.map_err(|refused| refusal(self.surface, &refused))?;
-        let hold = Some(hold);
-        if limit == quote.output_limit {
-            return Ok(Fitted { hold, sent });
+        gateway.billing.reserve(opening, quote, exact, clock::now_ms()).await
+    }
+
+    /// The same with an output limit of at most `limit`.
+    pub fn lowered(&self, priced: Priced, limit: u64) -> Result<Sent, Failure> {
+        let Priced { sent, translated, quote } = priced;
+        if limit >= quote.own_limit {
+            return Ok(sent);
         }
-        let budget = thinking_budget(self.settings, outline, limit);
+        let budget = thinking_budget(self.settings, translated.as_ref().unwrap_or(self.outline), limit);
         let mut sent = self.sent(Some(limit), budget)?;
         sent.warnings.push(format!("clamped:{}", self.limit_field()));
         sent.warnings.extend(budget.map(|_| "clamped:thinking.budget_tokens".to_owned()));
-        Ok(Fitted { hold, sent })
+        Ok(sent)
     }
 
     /// The output limit's name, as the caller knows it.
     fn limit_field(&self) -> &'static str {
         let usual = match self.surface {
-            surface if surface == self.model.vendor.protocol => self.model.output_limit_field(),
+            surface if surface == self.model.protocol() => self.model.output_limit_field(),
             Protocol::Chat => "max_completion_tokens",
+            Protocol::Responses => "max_output_tokens",
             Protocol::Messages => "max_tokens",
         };
         self.outline.output_limit.map_or(usual, |limit| limit.field)
     }
 
-    fn again(&self, output_limit: Option<u64>) -> Again {
-        Again {
+    /// Where the vendor may refuse the reasoning in it: what is needed to say it without.
+    pub fn again_without_thinking(&self, sent: &Sent) -> Option<Again> {
+        (sent.carries_thinking && !self.strict).then(|| Again {
             surface: self.surface,
             body: self.body.clone(),
-            output_limit,
+            output_limit: sent.output_limit,
             account_id: Arc::clone(&self.account_id),
             request_id: self.request_id.to_owned(),
-        }
+        })
     }
+
+    /// What is held of the request until it is answered.
+    fn kept_bytes(&self, sent: &Sent, has_again: bool, has_fallbacks: bool) -> u64 {
+        // What may be said again is said from the client's body; in another model's words it is about as long.
+        let client = if has_again || has_fallbacks { self.body.len() } else { 0 };
+        let instead = if has_fallbacks { sent.body.len() } else { 0 };
+        (sent.body.len() + client + instead) as u64
+    }
+
+    /// The preview flags that the vendor gets, joined by commas; and the warning that an unpriced one was dropped.
+    pub fn previews(&self, flags: &[String]) -> (Option<String>, Option<String>) {
+        if self.model.protocol() != self.surface {
+            return (None, None);
+        }
+        let is_priced = |flag: &&str| {
+            let widens = |(start, tokens): &(&str, u64)| flag.starts_with(start) && self.model.context_tokens < *tokens;
+            !WIDER_CONTEXTS.iter().any(widens)
+        };
+        let kept: Vec<_> = flags.iter().map(String::as_str).filter(is_priced).collect();
+        let dropped = (kept.len() < flags.len()).then(|| "dropped:anthropic-beta".to_owned());
+        ((!kept.is_empty()).then(|| kept.join(",")), dropped)
+    }
+}
+
+/// By whom a request of the vendor's own protocol is passed on.
+fn sender<'a>(model: &'a Model, account_id: &'a str, without_reasoning: bool) -> Sender<'a> {
+    let may_search = model.price.features.web_search.is_some();
+    Sender { account_id, official: model.vendor.official, may_search, without_reasoning, model: &model.id }
 }
 
 fn target(model: &Model) -> Target<'_> {
@@ -332,11 +433,33 @@ fn target(model: &Model) -> Target<'_> {
     }
 }
 
+/// A request said once more.
+pub struct Said {
+    pub body: Bytes,
+    pub warnings: Vec<String>,
+    /// Of a translation.
+    pub recall: Option<Recall>,
+}
+
 /// The same request without its reasoning, after the vendor refused that.
 ///
 /// # Errors
 /// It cannot be said without.
-pub fn without_thinking(again: &Again, model: &Model) -> Result<Translated, Failure> {
+pub fn without_thinking(again: &Again, model: &Model) -> Result<Said, Failure> {
+    if again.surface == model.protocol() {
+        let outline = request::read(again.surface, &again.body)?;
+        let edits = Edits {
+            model: &model.upstream_model,
+            output_limit: again.output_limit,
+            output_limit_field: model.output_limit_field(),
+            thinking_budget: None,
+            include_usage: false,
+        };
+        let (stripped, _) = request::for_responses(&again.body, &sender(model, &again.account_id, true))?;
+        let warnings = stripped.warnings.clone();
+        let body = request::rewrite_stripped(&again.body, &outline, &edits, stripped);
+        return Ok(Said { body, warnings, recall: None });
+    }
     let asked = translate::Asked {
         surface: again.surface,
         body: &again.body,
@@ -347,7 +470,8 @@ pub fn without_thinking(again: &Again, model: &Model) -> Result<Translated, Fail
         created: u64::try_from(clock::now_ms() / 1_000).unwrap_or_default(),
         request_id: &again.request_id,
     };
-    translate::request(&asked, true)
+    let Translated { body, warnings, recall, .. } = translate::request(&asked, true)?;
+    Ok(Said { body, warnings, recall: Some(recall) })
 }
 
 /// A thinking budget must stay below the output limit: lowered with it.
@@ -380,7 +504,7 @@ fn refusal(surface: Protocol, refused: &Refused) -> Failure {
     }
 }
 
-fn deadlines(settings: &Settings, arrived: Instant, stream: bool, keep_alive: Option<&'static [u8]>) -> Deadlines {
+fn deadlines(settings: &Settings, arrived: Instant, stream: bool) -> Deadlines {
     let limits = &settings.limits;
     let seconds = Duration::from_secs;
     Deadlines {
@@ -391,33 +515,19 @@ fn deadlines(settings: &Settings, arrived: Instant, stream: bool, keep_alive: Op
         drain: seconds(limits.drain_after_client_seconds),
         drain_hidden: seconds(limits.drain_hidden_seconds),
         stream,
-        keep_alive: keep_alive.map(|frame| (seconds(limits.stream_keep_alive_seconds), frame)),
+        keep_alive: seconds(limits.stream_keep_alive_seconds),
     }
 }
 
 /// Preview flags that widen the context, and to how many tokens: beyond what a model of fewer was priced and held for.
 const WIDER_CONTEXTS: &[(&str, u64)] = &[("context-1m-", 1_000_000)];
 
-/// The messages protocol's preview flags, unknown ones too, joined by commas; and the warning that an unpriced one was
-/// dropped.
-fn previews(session: &Session, surface: Protocol, model: &Model) -> (Option<String>, Option<String>) {
+/// The messages protocol's preview flags, unknown ones too.
+fn flags(session: &Session, surface: Protocol) -> Vec<String> {
     if surface != Protocol::Messages {
-        return (None, None);
+        return Vec::new();
     }
-    let mut dropped = false;
     let values = session.req_header().headers.get_all("anthropic-beta");
-    let flags: Vec<_> = values
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .map(str::trim)
-        .filter(|flag| !flag.is_empty())
-        .filter(|flag| {
-            let unpriced =
-                WIDER_CONTEXTS.iter().any(|(start, tokens)| flag.starts_with(start) && model.context_tokens < *tokens);
-            dropped |= unpriced;
-            !unpriced
-        })
-        .collect();
-    ((!flags.is_empty()).then(|| flags.join(",")), dropped.then(|| "dropped:anthropic-beta".to_owned()))
+    let flags = values.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).map(str::trim);
+    flags.filter(|flag| !flag.is_empty()).map(str::to_owned).collect()
 }

@@ -6,6 +6,7 @@
 use super::body::BodyShare;
 use super::{Deadlines, Ended, Progress, Shared};
 use crate::failpoint::{self, Point};
+use crate::protocol::aside::SignOfLife;
 use async_trait::async_trait;
 use bytes::Bytes;
 use http::{HeaderMap, header};
@@ -58,6 +59,7 @@ pub struct Replay {
 
 impl Replay {
     pub fn new(inner: Box<HttpSession>, body: (Bytes, BodyShare), shared: Arc<Shared>, deadlines: Deadlines) -> Self {
+        let timer = Box::pin(tokio::time::sleep_until(deadlines.total.into()));
         Self {
             inner: Some(inner),
             body: Some(body),
@@ -68,7 +70,7 @@ impl Replay {
             last_written: Instant::now(),
             head_of: None,
             streams: false,
-            timer: Box::pin(tokio::time::sleep_until(deadlines.total.into())),
+            timer,
         }
     }
 
@@ -112,11 +114,13 @@ impl Replay {
 
     /// When a sign of life is due to a client that waits for the next event.
     fn keep_alive_at(&self) -> Option<Instant> {
-        let (every, _) = self.deadlines.keep_alive?;
-        let progress = self.shared.lock().progress;
+        let (progress, has_sign) = {
+            let state = self.shared.lock();
+            (state.progress, state.keep_alive.is_some())
+        };
         let begun = self.streams && self.head_seen(&progress);
-        let waits = begun && !progress.completed && !progress.client_left();
-        waits.then_some(self.last_written + every)
+        let waits = has_sign && begun && !progress.completed && !progress.client_left();
+        waits.then_some(self.last_written + self.deadlines.keep_alive)
     }
 
     /// Whatever comes next: a deadline, or a sign of life.
@@ -129,9 +133,10 @@ impl Replay {
     /// runs in whenever the vendor's next bytes come: the few bytes fit into the connection's own buffer, which every
     /// other write has left empty.
     async fn keep_alive(&mut self) {
-        let Some((_, frame)) = self.deadlines.keep_alive else { return };
+        let sign = self.shared.lock().keep_alive.as_ref().map(SignOfLife::bytes);
+        let Some(sign) = sign else { return };
         let head = self.release_head();
-        let tasks = head.into_iter().chain([HttpTask::Body(Some(Bytes::from_static(frame)), false)]).collect();
+        let tasks = head.into_iter().chain([HttpTask::Body(Some(sign), false)]).collect();
         self.last_written = Instant::now();
         self.shared.lock().progress.kept_alive = true;
         self.let_bodies_go();
@@ -241,7 +246,7 @@ impl Replay {
         if !progress.has_begun() && !goes_out || progress.finishing && !progress.completed {
             return None;
         }
-        let last = if state.progress.completed { None } else { Some(state.epitaph.take()?) };
+        let last = if state.progress.completed { None } else { Some(Bytes::from(state.epitaph.take()?())) };
         // Whoever reads of the vendor's failure finds the key free.
         let freed = if state.progress.client_is_the_cause() { None } else { state.keyed.take() };
         drop((state, freed));

@@ -35,7 +35,7 @@ impl Wire {
         let mut session = ServerSession::new_http1(Box::new(Stream::from(accepted)));
         assert!(session.read_request().await.unwrap());
         let shared = Arc::new(Shared::default());
-        shared.set_epitaph(b"data: failed\n\n".to_vec());
+        shared.set_epitaph(|| b"data: failed\n\n".to_vec());
         shared.begin_attempt();
         let body = (Bytes::from_static(b"{}"), BodyShare::default());
         let replay = Replay::new(Box::new(session), body, Arc::clone(&shared), deadlines);
@@ -85,7 +85,7 @@ fn deadlines() -> Deadlines {
         drain: SOON,
         drain_hidden: SOON,
         stream: true,
-        keep_alive: None,
+        keep_alive: Duration::from_secs(15),
     }
 }
 

@@ -6,11 +6,12 @@
 
 use super::names::Names;
 use crate::catalog::Endpoint;
+use crate::edge::admit;
 use crate::edge::context::Call;
 use crate::edge::intake::Ended;
 use crate::protocol::failure::{self, Failure, Kind};
 use crate::telemetry::METRICS;
-use crate::upstreams::{Cooling, Unavailable, Wish};
+use crate::upstreams::{Cooling, Fleet, Unavailable, Wish};
 use pingora::{Error, ErrorSource, ErrorType, Result};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -33,14 +34,25 @@ impl Call {
     fn wish(&self) -> Wish<'_> {
         let upstream = &self.upstream;
         let model = self.model.upstream_model.as_str();
-        Wish { model, key: upstream.key, stays: upstream.stays, tried: &upstream.tried }
+        let has_instead = self.has_fallback();
+        Wish { model, key: upstream.key, stays: upstream.stays, has_instead, tried: &upstream.tried }
     }
 
-    /// Another endpoint is left, and the client is still there without a byte of an answer.
-    fn may_retry(&self) -> bool {
+    /// Another model may be asked in this one's place.
+    fn has_fallback(&self) -> bool {
+        self.fallbacks.as_ref().is_some_and(|fallbacks| fallbacks.are_left())
+    }
+
+    /// Of the model that is being asked.
+    fn has_attempts(&self) -> bool {
         let attempts = usize::try_from(self.settings.limits.attempts).unwrap_or(usize::MAX);
-        let has_attempts = self.upstream.tried.len() < attempts;
-        has_attempts && self.is_unanswered() && self.upstream.endpoints.has(self.wish(), Instant::now())
+        self.upstream.tried.len() < attempts
+    }
+
+    /// Another endpoint is left, or another model, and the client is still there without a byte of an answer.
+    fn may_retry(&self) -> bool {
+        let has_endpoint = || self.has_attempts() && self.upstream.endpoints.has(self.wish(), Instant::now());
+        self.is_unanswered() && (self.has_fallback() || has_endpoint())
     }
 
     /// The same, counted if so.
@@ -82,25 +94,33 @@ impl Call {
     }
 }
 
-/// Takes a place at the endpoint of the next attempt.
+/// Takes a place at the endpoint of the next attempt: one of the model's own, or where none can be had, of the model that
+/// may answer instead.
 ///
 /// # Errors
 /// There is none to be had; `call.failure` says why.
-pub fn begin(call: &mut Call) -> Result<()> {
+pub fn begin(fleet: &Fleet, call: &mut Call) -> Result<()> {
     if std::mem::take(&mut call.upstream.here) && call.upstream.lease.is_some() {
         return Ok(());
     }
     call.upstream.lease = None;
     call.upstream.addresses.clear();
-    match call.upstream.endpoints.choose(call.wish(), Instant::now()) {
-        Ok(lease) => {
-            call.upstream.tried.push(lease.index);
-            call.upstream.lease = Some(lease);
-            Ok(())
-        }
-        Err(why) => {
-            call.failure = call.failure.take().or(Some(unavailable(why)));
-            Error::e_explain(ErrorType::ConnectNoRoute, "no endpoint can be had")
+    loop {
+        let chosen = match call.has_attempts() {
+            true => call.upstream.endpoints.choose(call.wish(), Instant::now()),
+            false => Err(Unavailable::Tried),
+        };
+        let why = match chosen {
+            Ok(lease) => {
+                call.upstream.tried.push(lease.index);
+                call.upstream.lease = Some(lease);
+                return Ok(());
+            }
+            Err(why) => why,
+        };
+        call.failure = call.failure.take().or(Some(unavailable(why)));
+        if !call.is_unanswered() || !admit::ask_next(fleet, call) {
+            return Error::e_explain(ErrorType::ConnectNoRoute, "no endpoint can be had");
         }
     }
 }
@@ -173,7 +193,7 @@ pub fn answered(call: &mut Call, status: u16, retry_after: Option<&str>) -> bool
             // What it does not offer it need not do.
             500 | 502.. => lease.failed(limits, now),
             // How the answer goes on is to be seen.
-            200..300 => lease.answers(),
+            200..300 => lease.answers(model),
             // It is there, and minds only what it was asked.
             _ => lease.succeeded(limits, now),
         }
@@ -181,13 +201,24 @@ pub fn answered(call: &mut Call, status: u16, retry_after: Option<&str>) -> bool
     let reason = match status {
         429 => "status_429",
         500..=599 => "status_5xx",
+        // It does not take what the model that was asked for takes: that one's failure is told, unless another can be had.
+        400..500 if call.is_unanswered() && (status != 400 || call.again.is_none()) => {
+            let Some(failure) = call.fallbacks.as_ref().and_then(|fallbacks| fallbacks.instead_of()) else {
+                return false;
+            };
+            call.failure = Some(failure.clone());
+            if call.has_fallback() {
+                count_failover(call, "refused");
+            }
+            return true;
+        }
         _ => return false,
     };
     if !call.goes_on(reason) {
         return false;
     }
     let model = &call.model;
-    let protocol = model.vendor.protocol;
+    let protocol = model.protocol();
     // Should the next one not be had after all.
     call.failure = Some(failure::from_vendor(protocol, status, retry_after, b"", &model.upstream_model, &model.id));
     true

@@ -15,14 +15,15 @@ use crate::protocol::form::{Cache, Choice, Format, Opaque, Reasoning, Refused, R
 use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
 use check::{Shape, wrong_type};
+use std::collections::HashMap;
 
-mod check;
+pub(in crate::protocol) mod check;
 pub(crate) mod fields;
-mod media;
+pub(in crate::protocol) mod media;
 mod messages;
 mod parts;
 mod reasoning;
-mod settings;
+pub(in crate::protocol) mod settings;
 mod tools;
 
 /// Reads the body.
@@ -56,6 +57,8 @@ pub fn read<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<Request<'a>,
         stream: check::optional_bool(body, "stream", "stream")?.unwrap_or(false),
         include_usage: false,
         extra: Vec::new(),
+        own_tools: HashMap::new(),
+        echo: Vec::new(),
     };
     request.include_usage = settings::include_usage(body, request.stream, warnings)?;
     request.sampling = settings::sampling(body)?;
@@ -150,7 +153,7 @@ fn extra<'a>(body: Value<'a>) -> Result<Vec<Opaque<'a>>, Refused> {
 
 /// The cache marker of a part, message, call or tool. `prompt_cache_breakpoint` is the surface's own, `cache_control`
 /// what many clients send instead.
-fn marker(of: Value<'_>, path: impl std::fmt::Display) -> Result<Option<Cache>, Refused> {
+pub(in crate::protocol) fn marker(of: Value<'_>, path: impl std::fmt::Display) -> Result<Option<Cache>, Refused> {
     if let Some(marker) = of.get("cache_control") {
         return check::marker(marker, format_args!("{path}.cache_control")).map(Some);
     }

@@ -9,18 +9,22 @@ use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
 use crate::protocol::form::answer::Recall;
 use crate::protocol::form::{Action, BlockKind, Format, Refused, Request, Warnings};
-use crate::protocol::rules::{ChatModel, names, pairing, schema};
+use crate::protocol::rules::{ChatModel, ToolsWithReasoning, names, pairing, schema};
 use crate::protocol::text::{Json, Text};
 use crate::protocol::translate::{Given, Written};
 use crate::protocol::tree::Value;
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
 
-mod effort;
-mod foreign;
-mod parts;
-mod refusals;
-mod results;
-mod tools;
+pub(in crate::protocol) mod effort;
+pub(in crate::protocol) mod foreign;
+pub(in crate::protocol) mod parts;
+pub(in crate::protocol) mod refusals;
+pub(in crate::protocol) mod results;
+pub(in crate::protocol) mod tools;
 mod turns;
+
+use foreign::Words;
 
 /// The most stop sequences that a chat vendor takes.
 const STOPS_MAX: usize = 4;
@@ -58,6 +62,8 @@ pub fn write(
         recall,
         json: Json::with_capacity(usize::try_from(capacity).unwrap_or_default()),
         carries_thinking: false,
+        ids: HashMap::new(),
+        open: VecDeque::new(),
     };
     writer.json.open_object().key("model").str(given.target.upstream_model);
     writer.limit(request)?;
@@ -65,20 +71,21 @@ pub fn write(
     writer.stop(request);
     writer.format(request);
     let has_tools = writer.tools(request)?;
-    if let Some(effort) = effort::effort(request, model, has_tools, writer.warnings) {
+    let thinker = effort::Thinker {
+        reasons: model.reasoning,
+        levels: &model.effort_values,
+        is_kept_from: has_tools && model.tools_with_reasoning == ToolsWithReasoning::EffortNone,
+    };
+    if let Some(effort) = effort::effort(request, &thinker, writer.warnings) {
         writer.json.key("reasoning_effort").str(effort.as_str());
     }
     writer.end_user(request);
-    if request.tier.as_ref().is_some_and(|tier| tier.is("standard_only")) {
-        writer.json.key("service_tier").str("default");
-    }
+    writer.tier(request);
     if request.stream {
         writer.json.key("stream").bool(true);
         writer.json.key("stream_options").open_object().key("include_usage").bool(true).close_object();
     }
-    for opaque in request.extra.iter().filter(|opaque| opaque.origin == Protocol::Chat) {
-        writer.json.key(&opaque.name.value()).raw(opaque.value.raw());
-    }
+    writer.extras(request);
     writer.messages(request)?;
     writer.json.close_object();
     let Writer { json, carries_thinking, .. } = writer;
@@ -94,12 +101,28 @@ struct Writer<'w> {
     recall: &'w mut Recall,
     json: Json,
     carries_thinking: bool,
+    /// How often each id was wanted by a call.
+    ids: HashMap<String, u64>,
+    /// Ids of calls whose results come next, in order.
+    open: VecDeque<String>,
 }
 
 impl Writer<'_> {
+    fn words(&mut self) -> Words<'_> {
+        Words { warnings: self.warnings, marks: self.model.cache_breakpoints }
+    }
+
     fn limit(&mut self, request: &Request<'_>) -> Result<(), Refused> {
         let Some(limit) = request.limit else {
-            return Err(refused(request.surface, "max_tokens", "Field required"));
+            if request.surface == Protocol::Messages {
+                return Err(refused(request.surface, "max_tokens", "Field required"));
+            }
+            // What the account can pay for is all that must be said.
+            if let Some(tokens) = self.given.output_limit {
+                let tokens = tokens.min(self.given.target.max_output_tokens);
+                self.json.key(self.model.output_limit_field).number(tokens);
+            }
+            return Ok(());
         };
         if limit.tokens == 0 {
             let message = "0 is only supported for models that offer cache pre-warming.";
@@ -159,17 +182,62 @@ impl Writer<'_> {
             Format::Json => {
                 self.json.key("response_format").open_object().key("type").str("json_object").close_object();
             }
-            Format::Schema { schema, description } => {
+            Format::Schema { schema, description, name, strict } => {
                 self.json.key("response_format").open_object().key("type").str("json_schema");
-                self.json.key("json_schema").open_object().key("name").str("output");
+                self.json.key("json_schema").open_object().key("name");
+                match name {
+                    Some(name) => self.json.text(name),
+                    None => self.json.str("output"),
+                };
                 if let Some(description) = description {
                     self.json.key("description").text(description);
                 }
                 self.json.key("schema").raw(schema.raw());
-                self.json.key("strict").bool(schema::is_strict_for_chat(*schema));
+                let strict = strict.unwrap_or_else(|| schema::is_strict_for_chat(*schema));
+                self.json.key("strict").bool(strict);
                 self.json.close_object().close_object();
             }
         }
+    }
+
+    fn tier(&mut self, request: &Request<'_>) {
+        let Some(tier) = &request.tier else { return };
+        if request.surface == Protocol::Messages {
+            if tier.is("standard_only") {
+                self.json.key("service_tier").str("default");
+            }
+        } else if self.given.target.official {
+            self.json.key("service_tier").text(tier);
+        } else if !tier.is("auto") && !tier.is("default") {
+            self.warnings.add(Action::Dropped, "service_tier");
+        }
+    }
+
+    /// What only chat can say: another surface may know the same member.
+    fn extras(&mut self, request: &Request<'_>) {
+        for opaque in request.extra.iter().filter(|opaque| opaque.origin == Protocol::Chat) {
+            let name = opaque.name.value();
+            match name.as_ref() {
+                "verbosity" if !self.model.verbosity => self.warnings.add(Action::Dropped, "text.verbosity"),
+                // Written with who is behind the request, or known to no compatible server.
+                "prompt_cache_key" => {}
+                "prompt_cache_options" | "prompt_cache_retention" if !self.given.target.official => {}
+                name => drop(self.json.key(name).raw(opaque.value.raw())),
+            }
+        }
+    }
+
+    /// The id of the next call: of two of one id the later gets another.
+    fn call_id(&mut self, id: Option<&Text<'_>>) -> String {
+        let wanted = names::short_call_id(id.map(Text::value).unwrap_or_default()).into_owned();
+        let count = self.ids.entry(wanted.clone()).or_default();
+        *count = count.saturating_add(1);
+        let id = match *count {
+            1 => wanted,
+            count => names::short_call_id(Cow::Owned(format!("{wanted}__{count}"))).into_owned(),
+        };
+        self.open.push_back(id.clone());
+        id
     }
 
     /// Who is behind the request, unreadable; and for the vendor's cache, what its requests have in common.
@@ -177,23 +245,24 @@ impl Writer<'_> {
         let account_id = self.given.account_id;
         let user = request.end_user.as_ref().map(Text::value);
         self.json.key("safety_identifier").str(&names::end_user(account_id, user.as_deref()));
-        if !self.given.target.official {
-            return;
+        if self.given.target.official {
+            self.json.key("prompt_cache_key").str(&cache_key(request, account_id));
         }
-        let common = match user {
-            Some(user) => names::end_user(account_id, Some(&user)),
-            None => {
-                let texts = request.system.iter().filter_map(|block| match &block.kind {
-                    BlockKind::Text(text) => Some(text.value()),
-                    _ => None,
-                });
-                let texts: String = texts.collect();
-                names::end_user(account_id, Some(&texts))
-            }
-        };
-        let key: String = common.chars().take(32).collect();
-        self.json.key("prompt_cache_key").str(&key);
     }
+}
+
+/// What the requests of one user, or with the same instructions, have in common.
+pub(in crate::protocol) fn cache_key(request: &Request<'_>, account_id: &str) -> String {
+    let named = request.extra.iter().find(|opaque| opaque.name.is("prompt_cache_key"));
+    let named = named.and_then(|opaque| opaque.value.text()).filter(|key| !key.is_empty());
+    if let Some(common) = named.as_ref().or(request.end_user.as_ref()) {
+        return names::cache_key(account_id, &common.value());
+    }
+    let texts = request.system.iter().filter_map(|block| match &block.kind {
+        BlockKind::Text(text) => Some(text.value()),
+        _ => None,
+    });
+    names::cache_key(account_id, &texts.collect::<String>())
 }
 
 fn refused(surface: Protocol, path: &str, message: &str) -> Refused {
@@ -201,7 +270,7 @@ fn refused(surface: Protocol, path: &str, message: &str) -> Refused {
 }
 
 /// Takes the nonce's line off the instructions.
-fn without_nonce(request: &mut Request<'_>) {
+pub(in crate::protocol) fn without_nonce(request: &mut Request<'_>) {
     for block in &mut request.system {
         let BlockKind::Text(text) = &mut block.kind else { continue };
         if let Text::Token { raw, escaped } = text

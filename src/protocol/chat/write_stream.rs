@@ -18,6 +18,7 @@ mod kept;
 mod message;
 mod usage;
 
+pub use kept::ITEM_FORMAT;
 pub use usage::write as write_usage;
 
 /// What may be sent at any time to keep the client waiting: a plain comment. As the stream has no `id:` lines, no

@@ -16,7 +16,7 @@ const ECHO_CHARS_MAX: usize = 200;
 pub(super) fn surface(failure: &Failure, surface: Protocol) -> Cow<'_, str> {
     match (failure.kind, failure.model.as_deref()) {
         (Kind::ModelNotFound | Kind::VendorModelMissing, Some(model)) => match surface {
-            Protocol::Chat => {
+            Protocol::Chat | Protocol::Responses => {
                 Cow::Owned(format!("The model `{model}` does not exist or you do not have access to it."))
             }
             Protocol::Messages => Cow::Owned(format!("model: {model}")),
@@ -31,7 +31,7 @@ fn context_too_long(message: &str, surface: Protocol) -> Cow<'_, str> {
     let of_messages = message.contains("prompt is too long") || message.contains("exceed context limit");
     let of_chat = message.contains("maximum context length");
     let told = match surface {
-        Protocol::Chat => of_chat,
+        Protocol::Chat | Protocol::Responses => of_chat,
         Protocol::Messages => of_messages,
     };
     if told {
@@ -42,12 +42,14 @@ fn context_too_long(message: &str, surface: Protocol) -> Cow<'_, str> {
         (Protocol::Messages, Some((maximum, tokens))) if of_chat => {
             Cow::Owned(format!("prompt is too long: {tokens} tokens > {maximum} maximum"))
         }
-        (Protocol::Chat, Some((tokens, maximum))) if message.contains("prompt is too long") => Cow::Owned(format!(
-            "This model's maximum context length is {maximum} tokens. \
+        (Protocol::Chat | Protocol::Responses, Some((tokens, maximum))) if message.contains("prompt is too long") => {
+            Cow::Owned(format!(
+                "This model's maximum context length is {maximum} tokens. \
                  However, your messages resulted in {tokens} tokens."
-        )),
+            ))
+        }
         (Protocol::Messages, _) => Cow::Owned(format!("prompt is too long: {message}")),
-        (Protocol::Chat, _) => {
+        (Protocol::Chat | Protocol::Responses, _) => {
             Cow::Owned(format!("The input is longer than this model's maximum context length: {message}"))
         }
     }

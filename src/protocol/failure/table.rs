@@ -28,9 +28,14 @@ pub(super) struct Row {
 impl Row {
     pub fn on(&self, surface: Protocol) -> (u16, &'static str) {
         match surface {
-            Protocol::Chat => self.chat,
+            Protocol::Chat | Protocol::Responses => self.chat,
             Protocol::Messages => self.messages,
         }
+    }
+
+    /// Where the fault is looked for if nothing more is known.
+    pub fn param_on(&self, surface: Protocol) -> Option<&'static str> {
+        self.param.map(|param| if surface == Protocol::Responses && param == "messages" { "input" } else { param })
     }
 
     fn code(mut self, code: &'static str) -> Self {
@@ -153,6 +158,12 @@ pub(super) fn row(kind: Kind) -> Row {
         Kind::Overloaded => {
             busy("overloaded", "overloaded", "The model is overloaded at the moment. Try again shortly.").retry_after(5)
         }
+        Kind::MemoryShort => {
+            busy("memory", "overloaded", "This gateway is overloaded at the moment. Try again shortly.").retry_after(2)
+        }
+        Kind::FilesShort => {
+            busy("files", "overloaded", "This gateway is overloaded at the moment. Try again shortly.").retry_after(2)
+        }
         Kind::Draining => busy("draining", "draining", "This gateway is shutting down. Try again.").retry_after(1),
         Kind::LedgerUnavailable => busy(
             "ledger_unavailable",
@@ -172,9 +183,12 @@ pub(super) fn row(kind: Kind) -> Row {
 /// §8.6: the chat `code` and the messages `type` of a frame inside a stream.
 pub(super) fn frame_words(kind: Kind) -> (&'static str, &'static str) {
     match kind {
-        Kind::Overloaded | Kind::Draining | Kind::LedgerUnavailable | Kind::VendorQuota => {
-            ("overloaded", "overloaded_error")
-        }
+        Kind::Overloaded
+        | Kind::MemoryShort
+        | Kind::FilesShort
+        | Kind::Draining
+        | Kind::LedgerUnavailable
+        | Kind::VendorQuota => ("overloaded", "overloaded_error"),
         Kind::RateLimited | Kind::RequestsPerMinute | Kind::TokensPerMinute | Kind::Concurrent | Kind::TooManyOpen => {
             ("rate_limit_exceeded", "rate_limit_error")
         }
@@ -183,6 +197,28 @@ pub(super) fn frame_words(kind: Kind) -> (&'static str, &'static str) {
         _ => ("upstream_error", "api_error"),
     }
 }
+
+/// The code of a failure inside a stream of the responses surface, by which its clients decide whether to ask again.
+pub(super) fn responses_code(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Overloaded | Kind::Draining | Kind::LedgerUnavailable | Kind::VendorQuota => OVERLOADED,
+        Kind::RateLimited | Kind::RequestsPerMinute | Kind::TokensPerMinute | Kind::Concurrent | Kind::TooManyOpen => {
+            "rate_limit_exceeded"
+        }
+        Kind::ContextTooLong => "context_length_exceeded",
+        // The same again would end the same way.
+        Kind::InvalidRequest
+        | Kind::ContentPolicy
+        | Kind::Unprocessable
+        | Kind::UpstreamEventTooLarge
+        | Kind::VendorRefusedUs
+        | Kind::Internal => "invalid_prompt",
+        _ => "server_error",
+    }
+}
+
+/// The word for "no capacity" that clients of the responses surface stop at.
+pub(super) const OVERLOADED: &str = "server_is_overloaded";
 
 /// The caller's doing: the same status and type on both surfaces.
 fn caller(status: u16, reason: &'static str, message: &'static str) -> Row {

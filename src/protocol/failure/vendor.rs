@@ -62,13 +62,14 @@ impl VendorError {
         let number = self.code.as_deref().and_then(|code| code.parse().ok());
         match number {
             Some(status @ 400..=599) => status,
-            _ if self.is(&["overloaded_error", "overloaded", "server_overloaded"]) => 529,
-            _ if self.is(&["rate_limit_error", "rate_limit_exceeded"]) => 429,
+            _ if self.is(&["overloaded_error", "overloaded", "server_overloaded", "server_is_overloaded"]) => 529,
+            _ if self.is(&["rate_limit_error", "rate_limit_exceeded", "slow_down"]) => 429,
             _ if self.is(&["timeout_error"]) => 504,
             _ if self.is(&["authentication_error", "permission_error", "invalid_api_key"]) => 401,
             _ if self.is(&["insufficient_quota", "billing_error"]) => 402,
             _ if self.is(&["not_found_error", "model_not_found"]) => 404,
-            _ if self.is(&["invalid_request_error", "context_length_exceeded"]) => 400,
+            _ if self.is(&["invalid_request_error", "context_length_exceeded", "invalid_prompt"]) => 400,
+            _ if self.means_content() || self.means_image() => 400,
             _ if self.is(&["request_too_large"]) => 413,
             _ => 500,
         }
@@ -85,7 +86,13 @@ impl VendorError {
     }
 
     fn means_content(&self) -> bool {
-        self.is(&["content_filter", "content_policy_violation"])
+        let is_policy = self.code.as_deref().is_some_and(|code| code.contains("_policy"));
+        is_policy || self.is(&["content_filter", "content_policy_violation"])
+    }
+
+    /// Of an image that could not be read; the code of a failed response says what of it.
+    fn means_image(&self) -> bool {
+        self.code.as_deref().is_some_and(|code| code.starts_with("image_") || code.contains("_image"))
     }
 
     fn means_model(&self) -> bool {
@@ -191,7 +198,7 @@ fn shown(kind: Kind, error: &VendorError, upstream_model: &str, public_model: &s
     failure
 }
 
-/// `retry-after` in whole seconds, rounded up, at most what a client bears. A date is not read: no clock here.
+/// `retry-after` in whole seconds, rounded up, at most what a client bears. A date is for whoever has a clock.
 pub fn seconds(retry_after: &str) -> Option<u32> {
     let (whole, fraction) = retry_after.trim().split_once('.').unwrap_or((retry_after.trim(), ""));
     if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -6,6 +6,8 @@
 //! Read next: `messages/read_stream.rs` and `chat/write_stream.rs`, or the other way round.
 
 pub use crate::protocol::answer::Fault;
+use crate::protocol::responses::Voice;
+use crate::protocol::rules::ReasoningReplay;
 use crate::protocol::text::Text;
 use crate::usage::Usage;
 use std::collections::HashMap;
@@ -137,6 +139,32 @@ pub struct Recall {
     pub input_estimate: u64,
     /// Of the request, for the usage of a vendor that tells none.
     pub body_bytes: u64,
+    /// How calls go back whose tools are more than a function (responses), by the caller's name in one piece: see
+    /// [`Recall::own_name`].
+    pub own_tools: HashMap<String, OwnTool>,
+    /// What a chat vendor wants back of its reasoning (responses).
+    pub reasoning_replay: ReasoningReplay,
+    /// How a stream numbers its events (responses).
+    pub voice: Option<Voice>,
+}
+
+/// A tool as the caller has it, where it is more than a function of that name (responses).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OwnTool {
+    pub namespace: Option<String>,
+    pub name: String,
+    pub kind: CallKind,
+}
+
+/// What a call is called on the responses surface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CallKind {
+    Function,
+    Custom,
+    ToolSearch,
+    LocalShell,
+    Shell,
+    ApplyPatch,
 }
 
 impl Recall {

@@ -14,6 +14,7 @@ use crate::protocol::form::{Effort, Format, Limit, Opaque, Reasoning, Refused, R
 use crate::protocol::rules::Outcome;
 use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
+use std::collections::HashMap;
 
 mod blocks;
 mod check;
@@ -72,6 +73,8 @@ pub fn read<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<Request<'a>,
         stream,
         include_usage: true,
         extra,
+        own_tools: HashMap::new(),
+        echo: Vec::new(),
     })
 }
 
@@ -177,7 +180,7 @@ fn format<'a>(value: Option<Value<'a>>, path: &str, extra: &mut Vec<Opaque<'a>>)
     }
     let schema = required(schema, format_args!("{path}.schema"))?;
     object(schema, format_args!("{path}.schema"))?;
-    Ok(Format::Schema { schema, description: None })
+    Ok(Format::Schema { schema, description: None, name: None, strict: None })
 }
 
 /// Checked, and left as it stands: what it means is by the model.

@@ -6,6 +6,7 @@
 //!
 //! Read next: `write_request/turns.rs`, then `write_request/extras.rs`.
 
+use crate::protocol::Protocol;
 use crate::protocol::form::answer::Recall;
 use crate::protocol::form::{Block, Cache, Refused, Request, Warnings};
 use crate::protocol::rules::{MessagesModel, names, pairing};
@@ -24,6 +25,8 @@ mod settings;
 mod thinking;
 mod tools;
 mod turns;
+
+pub(in crate::protocol) use extras::asks_nothing;
 
 /// An answer that may become longer than this is asked for as a stream, whatever the caller wants: a vendor's
 /// connection that is silent for minutes is cut by something on the way.
@@ -64,6 +67,7 @@ pub fn write(
             choice_field: tools.choice_field(),
             breaks_off: turns::breaks_off(&arranged),
             without: given.without_thinking,
+            says_display: request.surface == Protocol::Responses,
         },
         warnings,
     );

@@ -9,8 +9,8 @@
 //!
 //! Read next: `messages/write_stream/arguments.rs`, when a call's arguments are whole.
 
+use crate::protocol::carrier;
 use crate::protocol::form::answer::{Event, Piece as Kind, Recall, Sink};
-use crate::protocol::rules::carrier;
 use crate::protocol::text::{Gathered, Json, Text};
 use crate::usage::Usage;
 use arguments::Arguments;

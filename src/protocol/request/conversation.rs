@@ -87,7 +87,7 @@ impl Signs {
     /// A member that stood at `span`. The first of its name counts.
     pub(super) fn member(&mut self, name: &str, span: Span) {
         let sign = match name {
-            "system" => &mut self.system,
+            "system" | "instructions" => &mut self.system,
             "session_id" => &mut self.session,
             "prompt_cache_key" => &mut self.cache_key,
             "metadata" => &mut self.metadata,

@@ -6,7 +6,8 @@
 //!
 //! Read next: `protocol/request/rewrite.rs`.
 
-use crate::protocol::rules::{carrier, names};
+use crate::protocol::carrier;
+use crate::protocol::rules::names;
 use crate::protocol::scan::{Broken, Kind, Scan};
 use crate::usage::ServiceTier;
 
@@ -27,7 +28,7 @@ pub struct Features {
     pub thread_continue: bool,
     /// Tools that run at the vendor, whose results become input, but for web searches by a dated tool.
     pub server_tools: bool,
-    /// The messages protocol's tools for web searches, all together.
+    /// The tools for web searches, all together.
     pub web_search: Option<WebSearch>,
     /// Passes over the conversation that shorten it.
     pub compaction: bool,
@@ -35,6 +36,12 @@ pub struct Features {
     pub service_tier: Option<ServiceTier>,
     /// The default tier and no other is asked for by name.
     pub usual_tier: bool,
+    /// Tools are on offer, or the conversation holds calls of some. In doubt, yes.
+    pub tools: bool,
+    /// Chat: no reasoning is wanted.
+    pub no_reasoning: bool,
+    /// Words to stop at are given.
+    pub stops: bool,
     /// A speed other than `standard`.
     pub speed: bool,
     /// Other models may answer instead.
@@ -77,6 +84,12 @@ impl Features {
         match name {
             "messages" | "system" => self.content(scan),
             "tools" => scan.array_or_skip(|scan| self.tool(scan)).map(drop),
+            "functions" => some(scan, &mut self.tools),
+            "stop" | "stop_sequences" => some(scan, &mut self.stops),
+            "reasoning_effort" => {
+                self.no_reasoning |= is_text(scan, "none")?;
+                Ok(())
+            }
             "cache_control" => self.cache_marker(scan),
             "thinking" | "reasoning" | "output_config" | "top_k" => {
                 self.leftovers.members = true;
@@ -144,6 +157,8 @@ impl Features {
             // What a model wrote for a tool is text to every model.
             "input" | "arguments" => scan.skip().map(drop),
             "cache_control" => self.cache_marker(scan),
+            // Items of the responses protocol bring tools along.
+            "tools" => scan.array_or_skip(|scan| self.tool(scan)).map(drop),
             "signature" => {
                 block.is_signed = scan.text_or_skip()?.is_some_and(|text| carrier::is_vendors(&text.name()));
                 Ok(())
@@ -153,6 +168,10 @@ impl Features {
                 self.leftovers.odd_ids |= !names::is_plain(&id);
                 self.leftovers.long_ids |= id.len() > CHAT_ID_LETTERS_MAX;
                 Ok(())
+            }
+            "tool_calls" | "function_call" => {
+                self.tools |= scan.kind()? != Kind::Null;
+                self.content(scan)
             }
             "reasoning_content" | "reasoning_details" | "thinking_blocks" => {
                 self.leftovers.members = true;
@@ -184,6 +203,7 @@ impl Features {
             }
             "audio" | "input_audio" | "audio_url" => self.audio_input = true,
             "thinking" => block.is_thinking = true,
+            "tool_use" | "tool_result" => self.tools = true,
             _ => {}
         }
     }
@@ -240,6 +260,7 @@ impl Features {
 
     /// A tool definition: its schema is not looked into.
     fn tool(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
+        self.tools = true;
         let (mut searches, mut max_uses) = (false, None);
         scan.object_or_skip(|scan, key| {
             match key.name().as_ref() {
@@ -306,21 +327,24 @@ impl Features {
         Ok(())
     }
 
+    /// A list of edits in the responses protocol, an object with one in messages.
     fn context_management(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
-        scan.object_or_skip(|scan, key| {
-            if key.name() != "edits" {
-                return scan.skip().map(drop);
-            }
-            scan.array_or_skip(|scan| {
-                scan.object_or_skip(|scan, key| {
-                    if key.name() != "type" {
-                        return scan.skip().map(drop);
-                    }
-                    let kind = scan.text_or_skip()?;
-                    self.compaction |= kind.is_some_and(|kind| kind.name().starts_with("compact"));
-                    Ok(())
-                })
-                .map(drop)
+        if scan.kind()? == Kind::Array {
+            return self.edits(scan);
+        }
+        scan.object_or_skip(|scan, key| if key.name() == "edits" { self.edits(scan) } else { scan.skip().map(drop) })
+            .map(drop)
+    }
+
+    fn edits(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
+        scan.array_or_skip(|scan| {
+            scan.object_or_skip(|scan, key| {
+                if key.name() != "type" {
+                    return scan.skip().map(drop);
+                }
+                let kind = scan.text_or_skip()?;
+                self.compaction |= kind.is_some_and(|kind| kind.name().starts_with("compact"));
+                Ok(())
             })
             .map(drop)
         })
@@ -328,16 +352,20 @@ impl Features {
     }
 }
 
-/// Tools that the client runs: plain functions, and the vendor's dated schemas of this list. All else that has a
+/// Tools that the client runs: plain functions, the forms of its own that responses has for some, and the vendor's dated
+/// schemas of this list. All else that has a
 /// type (`web_search_20250305`, `code_execution_…`, `mcp_toolset`, whatever comes) is taken to run at the vendor.
 fn is_client_tool(kind: &str) -> bool {
     const DATED: [&str; 4] = ["bash_20", "text_editor_20", "computer_20", "memory_20"];
-    matches!(kind, "function" | "custom") || DATED.iter().any(|prefix| is_dated(kind, prefix))
+    const OWN: [&str; 7] = ["function", "custom", "namespace", "tool_search", "local_shell", "shell", "apply_patch"];
+    OWN.contains(&kind) || DATED.iter().any(|prefix| is_dated(kind, prefix))
 }
 
-/// The messages protocol's tool, whose uses its vendor counts.
+/// The tool whose uses its vendor counts: dated on messages, by several names on responses.
 fn is_web_search(kind: &str) -> bool {
-    is_dated(kind, "web_search_20")
+    is_dated(kind, "web_search_20") || matches!(kind, "web_search" | "web_search_2025_08_26") || {
+        kind.starts_with("web_search_preview")
+    }
 }
 
 fn is_dated(kind: &str, prefix: &str) -> bool {

@@ -67,7 +67,7 @@ impl Changes {
     }
 
     fn output_limit(&mut self, outline: &Outline, tokens: u64, field: &str) {
-        let limits = [outline.spans.max_tokens, outline.spans.max_completion_tokens];
+        let limits = [outline.spans.max_tokens, outline.spans.max_completion_tokens, outline.spans.max_output_tokens];
         for Limit { span, tokens: given } in limits.into_iter().flatten() {
             if given.is_some_and(|given| given > tokens) {
                 self.put(span, tokens.to_string());
@@ -79,6 +79,7 @@ impl Changes {
         // A null of that name is filled: a second member of the name would be ambiguous.
         let null = match field {
             "max_completion_tokens" => outline.spans.max_completion_tokens,
+            "max_output_tokens" => outline.spans.max_output_tokens,
             _ => outline.spans.max_tokens.filter(|_| field == "max_tokens"),
         };
         match null {

@@ -9,8 +9,8 @@
 
 use super::{DEPTH_MAX, Outline};
 use crate::protocol::Protocol;
+use crate::protocol::carrier;
 use crate::protocol::form::{Action, At, Warnings};
-use crate::protocol::rules::carrier;
 use crate::protocol::rules::names::{self, CallIds};
 use crate::protocol::scan::Span;
 use crate::protocol::splice;
@@ -18,6 +18,10 @@ use crate::protocol::text::Text;
 use crate::protocol::tree::{Nodes, Tree, Value};
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
+
+mod responses;
+
+pub use responses::{Sender, for_responses};
 
 /// The edits that a body needs, and what is to be told of them.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +38,8 @@ pub fn strip(protocol: Protocol, official: bool, body: &[u8], outline: &Outline)
     let is_clean = match protocol {
         Protocol::Messages => !left.unsigned_thinking && !left.odd_ids,
         Protocol::Chat => !official || !left.members && !left.long_ids,
+        // Its bodies always need some: see `for_responses`.
+        Protocol::Responses => true,
     };
     let Some(text) = std::str::from_utf8(body).ok().filter(|_| !is_clean) else {
         return Stripped::default();
@@ -45,6 +51,7 @@ pub fn strip(protocol: Protocol, official: bool, body: &[u8], outline: &Outline)
     match protocol {
         Protocol::Messages => strip.messages(tree.root()),
         Protocol::Chat => strip.chat(tree.root()),
+        Protocol::Responses => {}
     }
     Stripped { edits: strip.edits, warnings: strip.warnings.into_tokens() }
 }
@@ -251,6 +258,7 @@ mod tests {
         match protocol {
             Protocol::Messages => !left.unsigned_thinking && !left.odd_ids,
             Protocol::Chat => !left.members && !left.long_ids,
+            Protocol::Responses => true,
         }
     }
 

@@ -18,6 +18,9 @@ const CALL_ID_LETTERS_MAX: usize = 64;
 /// The longest call id that a chat vendor takes.
 const CHAT_CALL_ID_LETTERS_MAX: usize = 40;
 
+/// The longest call id that a responses vendor takes.
+const RESPONSES_CALL_ID_LETTERS_MAX: usize = 64;
+
 /// The longest tool name that every path of both protocols takes.
 const TOOL_NAME_LETTERS_MAX: usize = 64;
 
@@ -66,8 +69,17 @@ pub fn safe_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
 }
 
 /// A call id towards a chat vendor: at most 40 characters.
-pub fn short_call_id<'a>(id: Cow<'a, str>) -> Cow<'a, str> {
-    if id.len() <= CHAT_CALL_ID_LETTERS_MAX || id.chars().count() <= CHAT_CALL_ID_LETTERS_MAX {
+pub fn short_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
+    shortened_call_id(id, CHAT_CALL_ID_LETTERS_MAX)
+}
+
+/// A call id towards a responses vendor: at most 64 characters.
+pub fn responses_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
+    shortened_call_id(id, RESPONSES_CALL_ID_LETTERS_MAX)
+}
+
+fn shortened_call_id(id: Cow<'_, str>, letters_max: usize) -> Cow<'_, str> {
+    if id.len() <= letters_max || id.chars().count() <= letters_max {
         return id;
     }
     let hash: String = hash_hex(&id).chars().take(32).collect();
@@ -100,19 +112,24 @@ pub fn end_user(account_id: &str, end_user: Option<&str>) -> String {
     }
 }
 
-/// `msg_X` → `chatcmpl-X`; anything else gets an id made from the recall's seed.
+/// What tells a vendor's cache the account's requests of one kind from all others: 32 hex digits.
+pub fn cache_key(account_id: &str, common: &str) -> String {
+    end_user(account_id, Some(common)).chars().take(32).collect()
+}
+
+/// `msg_X` and `resp_X` → `chatcmpl-X`; anything else gets an id made from the recall's seed.
 pub fn chat_answer_id(id: Option<&Text<'_>>, seed: &str) -> String {
     answer_id(id, "msg_", "chatcmpl-", seed)
 }
 
-/// `chatcmpl-X` → `msg_X`; anything else gets an id made from the recall's seed.
+/// `chatcmpl-X` and `resp_X` → `msg_X`; anything else gets an id made from the recall's seed.
 pub fn messages_answer_id(id: Option<&Text<'_>>, seed: &str) -> String {
     answer_id(id, "chatcmpl-", "msg_", seed)
 }
 
 fn answer_id(id: Option<&Text<'_>>, theirs: &str, ours: &str, seed: &str) -> String {
     let id = id.map(Text::value).unwrap_or_default();
-    let rest = id.strip_prefix(theirs).unwrap_or_default();
+    let rest = id.strip_prefix(theirs).or_else(|| id.strip_prefix("resp_")).unwrap_or_default();
     let kept: String = rest.chars().filter(char::is_ascii_alphanumeric).collect();
     if kept.is_empty() { made_id(ours, seed, 0) } else { format!("{ours}{kept}") }
 }
@@ -230,6 +247,7 @@ mod tests {
             "chatcmpl-01XFDUDYJgAACzvnptvVoYEL"
         );
         assert_eq!(chat_answer_id(id("msg_bdrk_01Xy").as_ref(), "r"), "chatcmpl-bdrk01Xy");
+        assert_eq!(messages_answer_id(id("resp_68a1").as_ref(), "r"), "msg_68a1");
         assert_eq!(messages_answer_id(id("chatcmpl-B9MBs8CjcvOU2jLn4n570S5qMJKcT").as_ref(), "r").len(), 33);
         for strange in [None, id("gen-17"), id("msg_"), id("msg_…")] {
             assert_eq!(chat_answer_id(strange.as_ref(), "req_0"), made_id("chatcmpl-", "req_0", 0));

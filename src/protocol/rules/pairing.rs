@@ -90,7 +90,7 @@ impl<'a> Pairing<'a> {
         let results: Vec<Block<'a>> = turn.blocks.extract_if(.., is_result).collect();
         let held_only_results = turn.blocks.is_empty() && !results.is_empty();
         for result in results {
-            self.bind(result, turn.message, warnings)?;
+            self.bind(result, turn.at, warnings)?;
         }
         // The turn directly behind the calls is where the results go.
         if !held_only_results || self.turns.len() == self.open.turn.saturating_add(1) {
@@ -99,13 +99,13 @@ impl<'a> Pairing<'a> {
         Ok(())
     }
 
-    fn bind(&mut self, block: Block<'a>, message: usize, warnings: &mut Warnings) -> Result<(), Refused> {
+    fn bind(&mut self, block: Block<'a>, at: At, warnings: &mut Warnings) -> Result<(), Refused> {
         let BlockKind::Result(outcome) = &block.kind else { return Ok(()) };
         let Some(index) = self.open.call_of(outcome) else { return Err(self.orphan(&block, outcome)) };
         if let Some(call) = self.open.calls.get_mut(index)
             && call.result.replace(block).is_some()
         {
-            warnings.add(Action::Merged, At::Message(message));
+            warnings.add(Action::Merged, at);
         }
         Ok(())
     }
@@ -119,7 +119,7 @@ impl<'a> Pairing<'a> {
         if calls.is_empty() {
             return Ok(());
         }
-        let message = calls.iter().find_map(|call| call.result.as_ref()).map_or(0, |result| message_of(result.at));
+        let message = calls.iter().find_map(|call| call.result.as_ref()).map_or(0, |result| result.at.message());
         let results = calls.into_iter().filter_map(|call| {
             let mut block = call.result?;
             if let BlockKind::Result(outcome) = &mut block.kind {
@@ -130,7 +130,8 @@ impl<'a> Pairing<'a> {
         match self.turns.get_mut(turn.saturating_add(1)).filter(|next| next.side == Side::User) {
             Some(next) => drop(next.blocks.splice(0..0, results)),
             None => {
-                let made = Turn { side: Side::User, blocks: results.collect(), message };
+                let at = At::turn(self.surface, message);
+                let made = Turn { side: Side::User, blocks: results.collect(), at };
                 self.turns.insert(turn.saturating_add(1).min(self.turns.len()), made);
             }
         }
@@ -141,12 +142,17 @@ impl<'a> Pairing<'a> {
         let missing = || calls.iter().filter(|call| call.result.is_none());
         let ids: Vec<Cow<'_, str>> = missing().map(Asked::told_id).collect();
         let ids = ids.join(", ");
-        let at = At::Message(missing().next().map_or(0, |call| message_of(call.at))).to_string();
+        let at = missing().next().map_or(0, |call| call.at.message());
+        let at = At::turn(self.surface, at).to_string();
         let message = match self.surface {
             Protocol::Chat => format!(
                 "An assistant message with 'tool_calls' must be followed by tool messages responding to each \
                  'tool_call_id'. The following tool_call_ids did not have response messages: {ids}"
             ),
+            Protocol::Responses => {
+                let first = missing().next().map(Asked::told_id).unwrap_or_default();
+                return input_refused(&format!("No tool output found for function call {first}."));
+            }
             Protocol::Messages => format!(
                 "`tool_use` ids were found without `tool_result` blocks immediately after: {ids}. Each `tool_use` \
                  block must have a corresponding `tool_result` block in the next message."
@@ -160,6 +166,11 @@ impl<'a> Pairing<'a> {
             Protocol::Chat => "Invalid parameter: messages with role 'tool' must be a response to a preceding message \
                                with 'tool_calls'."
                 .to_owned(),
+            Protocol::Responses => {
+                let id = outcome.id.as_ref().map(Text::value).unwrap_or_default();
+                let message = format!("No tool call found for function call output with call_id {id}.");
+                return input_refused(&message);
+            }
             Protocol::Messages => {
                 let id = outcome.id.as_ref().map(Text::value).unwrap_or_default();
                 format!("unexpected `tool_use_id` found in `tool_result` blocks: {id}.")
@@ -207,6 +218,11 @@ impl Asked<'_> {
     }
 }
 
+/// The responses surface names the whole input, not a place in it.
+fn input_refused(message: &str) -> Refused {
+    Box::new(Failure::invalid(Protocol::Responses, "input", message))
+}
+
 /// Nothing is the empty id.
 fn id_value<'a>(id: Option<&Text<'a>>) -> Cow<'a, str> {
     id.cloned().map(Text::into_value).unwrap_or_default()
@@ -236,14 +252,6 @@ fn merged<'a>(mut first: Turn<'a>, later: impl Iterator<Item = Turn<'a>>) -> Tur
 fn split_at_calls<'a>(turn: &mut Turn<'a>) -> Vec<Block<'a>> {
     let calls = turn.blocks.iter().position(is_call).unwrap_or(turn.blocks.len());
     turn.blocks.split_off(calls)
-}
-
-/// Index in the caller's `messages`.
-fn message_of(at: At) -> usize {
-    match at {
-        At::Message(message) | At::Part(message, _) | At::Nested(message, _, _) | At::Call(message, _) => message,
-        At::System(_) | At::Tool(_) => 0,
-    }
 }
 
 #[cfg(test)]
@@ -279,7 +287,7 @@ mod tests {
         let turn = |(message, (side, kinds)): (usize, (Side, Vec<BlockKind<'static>>))| {
             let at = |part| if side == Side::Assistant { At::Call(message, part) } else { At::Part(message, part) };
             let blocks = kinds.into_iter().enumerate().map(|(part, kind)| block(at(part), kind)).collect();
-            Turn { side, blocks, message }
+            Turn { side, blocks, at: At::Message(message) }
         };
         Request {
             surface,
@@ -299,6 +307,8 @@ mod tests {
             stream: false,
             include_usage: false,
             extra: Vec::new(),
+            own_tools: HashMap::new(),
+            echo: Vec::new(),
         }
     }
 

@@ -4,7 +4,7 @@
 //!
 //! Read next: `same/chat.rs` and `same/messages.rs`, which remember what an end needs.
 
-use super::{chat, messages};
+use super::{chat, messages, responses};
 use crate::protocol::chat::write_stream::write_usage as write_chat_usage;
 use crate::protocol::messages::write_stream::write_usage as write_messages_usage;
 use crate::protocol::text::Json;
@@ -55,6 +55,23 @@ pub(super) fn messages(seen: &messages::Seen, usage: &Usage, out: &mut Vec<u8>) 
         write_messages_usage(usage, json);
     });
     frame("message_stop", out, |_| {});
+}
+
+/// The terminal event. What had begun stays open: its client shows it as cut.
+pub(super) fn responses(seen: &responses::Seen, model_json: &str, usage: &Usage, out: &mut Vec<u8>) {
+    frame("response.incomplete", out, |json| {
+        json.key("sequence_number").number(seen.next_sequence()).key("response").open_object();
+        json.key("id").raw(seen.id_json()).key("object").str("response").key("created_at").number(seen.created());
+        json.key("status").str("incomplete").key("error").null();
+        json.key("incomplete_details").open_object().key("reason").str("max_output_tokens").close_object();
+        json.key("model").raw(model_json).key("output").open_array().close_array();
+        json.key("usage").open_object().key("input_tokens").number(usage.input_total());
+        json.key("input_tokens_details").open_object().key("cached_tokens").number(usage.cache_read);
+        json.key("cache_write_tokens").number(usage.cache_write_5m.saturating_add(usage.cache_write_1h)).close_object();
+        json.key("output_tokens").number(usage.output_total());
+        json.key("output_tokens_details").open_object().key("reasoning_tokens").number(usage.reasoning).close_object();
+        json.key("total_tokens").number(usage.tokens_total()).close_object().close_object();
+    });
 }
 
 fn frame(kind: &str, out: &mut Vec<u8>, members: impl FnOnce(&mut Json)) {

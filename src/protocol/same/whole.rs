@@ -4,7 +4,7 @@
 //!
 //! Read next: `protocol/failure.rs`, what becomes of an answer that is none.
 
-use super::{chat, messages};
+use super::{chat, messages, responses};
 use crate::protocol::Protocol;
 use crate::protocol::answer::{Fault, Whole};
 use crate::protocol::failure::VendorError;
@@ -26,6 +26,12 @@ pub fn whole(protocol: Protocol, public_model: &str, body: Bytes) -> Result<Whol
             let is_error = answer.kind.as_deref() == Some("error") || (answer.kind.is_none() && answer.has_error);
             let refused_free = seen.refused_free(answer.generated_bytes);
             (answer.model, seen.usage.total(), None, answer.generated_bytes, refused_free, is_error)
+        }
+        // No vendor speaks it.
+        Protocol::Responses => {
+            let answer = responses::read_whole(text).ok_or(Fault::NotJson)?;
+            let (usage, is_failure) = (answer.counted(), answer.is_failure());
+            (answer.model, usage, answer.tier, answer.output_bytes, false, is_failure)
         }
     };
     if is_error {

@@ -30,7 +30,8 @@ pub const ROWS_MAX: u32 = 100_000;
 const CHUNK_ROWS: u32 = 500;
 
 const HEAD: &str = "time,request_id,model,surface,key,outcome,estimated,input,cache_read,cache_write_5m,cache_write_1h,\
-                    audio_input,output,reasoning,audio_output,web_searches,credits,balance_after,conversation\r\n";
+                    audio_input,output,reasoning,audio_output,web_searches,credits,balance_after,conversation,took_ms,\
+                    first_token_ms\r\n";
 
 pub async fn download(
     State(app): State<Arc<App>>,
@@ -159,6 +160,12 @@ fn line(text: &mut String, receipt: &Receipt) {
         receipt.balance_after,
     );
     quoted(text, detail.conversation.as_deref().unwrap_or_default());
+    for ms in [detail.took_ms, detail.first_token_ms] {
+        text.push(',');
+        if let Some(ms) = ms {
+            let _ = write!(text, "{ms}");
+        }
+    }
     text.push_str("\r\n");
 }
 
@@ -188,6 +195,6 @@ mod tests {
         for formula in ["=1+1", "+1", "-1", "@x", "\t=1", "\r=1"] {
             assert!(cell(formula).starts_with("\"'"), "{formula:?}");
         }
-        assert_eq!(HEAD.trim_end().split(',').count(), 19);
+        assert_eq!(HEAD.trim_end().split(',').count(), 21);
     }
 }

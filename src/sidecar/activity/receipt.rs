@@ -41,6 +41,8 @@ struct ReceiptPage {
     /// What the cache saved.
     saved: Option<String>,
     took: Option<String>,
+    /// Until the first token, where the answer was streamed.
+    first_token: Option<String>,
     conversation: Option<String>,
     vendor: String,
     price_version: String,
@@ -91,6 +93,7 @@ fn receipt_page(frame: Frame, receipt: &Receipt) -> ReceiptPage {
         reasoning: usage.reasoning,
         saved: saved.is_positive().then(|| saved.to_string()),
         took: detail.took_ms.map(took),
+        first_token: detail.first_token_ms.map(took),
         conversation: detail.conversation.clone(),
         vendor: detail.vendor.clone(),
         price_version: price.version.clone(),
@@ -167,6 +170,7 @@ mod tests {
             estimated: true,
             conversation: Some("<b>0123".into()),
             took_ms: Some(12_345),
+            first_token_ms: Some(840),
         };
         Receipt {
             seq: 1,
@@ -192,7 +196,9 @@ mod tests {
         for part in ["0.0015", "0.0617", "0.0425", "0.1057", "cache_read", "1\u{202f}234", "client left", "299.8943"] {
             assert!(text.contains(part), "{part} is not on the receipt");
         }
-        for part in ["0.5553", "12.3 s", "two bytes count as a token", "3 × 500 + 1\u{202f}234 × 50 + 17 × 2500"] {
+        for part in
+            ["0.5553", "12.3 s", "840 ms", "two bytes count as a token", "3 × 500 + 1\u{202f}234 × 50 + 17 × 2500"]
+        {
             assert!(text.contains(part), "{part} is not on the receipt: {text}");
         }
         assert!(!text.contains("<script>alert") && !text.contains("<b>0123"), "a name was not escaped");

@@ -2,7 +2,9 @@
 //! page cannot promise what the translation does not keep.
 
 use crate::protocol::Protocol;
-use crate::protocol::rules::{Accepts, ChatModel, MessagesModel, Outcome, Sampling, ToolsWithReasoning};
+use crate::protocol::rules::{
+    Accepts, ChatModel, MessagesModel, Outcome, ResponsesModel, Sampling, ToolsWithReasoning,
+};
 use crate::protocol::translate;
 use serde::Serialize;
 
@@ -16,7 +18,7 @@ pub struct Loss {
 /// The surface that is not its vendor's own.
 pub fn other_surface(accepts: &Accepts) -> Protocol {
     match accepts {
-        Accepts::Messages(_) => Protocol::Chat,
+        Accepts::Messages(_) | Accepts::Responses(_) => Protocol::Chat,
         Accepts::Chat(_) => Protocol::Messages,
     }
 }
@@ -29,6 +31,7 @@ pub fn losses(accepts: &Accepts) -> Vec<Loss> {
             (of_messages_model(model), may_search.then_some("web_search_options"))
         }
         Accepts::Chat(model) => (of_chat_model(model), model.top_k.then_some("top_k")),
+        Accepts::Responses(model) => (of_responses_model(model), None),
     };
     let told: Vec<_> = own.iter().flat_map(|loss| loss.members.clone()).chain(taken).collect();
     let of = |outcome: Outcome| {
@@ -42,6 +45,18 @@ pub fn losses(accepts: &Accepts) -> Vec<Loss> {
         Loss { members: of(Outcome::Refuse), what: "refused with 400" },
     ];
     own.into_iter().chain(general).filter(|loss| !loss.members.is_empty()).collect()
+}
+
+fn of_responses_model(model: &ResponsesModel) -> Vec<Loss> {
+    let mut losses = vec![Loss {
+        members: vec!["stop", "seed", "logit_bias", "presence_penalty", "frequency_penalty", "logprobs", "prediction"],
+        what: "left out, and named in the warnings: the model's vendor does not know them",
+    }];
+    if !model.sampling {
+        let what = "left out unless they ask for the default: the model samples its own way";
+        losses.push(Loss { members: vec!["temperature", "top_p"], what });
+    }
+    losses
 }
 
 fn of_messages_model(model: &MessagesModel) -> Vec<Loss> {

@@ -1,13 +1,13 @@
 //! One account, as an operator sees it: what it has, its keys and latest entries; posting to it, and closing its doors.
 //!
-//! Money asks for the administrator's password once in ten minutes. What is allowed is the ledger's to say.
+//! Both ask for the administrator's password once in ten minutes. What is allowed is the ledger's to say.
 
 use super::super::App;
 use super::super::account::{Unconfirmed, confirm_again};
 use super::super::live::Reading;
 use super::super::page::{Frame, html, when};
 use super::super::problem::Problem;
-use super::super::role::{Operator, OperatorForm};
+use super::super::role::{Operator, OperatorForm, may_act};
 use super::super::session::{CallerAddress, Visitor, blocking};
 use super::Row;
 use crate::account::{Account, By, Status};
@@ -51,6 +51,8 @@ struct AccountPage {
     here: &'static str,
     csrf: String,
     account: Row,
+    /// The visitor may act.
+    acts: bool,
     is_active: bool,
     is_deleted: bool,
     balance: String,
@@ -63,6 +65,8 @@ struct AccountPage {
     asks_password: bool,
     done: Option<String>,
     fault: Option<String>,
+    /// Why the account's doors are as they were.
+    door_fault: Option<&'static str>,
     /// What was sent, so that it need not be typed again.
     sent: Sent,
     reference_max: usize,
@@ -106,6 +110,7 @@ fn page(app: &App, visitor: &Visitor, account: Account) -> Result<AccountPage, P
         frame: Frame::of("Operator", visitor),
         here: "accounts",
         csrf: visitor.csrf.clone(),
+        acts: may_act(&visitor.account),
         is_active: account.status == Status::Active,
         is_deleted: account.status == Status::Deleted,
         balance: shown.balance,
@@ -117,6 +122,7 @@ fn page(app: &App, visitor: &Visitor, account: Account) -> Result<AccountPage, P
         asks_password: !visitor.confirmed,
         done: None,
         fault: None,
+        door_fault: None,
         sent: Sent::default(),
         reference_max: REFERENCE_CHARS_MAX,
         reason_max: REASON_CHARS_MAX,
@@ -227,24 +233,39 @@ pub async fn post(
     }
 }
 
-pub async fn suspend(app: State<Arc<App>>, id: Path<String>, form: OperatorForm) -> Result<Response, Problem> {
-    set_status(app, id, form, Status::Suspended).await
+pub async fn suspend(
+    app: State<Arc<App>>,
+    id: Path<String>,
+    from: CallerAddress,
+    form: OperatorForm,
+) -> Result<Response, Problem> {
+    set_status(app, id, from, form, Status::Suspended).await
 }
 
-pub async fn resume(app: State<Arc<App>>, id: Path<String>, form: OperatorForm) -> Result<Response, Problem> {
-    set_status(app, id, form, Status::Active).await
+pub async fn resume(
+    app: State<Arc<App>>,
+    id: Path<String>,
+    from: CallerAddress,
+    form: OperatorForm,
+) -> Result<Response, Problem> {
+    set_status(app, id, from, form, Status::Active).await
 }
 
 async fn set_status(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
-    OperatorForm { by, .. }: OperatorForm,
+    CallerAddress(address): CallerAddress,
+    OperatorForm { form, by }: OperatorForm,
     status: Status,
 ) -> Result<Response, Problem> {
-    let account = find(&app, &id)?.id;
-    if status == Status::Suspended && account == by.actor {
+    let found = find(&app, &id)?;
+    if status == Status::Suspended && found.id == by.actor {
         return Err(Problem::OwnDoor);
     }
+    if let Err(Unconfirmed { status, fault }) = confirm_again(&app, &form, address).await? {
+        return Ok(html(status, &AccountPage { door_fault: Some(fault), ..page(&app, &form.visitor, found)? }));
+    }
+    let account = found.id;
     let (accounts, of) = (app.accounts.clone(), account.clone());
     if !blocking(move || accounts.acting(&by, now_ms()).set_status(&of, status)).await?? {
         return Err(Problem::NotFound);

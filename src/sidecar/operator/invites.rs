@@ -3,15 +3,15 @@
 use super::super::App;
 use super::super::page::{Frame, html, when};
 use super::super::problem::Problem;
-use super::super::role::{Operator, OperatorForm};
+use super::super::role::{Operator, OperatorForm, may_act};
 use super::super::session::{Visitor, blocking};
-use crate::account::{AccountError, INVITE_MS_MAX, INVITES_AT_ONCE_MAX, Invite};
+use crate::account::{AccountError, INVITE_MS_MAX, INVITES_AT_ONCE_MAX, Invite, InviteState};
 use crate::clock::now_ms;
 use crate::config::SignupMode;
 use askama::Template;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use axum::response::Response;
+use axum::response::{IntoResponse, Redirect, Response};
 use std::sync::Arc;
 
 const DAY_MS: i64 = 86_400_000;
@@ -22,6 +22,7 @@ struct Row {
     expires: String,
     by: String,
     state: String,
+    is_open: bool,
 }
 
 #[derive(Template)]
@@ -30,6 +31,8 @@ struct InvitesPage {
     frame: Frame,
     here: &'static str,
     csrf: String,
+    /// The visitor may act.
+    acts: bool,
     /// Sign-up asks for a code.
     in_force: bool,
     rows: Vec<Row>,
@@ -40,17 +43,14 @@ struct InvitesPage {
 }
 
 fn row(invite: Invite, now_ms: i64) -> Row {
-    let state = match invite.used_by {
-        Some(account) => format!("used by {account}"),
-        None if invite.expires_at_ms <= now_ms => "expired".to_owned(),
-        None => "open".to_owned(),
-    };
+    let state = invite.state(now_ms);
     Row {
+        is_open: state == InviteState::Open,
         id: invite.id,
         created: when(invite.created_at_ms),
         expires: when(invite.expires_at_ms),
         by: invite.created_by,
-        state,
+        state: invite.used_by.map_or_else(|| state.name().to_owned(), |account| format!("used by {account}")),
     }
 }
 
@@ -60,6 +60,7 @@ fn page(app: &App, visitor: &Visitor) -> Result<InvitesPage, Problem> {
         frame: Frame::of("Operator", visitor),
         here: "invites",
         csrf: visitor.csrf.clone(),
+        acts: may_act(&visitor.account),
         in_force: app.settings.load().signup.mode == SignupMode::Invite,
         rows: app.accounts.invites()?.into_iter().map(|invite| row(invite, now_ms)).collect(),
         codes: Vec::new(),
@@ -88,4 +89,14 @@ pub async fn create(State(app): State<Arc<App>>, OperatorForm { form, by }: Oper
     };
     let fault = fault.map(|error| format!("Not done: {error}."));
     Ok(html(status, &InvitesPage { codes, fault, ..page(&app, &form.visitor)? }))
+}
+
+pub async fn withdraw(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    OperatorForm { by, .. }: OperatorForm,
+) -> Result<Response, Problem> {
+    let accounts = app.accounts.clone();
+    let is_done = blocking(move || accounts.acting(&by, now_ms()).withdraw_invite(&id)).await??;
+    if is_done { Ok(Redirect::to("/dashboard/operator/invites").into_response()) } else { Err(Problem::NotFound) }
 }

@@ -4,12 +4,12 @@
 use super::super::App;
 use super::super::page::{Frame, html, when};
 use super::super::problem::Problem;
-use super::super::role::{Operator, OperatorForm};
+use super::super::role::{Operator, OperatorForm, may_act};
 use super::super::session::blocking;
 use crate::billing::Verdict;
 use crate::catalog::Endpoint;
 use crate::clock::now_ms;
-use crate::telemetry::METRICS;
+use crate::upstreams::EndpointState;
 use askama::Template;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -17,6 +17,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// Findings that are shown.
 const FINDINGS: usize = 20;
@@ -78,7 +79,9 @@ struct EndpointRow {
     vendor: String,
     address: String,
     weight: u32,
-    health: &'static str,
+    /// Requests that run there; `None` where this process does not know.
+    running: Option<String>,
+    health: String,
 }
 
 struct HoldsShown {
@@ -93,6 +96,8 @@ struct ServicePage {
     frame: Frame,
     here: &'static str,
     csrf: String,
+    /// The visitor may act.
+    acts: bool,
     models: Vec<ModelRow>,
     endpoints: Vec<EndpointRow>,
     holds: Option<HoldsShown>,
@@ -100,18 +105,37 @@ struct ServicePage {
     last: Option<LastAudit>,
 }
 
-fn endpoint(vendor: &str, endpoint: &Endpoint) -> EndpointRow {
+fn endpoint(vendor: &str, endpoint: &Endpoint, states: &[EndpointState]) -> EndpointRow {
+    let label = endpoint.label();
+    let state = states.iter().find(|state| state.vendor == vendor && state.endpoint == label);
     let scheme = if endpoint.tls { "https" } else { "http" };
     EndpointRow {
         vendor: vendor.to_owned(),
         address: format!("{scheme}://{}{}", endpoint.authority, endpoint.prefix),
         weight: endpoint.weight,
-        health: match METRICS.is_healthy(vendor, &endpoint.label()) {
-            Some(true) => "gets requests",
-            Some(false) => "is spared: it fails",
-            None => "not known to this process",
-        },
+        running: state.map(|state| match state.max_concurrent {
+            Some(most) => format!("{} of {most}", state.in_flight),
+            None => state.in_flight.to_string(),
+        }),
+        health: state.map_or_else(|| "not known to this process".to_owned(), health),
     }
+}
+
+/// Whether an endpoint gets requests, and why not.
+fn health(state: &EndpointState) -> String {
+    let mut words = Vec::new();
+    match state.breaker {
+        "open" => words.push(format!("is spared: it fails; tried again in {} s", state.opens_in_seconds)),
+        "half_open" => words.push("failed: one request at a time tries it".to_owned()),
+        _ => {}
+    }
+    if !state.passes_checks {
+        words.push("is spared: its health check fails".to_owned());
+    }
+    for (model, seconds) in &state.cooling_seconds {
+        words.push(format!("wants no {model} for {seconds} s"));
+    }
+    if words.is_empty() { "gets requests".to_owned() } else { words.join(" · ") }
 }
 
 pub async fn show(State(app): State<Arc<App>>, Operator(visitor): Operator) -> Result<Response, Problem> {
@@ -131,8 +155,11 @@ pub async fn show(State(app): State<Arc<App>>, Operator(visitor): Operator) -> R
         .collect();
     let vendors: BTreeMap<_, _> =
         settings.catalog.models().iter().map(|model| (model.vendor.name.as_str(), &model.vendor)).collect();
-    let endpoints =
-        vendors.iter().flat_map(|(name, vendor)| vendor.endpoints.iter().map(|one| endpoint(name, one))).collect();
+    let states = app.fleet.as_ref().map(|fleet| fleet.states(Instant::now())).unwrap_or_default();
+    let endpoints = vendors
+        .iter()
+        .flat_map(|(name, vendor)| vendor.endpoints.iter().map(|one| endpoint(name, one, &states)))
+        .collect();
     let billing = app.billing.clone();
     let holds = blocking(move || billing.open_holds()).await??.map(|open| HoldsShown {
         requests: open.requests,
@@ -144,6 +171,7 @@ pub async fn show(State(app): State<Arc<App>>, Operator(visitor): Operator) -> R
         frame: Frame::of("Operator", &visitor),
         here: "service",
         csrf: visitor.csrf.clone(),
+        acts: may_act(&visitor.account),
         models,
         endpoints,
         holds,

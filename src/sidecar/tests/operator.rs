@@ -15,12 +15,12 @@ struct Root {
 async fn root() -> Root {
     let world = world(&[]).await;
     let (admin, other) = (Some(PASSWORD), None);
-    let open = |email, password, admin| {
-        let new = NewAccount { email, password, admin, trial: None };
+    let open = |email, password, role| {
+        let new = NewAccount { email, password, role, trial: None };
         sign_up_with(&world.accounts, &world.billing, &new, now_ms()).unwrap().id
     };
-    open("root@example.com", admin, true);
-    let account = open("a@example.com", other, false);
+    open("root@example.com", admin, Role::Admin);
+    let account = open("a@example.com", other, Role::Member);
     let body = format!("email=root@example.com&password={PASSWORD}");
     let cookie = world.post("/dashboard/sign-in", "", &body).await.cookie();
     let csrf = world.get("/dashboard/account", &cookie).await.csrf();
@@ -62,7 +62,7 @@ async fn accounts_are_found_by_the_start_of_an_email_or_an_id() {
     let root = root().await;
     for index in 0..60 {
         let email = format!("many{index:02}@example.com");
-        let new = NewAccount { email: &email, password: None, admin: false, trial: None };
+        let new = NewAccount { email: &email, password: None, role: Role::Member, trial: None };
         root.world.accounts.create_account(&new, now_ms()).unwrap();
     }
     let all = root.get("/dashboard/operator").await.body;
@@ -121,7 +121,7 @@ async fn credit_is_posted_once_per_reference_and_told_of() {
 }
 
 #[tokio::test]
-async fn money_and_an_administrators_key_ask_for_the_password_again() {
+async fn money_doors_and_an_administrators_key_ask_for_the_password_again() {
     let root = root().await.later();
     let page = root.get(&format!("/dashboard/operator/accounts/{}", root.account)).await;
     assert!(page.body.contains("Your password"));
@@ -133,6 +133,12 @@ async fn money_and_an_administrators_key_ask_for_the_password_again() {
     assert_eq!(unconfirmed.status, 403);
     assert!(unconfirmed.body.contains("value=\"5\""), "what was typed is not lost");
     assert_eq!(post("not the password").await.status, 403);
+    let suspend = async |password: &str| root.post(&root.path("suspend"), &format!("password={password}")).await;
+    for password in ["", "not the password"] {
+        let refused = suspend(password).await;
+        assert_eq!((refused.status, refused.inside("status")), (403, "active"));
+        assert!(refused.body.contains("id=\"door-fault\""), "{}", refused.body);
+    }
     let key = root.post("/dashboard/keys", "name=k").await;
     assert_eq!(key.status, 403);
     assert!(!key.body.contains("new-key"));
@@ -143,6 +149,7 @@ async fn money_and_an_administrators_key_ask_for_the_password_again() {
     // For ten minutes from now.
     assert_eq!(root.post(&root.path("post"), "kind=grant&credits=5&ref=s").await.status, 201);
     assert_eq!(root.post("/dashboard/keys", "name=k").await.status, 201);
+    assert_eq!(suspend("").await.status, 303);
 }
 
 #[tokio::test]
@@ -190,6 +197,86 @@ async fn invitations_are_shown_once() {
     assert_eq!(root.acts(), ["invite.create"]);
     let line = &root.world.accounts.audit(None, 1).unwrap()[0];
     assert!(codes.lines().all(|code| !line.after.contains(code)), "a code is in the audit log");
+}
+
+#[tokio::test]
+async fn an_invitation_is_withdrawn_once_and_shown_as_such() {
+    let root = root().await;
+    let made = root.post("/dashboard/operator/invites", "count=2&days=7").await;
+    let code = made.inside("new-invites").lines().next().unwrap().to_owned();
+    let invites = root.world.accounts.invites().unwrap();
+    let page = root.get("/dashboard/operator/invites").await.body;
+    assert_eq!(page.matches(">Withdraw</button>").count(), 2);
+    for invite in &invites {
+        let path = format!("/dashboard/operator/invites/{}/withdraw", invite.id);
+        assert_eq!(root.post(&path, "").await.status, 303);
+        assert_eq!(root.post(&path, "").await.status, 404, "twice");
+    }
+    let page = root.get("/dashboard/operator/invites").await.body;
+    assert_eq!((page.matches(">Withdraw</button>").count(), page.matches(">withdrawn</td>").count()), (0, 2));
+    assert!(!page.contains(&code));
+    assert_eq!(root.acts(), ["invite.create", "invite.withdraw", "invite.withdraw"]);
+}
+
+#[tokio::test]
+async fn a_viewer_sees_the_operators_view_and_is_offered_no_act() {
+    let root = root().await;
+    root.post("/dashboard/operator/invites", "count=1&days=7").await;
+    let new = NewAccount { email: "viewer@example.com", password: None, role: Role::Viewer, trial: None };
+    let viewer = sign_up_with(&root.world.accounts, &root.world.billing, &new, now_ms()).unwrap();
+    let token = root.world.accounts.create_session(&viewer.id, now_ms()).unwrap().token;
+    let cookie = format!("gw-session={token}");
+    let account = format!("/dashboard/operator/accounts/{}", root.account);
+    for path in
+        ["", "/service", "/invites", "/log"].map(|view| format!("/dashboard/operator{view}")).iter().chain([&account])
+    {
+        let page = root.world.get(path, &cookie).await;
+        assert_eq!(page.status, 200, "{path}");
+        let main = page.body.split("<main").nth(1).unwrap();
+        assert!(!main.contains("method=\"post\""), "{path} offers an act: {main}");
+        assert!(page.body.contains("viewer@example.com") && page.body.contains(">Operator</a>"), "{path}");
+        let admins = root.get(path).await.body;
+        let acts = admins.split("<main").nth(1).unwrap().contains("method=\"post\"");
+        assert_eq!(acts, !matches!(path.as_str(), "/dashboard/operator" | "/dashboard/operator/log"), "{path}");
+    }
+    let csrf = crate::account::csrf_token(&token);
+    let grant = root.world.post(&root.path("post"), &cookie, &format!("csrf={csrf}&kind=grant&credits=5&ref=r")).await;
+    assert_eq!(grant.status, 403);
+    assert!(grant.body.contains("You may look at this, and not act"));
+    assert_eq!(root.balance(), "0");
+    assert_eq!(root.acts(), ["invite.create"], "and nothing is told of");
+    // With a key of theirs, over the private interface, they are nobody.
+    root.world.accounts.set_status(&viewer.id, Status::Suspended).unwrap();
+    assert_eq!(root.world.get("/dashboard/operator", &cookie).await.status, 404);
+}
+
+#[tokio::test]
+async fn endpoints_are_shown_as_the_process_that_asks_them_knows_them() {
+    let Root { world, cookie, .. } = root().await;
+    assert!(world.get("/dashboard/operator/service", &cookie).await.body.contains("not known to this process"));
+    let settings = Arc::new(config::parse(include_str!("../../../conf/local.yaml"), &|_| None).unwrap());
+    let fleet = Arc::new(crate::upstreams::Fleet::default());
+    let state =
+        Sidecar::new(world.accounts.clone(), world.billing.clone(), Arc::new(ArcSwap::from(Arc::clone(&settings))));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let beside = World { address: listener.local_addr().unwrap(), ..world };
+    tokio::spawn(serve(listener, state.beside(Arc::clone(&fleet)), std::future::pending()));
+    let health = async || {
+        let page = beside.get("/dashboard/operator/service", &cookie).await;
+        page.body.split("data-label=\"State\"").skip(1).map(between_tags).collect::<Vec<_>>()
+    };
+    let vendor = &settings.catalog.models()[0].vendor;
+    let endpoints = fleet.of(vendor);
+    let all = health().await;
+    assert_eq!(all.iter().filter(|state| *state == "gets requests").count(), vendor.endpoints.len(), "{all:?}");
+    endpoints.set_passes_checks(0, false);
+    assert!(health().await.contains(&"is spared: its health check fails".to_owned()));
+    endpoints.set_passes_checks(0, true);
+    assert_eq!(health().await, all);
+}
+
+fn between_tags(text: &str) -> String {
+    text.split_once('>').unwrap().1.split_once('<').unwrap().0.to_owned()
 }
 
 #[tokio::test]

@@ -159,7 +159,7 @@ async fn a_deleted_account_is_gone_but_for_its_entries() {
     let credentials = format!("email=a@example.com&password={PASSWORD}");
     assert_eq!(world.post("/dashboard/sign-in", "", &credentials).await.status, 401);
     let gone = world.accounts.find(&account.id).unwrap().unwrap();
-    assert_eq!((gone.status, gone.admin), (Status::Deleted, false));
+    assert_eq!((gone.status, gone.role), (Status::Deleted, Role::Member));
     assert!(!gone.email.contains("example"), "{}", gone.email);
     let keys = world.accounts.keys(&account.id).unwrap();
     assert_eq!(keys.len(), 1);
@@ -169,11 +169,32 @@ async fn a_deleted_account_is_gone_but_for_its_entries() {
     assert_eq!((verdict.findings.len(), verdict.entries), (0, 2), "both trials stay: {:?}", verdict.findings);
     assert_eq!(world.get("/dashboard", &other).await.status, 200, "another account stays");
 
-    // The e-mail is free, for another account.
-    world.visitor("a@example.com").await;
+    // The e-mail is free, for another account, which is told that it has no second trial.
+    let again = world.post("/dashboard/sign-up", "", &credentials).await;
+    assert_eq!((again.status, again.headers["location"].as_str()), (303, "/dashboard?trial=had"));
+    let page = world.get(&again.headers["location"], &again.cookie()).await;
+    assert!(page.inside("had-trial").contains("this mailbox had its trial"), "{}", page.body);
+    assert_eq!((page.inside("balance"), page.inside("trial")), ("0", "No trial"));
+    let page = world.get("/dashboard?trial=had", &other).await.body;
+    assert!(!page.contains("had-trial"), "somebody with a trial is told that they have none");
     assert_ne!(world.accounts.find("a@example.com").unwrap().unwrap().id, account.id);
     let told = world.accounts.audit(None, 10).unwrap();
     assert_eq!(told.iter().filter(|line| line.act == "account.delete" && line.object == account.id).count(), 1);
+}
+
+#[tokio::test]
+async fn the_only_administrator_is_told_why_they_cannot_leave() {
+    let world = world(&[]).await;
+    let new = NewAccount { email: "root@example.com", password: Some(PASSWORD), role: Role::Admin, trial: None };
+    sign_up_with(&world.accounts, &world.billing, &new, now_ms()).unwrap();
+    let credentials = format!("email=root@example.com&password={PASSWORD}");
+    let cookie = world.post("/dashboard/sign-in", "", &credentials).await.cookie();
+    let token = csrf(&world, &cookie).await;
+    let body = format!("csrf={token}&confirmation=root@example.com&password={PASSWORD}");
+    let refused = world.post("/dashboard/account/delete", &cookie, &body).await;
+    assert_eq!(refused.status, 409);
+    assert!(refused.body.contains("You are the only administrator"), "{}", refused.body);
+    assert_eq!(world.get("/dashboard/operator", &cookie).await.status, 200, "still there");
 }
 
 #[tokio::test]

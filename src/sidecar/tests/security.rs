@@ -3,50 +3,51 @@
 use super::*;
 use crate::account::{Status, csrf_token};
 
-/// What a route answers to nobody, an account holder, a suspended one, and an administrator. A form is sent with its
-/// token and nothing else.
-const MATRIX: &[(&str, &str, [u16; 4])] = &[
-    ("GET", "/", [303; 4]),
-    ("GET", "/docs", [200; 4]),
-    ("GET", "/docs/models.json", [200; 4]),
-    ("GET", "/dashboard/static/{file}", [404; 4]),
-    ("GET", "/dashboard/sign-up", [200; 4]),
-    ("POST", "/dashboard/sign-up", [400; 4]),
-    ("GET", "/dashboard/sign-in", [200; 4]),
-    ("POST", "/dashboard/sign-in", [400; 4]),
-    ("POST", "/dashboard/sign-out", [303; 4]),
-    ("GET", "/dashboard", [303, 200, 200, 200]),
-    ("GET", "/dashboard/live", [303, 200, 200, 200]),
-    ("GET", "/dashboard/keys", [303, 200, 200, 200]),
-    ("POST", "/dashboard/keys", [303, 422, 422, 422]),
-    ("GET", "/dashboard/keys/{id}", [303, 404, 404, 404]),
-    ("POST", "/dashboard/keys/{id}/settings", [303, 404, 404, 404]),
-    ("POST", "/dashboard/keys/{id}/enable", [303, 404, 404, 404]),
-    ("POST", "/dashboard/keys/{id}/disable", [303, 404, 404, 404]),
-    ("POST", "/dashboard/keys/{id}/rotate", [303, 404, 404, 404]),
-    ("GET", "/dashboard/keys/{id}/revoke", [303, 404, 404, 404]),
-    ("POST", "/dashboard/keys/{id}/revoke", [303, 404, 404, 404]),
-    ("GET", "/dashboard/activity", [303, 200, 200, 200]),
-    ("GET", "/dashboard/activity/{request_id}", [303, 404, 404, 404]),
-    ("GET", "/dashboard/activity.csv", [303, 200, 200, 200]),
-    ("GET", "/dashboard/conversations", [303, 200, 200, 200]),
-    ("GET", "/dashboard/conversations/{id}", [303, 404, 404, 404]),
-    ("GET", "/dashboard/account", [303, 200, 200, 200]),
-    ("GET", "/dashboard/account/export", [303, 200, 200, 200]),
-    ("POST", "/dashboard/account/password", [303, 403, 403, 403]),
-    ("POST", "/dashboard/account/sessions/{id}/end", [303, 404, 404, 404]),
-    ("POST", "/dashboard/account/end-other-sessions", [303; 4]),
-    ("POST", "/dashboard/account/delete", [303, 422, 422, 422]),
-    ("GET", "/dashboard/operator", [303, 404, 404, 200]),
-    ("GET", "/dashboard/operator/accounts/{id}", [303, 404, 404, 404]),
-    ("POST", "/dashboard/operator/accounts/{id}/post", [303, 404, 404, 404]),
-    ("POST", "/dashboard/operator/accounts/{id}/suspend", [303, 404, 404, 404]),
-    ("POST", "/dashboard/operator/accounts/{id}/resume", [303, 404, 404, 404]),
-    ("GET", "/dashboard/operator/service", [303, 404, 404, 200]),
-    ("POST", "/dashboard/operator/verify", [303, 404, 404, 303]),
-    ("GET", "/dashboard/operator/invites", [303, 404, 404, 200]),
-    ("POST", "/dashboard/operator/invites", [303, 404, 404, 422]),
-    ("GET", "/dashboard/operator/log", [303, 404, 404, 200]),
+/// What a route answers to nobody, an account holder, a suspended one, a viewer, and an administrator. A form is sent with
+/// its token and nothing else.
+const MATRIX: &[(&str, &str, [u16; 5])] = &[
+    ("GET", "/", [303; 5]),
+    ("GET", "/docs", [200; 5]),
+    ("GET", "/docs/models.json", [200; 5]),
+    ("GET", "/dashboard/static/{file}", [404; 5]),
+    ("GET", "/dashboard/sign-up", [200; 5]),
+    ("POST", "/dashboard/sign-up", [400; 5]),
+    ("GET", "/dashboard/sign-in", [200; 5]),
+    ("POST", "/dashboard/sign-in", [400; 5]),
+    ("POST", "/dashboard/sign-out", [303; 5]),
+    ("GET", "/dashboard", [303, 200, 200, 200, 200]),
+    ("GET", "/dashboard/live", [303, 200, 200, 200, 200]),
+    ("GET", "/dashboard/keys", [303, 200, 200, 200, 200]),
+    ("POST", "/dashboard/keys", [303, 422, 422, 422, 422]),
+    ("GET", "/dashboard/keys/{id}", [303, 404, 404, 404, 404]),
+    ("POST", "/dashboard/keys/{id}/settings", [303, 404, 404, 404, 404]),
+    ("POST", "/dashboard/keys/{id}/enable", [303, 404, 404, 404, 404]),
+    ("POST", "/dashboard/keys/{id}/disable", [303, 404, 404, 404, 404]),
+    ("POST", "/dashboard/keys/{id}/rotate", [303, 404, 404, 404, 404]),
+    ("GET", "/dashboard/keys/{id}/revoke", [303, 404, 404, 404, 404]),
+    ("POST", "/dashboard/keys/{id}/revoke", [303, 404, 404, 404, 404]),
+    ("GET", "/dashboard/activity", [303, 200, 200, 200, 200]),
+    ("GET", "/dashboard/activity/{request_id}", [303, 404, 404, 404, 404]),
+    ("GET", "/dashboard/activity.csv", [303, 200, 200, 200, 200]),
+    ("GET", "/dashboard/conversations", [303, 200, 200, 200, 200]),
+    ("GET", "/dashboard/conversations/{id}", [303, 404, 404, 404, 404]),
+    ("GET", "/dashboard/account", [303, 200, 200, 200, 200]),
+    ("GET", "/dashboard/account/export", [303, 200, 200, 200, 200]),
+    ("POST", "/dashboard/account/password", [303, 403, 403, 403, 403]),
+    ("POST", "/dashboard/account/sessions/{id}/end", [303, 404, 404, 404, 404]),
+    ("POST", "/dashboard/account/end-other-sessions", [303; 5]),
+    ("POST", "/dashboard/account/delete", [303, 422, 422, 422, 422]),
+    ("GET", "/dashboard/operator", [303, 404, 404, 200, 200]),
+    ("GET", "/dashboard/operator/accounts/{id}", [303, 404, 404, 404, 404]),
+    ("POST", "/dashboard/operator/accounts/{id}/post", [303, 404, 404, 403, 404]),
+    ("POST", "/dashboard/operator/accounts/{id}/suspend", [303, 404, 404, 403, 404]),
+    ("POST", "/dashboard/operator/accounts/{id}/resume", [303, 404, 404, 403, 404]),
+    ("GET", "/dashboard/operator/service", [303, 404, 404, 200, 200]),
+    ("POST", "/dashboard/operator/verify", [303, 404, 404, 403, 303]),
+    ("GET", "/dashboard/operator/invites", [303, 404, 404, 200, 200]),
+    ("POST", "/dashboard/operator/invites", [303, 404, 404, 403, 422]),
+    ("POST", "/dashboard/operator/invites/{id}/withdraw", [303, 404, 404, 403, 404]),
+    ("GET", "/dashboard/operator/log", [303, 404, 404, 200, 200]),
 ];
 
 /// The routes of the router, read from where they are written down: (method, path).
@@ -74,19 +75,20 @@ struct People {
     world: World,
     holder: String,
     suspended: String,
+    viewer: String,
     admin: String,
 }
 
 async fn people(change: &[(&str, &str)]) -> People {
     let world = world(change).await;
-    let open = |email, admin| {
-        let new = NewAccount { email, password: None, admin, trial: None };
+    let open = |email, role| {
+        let new = NewAccount { email, password: None, role, trial: None };
         sign_up_with(&world.accounts, &world.billing, &new, now_ms()).unwrap().id
     };
-    let (holder, suspended) = (open("a@example.com", false), open("suspended@example.com", false));
-    let admin = open("root@example.com", true);
+    let (holder, suspended) = (open("a@example.com", Role::Member), open("suspended@example.com", Role::Member));
+    let (viewer, admin) = (open("viewer@example.com", Role::Viewer), open("root@example.com", Role::Admin));
     world.accounts.set_status(&suspended, Status::Suspended).unwrap();
-    People { world, holder, suspended, admin }
+    People { world, holder, suspended, viewer, admin }
 }
 
 impl People {
@@ -171,7 +173,7 @@ async fn every_route_answers_each_role_as_it_is_meant_to_and_hardened() {
     {
         let people = people(&change).await;
         for (method, path, expected) in MATRIX {
-            let roles = ["", people.holder.as_str(), people.suspended.as_str(), people.admin.as_str()];
+            let roles = ["", &people.holder, &people.suspended, &people.viewer, &people.admin];
             for (account, status) in roles.into_iter().zip(expected) {
                 let token = people.token(account);
                 let body = format!("csrf={}", csrf_token(&token));
@@ -198,7 +200,13 @@ async fn no_id_of_another_account_opens_anything() {
     let own = people.token(holder);
     let session = crate::account::session_id(&own);
     world.billing.grant(holder, "5".parse().unwrap(), "invoice 1", now_ms()).unwrap();
-    let ids = [holder.as_str(), &key.key_id, &session, "invoice%201", &own, "a@example.com"];
+    let by = crate::account::By { actor: admin.clone(), address: "192.0.2.1".into() };
+    world.accounts.acting(&by, now_ms()).invite(1, 60_000).unwrap();
+    let invite = world.accounts.invites().unwrap().remove(0).id;
+    spend(world, "a@example.com", 1);
+    let (request, conversation) = (format!("req_{:032x}", 1), "c0");
+    let ids =
+        [&request, conversation, holder.as_str(), &key.key_id, &session, "invoice%201", &own, "a@example.com", &invite];
     let stranger = world.visitor("b@example.com").await;
     let stranger = stranger.split_once('=').unwrap().1;
     let before = people.state();
@@ -211,7 +219,7 @@ async fn no_id_of_another_account_opens_anything() {
             asked += 1;
         }
     }
-    assert!(asked >= 6 * 12, "{asked}");
+    assert!(asked >= 9 * 13, "{asked}");
     assert_eq!(people.state(), before, "a stranger changed something");
     assert!(world.accounts.find_session(&own, now_ms()).unwrap().is_some());
 
@@ -219,6 +227,8 @@ async fn no_id_of_another_account_opens_anything() {
     let get = async |path: &str, token: &str| people.ask("GET", path, token, &[], "").await.status;
     assert_eq!(get(&format!("/dashboard/keys/{}", key.key_id), &own).await, 200);
     assert_eq!(get(&format!("/dashboard/operator/accounts/{holder}"), &people.token(admin)).await, 200);
+    assert_eq!(get(&format!("/dashboard/activity/{request}"), &own).await, 200);
+    assert_eq!(get(&format!("/dashboard/conversations/{conversation}"), &own).await, 200);
     let other = people.token(holder);
     let end = format!("/dashboard/account/sessions/{session}/end");
     let body = format!("csrf={}", csrf_token(&other));
@@ -322,4 +332,38 @@ async fn a_stranger_cannot_tell_who_has_an_account_by_signing_in() {
     assert_eq!(answers[0].0, 401);
     // Without a hash for the unknown one, the two are a hundredfold apart.
     assert!(fastest[1] * 5 > fastest[0], "{fastest:?}");
+}
+
+/// How much longer the middle one of many wrong tries takes for somebody who has an account. Told, and bounded where
+/// there are enough tries to tell it from the machine's moods.
+#[tokio::test]
+async fn the_time_of_a_wrong_password_does_not_tell_who_has_an_account() {
+    let is_long = std::env::var_os("GATEWAY_LONG").is_some_and(|value| value == "1");
+    let tries = if is_long { 200 } else { 10 };
+    let world = world(&[]).await;
+    // One address and one e-mail may try five times at once.
+    for index in 0..tries / 5 {
+        let email = format!("a{index}@example.com");
+        let new = NewAccount { email: &email, password: Some(PASSWORD), role: Role::Member, trial: None };
+        world.accounts.create_account(&new, now_ms()).unwrap();
+    }
+    let mut took = [Vec::new(), Vec::new()];
+    for index in 0..tries {
+        // By turns, so that whatever else the machine does falls on both.
+        for (who, name) in ["a", "x"].into_iter().enumerate() {
+            let body = format!("email={name}{}@example.com&password=wrong", index / 5);
+            let place = format!("10.{who}.{}.1", index / 5);
+            let began = std::time::Instant::now();
+            let answer = world.ask("POST", "/dashboard/sign-in", &[("x-forwarded-for", &place)], &body).await;
+            took[who].push(began.elapsed());
+            assert_eq!(answer.status, 401);
+        }
+    }
+    let [known, unknown] = took.map(|mut times| {
+        times.sort();
+        times[times.len() / 2]
+    });
+    eprintln!("{tries} wrong passwords each, the middle one: {known:?} with an account, {unknown:?} without");
+    let apart = known.abs_diff(unknown);
+    assert!(!is_long || apart < known / 4, "{apart:?} of {known:?}");
 }

@@ -163,3 +163,48 @@ pub const KEEP_ALIVE: [(&str, KeepAlive); 4] = [
     ("ping", KeepAlive::Ping),
     ("blank", KeepAlive::Blank),
 ];
+
+/// Where the responses vendor's stream shows its items.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Items {
+    /// Begun, piece by piece, ended, and all of them in the terminal event.
+    #[default]
+    Usual,
+    /// Begun and ended, but without pieces.
+    Whole,
+    /// Only ended, in no event before.
+    Done,
+    /// In the terminal event only.
+    Last,
+    /// As usual, but the terminal event lists none.
+    Unlisted,
+}
+
+pub const ITEMS: [(&str, Items); 5] = [
+    ("usual", Items::Usual),
+    ("whole", Items::Whole),
+    ("done", Items::Done),
+    ("last", Items::Last),
+    ("unlisted", Items::Unlisted),
+];
+
+/// How the responses vendor's stream says that it failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ErrorForm {
+    /// An `error` event with its members at the top.
+    #[default]
+    Flat,
+    /// An `error` event with an object in it.
+    Nested,
+    /// `response.failed`.
+    Failed,
+    /// An `error` event, then `response.failed`.
+    Both,
+}
+
+pub const ERROR_FORM: [(&str, ErrorForm); 4] = [
+    ("flat", ErrorForm::Flat),
+    ("nested", ErrorForm::Nested),
+    ("failed", ErrorForm::Failed),
+    ("both", ErrorForm::Both),
+];

@@ -2,6 +2,7 @@
 
 mod chat;
 mod messages;
+mod responses;
 
 use serde_json::Value;
 

@@ -50,6 +50,19 @@ impl Simulator {
         self.call("/v1/messages", MESSAGES_HEAD, &body.to_string()).await
     }
 
+    /// With reasoning shown and sealed, and a function and a custom tool on offer.
+    pub async fn responses(&self, stream: bool, text: &str) -> Answer {
+        let tools = json!([
+            {"type": "function", "name": "get", "parameters": {"type": "object", "properties": {}}, "strict": false},
+            {"type": "custom", "name": "patch"}
+        ]);
+        let body = json!({
+            "model": "m", "store": false, "stream": stream, "tools": tools, "reasoning": {"summary": "auto"},
+            "include": ["reasoning.encrypted_content"], "input": [{"role": "user", "content": text}]
+        });
+        self.call("/v1/responses", "authorization: Bearer sk-1\r\n", &body.to_string()).await
+    }
+
     pub async fn call(&self, path: &str, head: &str, body: &str) -> Answer {
         let mut stream = self.connect().await;
         stream.write_all(post(path, head, body).as_bytes()).await.unwrap();

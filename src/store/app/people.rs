@@ -3,7 +3,7 @@
 //! Must not see a password or an invitation's code.
 
 use super::audit::{self, Act};
-use super::{ACCOUNT, AccountRow, AppDb, account_row, first};
+use super::{ACCOUNT, AccountRow, AppDb, Role, account_row, first};
 use crate::money::Micro;
 use crate::store::StoreError;
 use rusqlite::{OptionalExtension, Transaction, params};
@@ -17,6 +17,8 @@ pub struct Terms<'a> {
     pub one_per_mailbox: bool,
     /// What trials may be promised since a moment, this one with them.
     pub budget: Option<(Micro, i64)>,
+    /// The hash of the mailbox: where it had a trial, it gets no other.
+    pub past_trial: Option<&'a [u8; 32]>,
     pub told: Option<Act<'a>>,
 }
 
@@ -24,10 +26,21 @@ pub struct Terms<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Opened {
     Done,
+    /// Done, but the mailbox had its trial before.
+    WithoutTrial,
     EmailTaken,
     /// No such invitation, or it is used or over.
     NoInvite,
     BudgetSpent,
+}
+
+/// What became of deleting an account.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Deleted {
+    Done,
+    NoAccount,
+    /// Nobody else could act as an operator then.
+    LastAdministrator,
 }
 
 /// An invitation as it is stored, without its hash's secret: the code.
@@ -38,10 +51,11 @@ pub struct InviteRow {
     pub expires_at_ms: i64,
     pub created_by: String,
     pub used_by: Option<String>,
+    pub withdrawn_at_ms: Option<i64>,
 }
 
 impl AppDb {
-    /// Opens an account. Nothing is written but where it is `Done`.
+    /// Opens an account. Nothing is written where it is refused.
     pub fn insert_account(
         &self,
         row: &AccountRow,
@@ -50,15 +64,27 @@ impl AppDb {
         terms: &Terms<'_>,
     ) -> Result<Opened, StoreError> {
         self.write("insert an account", |transaction| {
-            if let Some(refused) = refused(transaction, row, mailbox, terms)? {
+            let had_one = row.trial.is_some() && had_trial(transaction, terms)?;
+            let trial = row.trial.filter(|_| !had_one);
+            if let Some(refused) = refused(transaction, row, trial, mailbox, terms)? {
                 return Ok(refused);
             }
-            let (micro, ends) = row.trial.map(|(credits, ends)| (credits.get(), ends)).unzip();
+            let (micro, ends) = trial.map(|(credits, ends)| (credits.get(), ends)).unzip();
             transaction.execute(
-                "INSERT INTO account(id, email, mailbox, password, admin, status, created_at_ms, trial_micro,
-                   trial_ends_at_ms)
-                 VALUES(?1, ?2, ?3, ?4, ?5, 'active', ?6, ?7, ?8)",
-                params![row.id, row.email, mailbox, password, row.admin, row.created_at_ms, micro, ends],
+                "INSERT INTO account(id, email, mailbox, password, admin, viewer, status, created_at_ms,
+                   trial_micro, trial_ends_at_ms)
+                 VALUES(?1, ?2, ?3, ?4, ?5, ?6, 'active', ?7, ?8, ?9)",
+                params![
+                    row.id,
+                    row.email,
+                    mailbox,
+                    password,
+                    row.role == Role::Admin,
+                    row.role == Role::Viewer,
+                    row.created_at_ms,
+                    micro,
+                    ends
+                ],
             )?;
             if let Some(hash) = terms.invite {
                 transaction.execute(
@@ -67,22 +93,45 @@ impl AppDb {
                 )?;
             }
             terms.told.iter().try_for_each(|act| audit::append(transaction, act))?;
-            Ok(Opened::Done)
+            Ok(if had_one { Opened::WithoutTrial } else { Opened::Done })
         })
     }
 
-    /// Ends an account for ever: its keys, its sessions, its sign-in. Its e-mail becomes `pseudonym` and is free again.
-    /// False where there is no such live account.
-    pub fn delete_account(&self, id: &str, pseudonym: &str, now_ms: i64, told: &Act<'_>) -> Result<bool, StoreError> {
+    /// What the hashes of mailboxes are keyed with.
+    pub fn past_trial_key(&self) -> Result<[u8; 32], StoreError> {
+        self.read("read the key of past trials", |connection| {
+            connection.prepare_cached("SELECT key FROM past_trial_key")?.query_row([], first)
+        })
+    }
+
+    /// Ends an account for ever: its keys, its sessions, its sign-in. Its e-mail becomes `pseudonym` and is free again;
+    /// where it had a trial, `mailbox` (a hash) is kept.
+    pub fn delete_account(
+        &self,
+        id: &str,
+        pseudonym: &str,
+        mailbox: &[u8; 32],
+        now_ms: i64,
+        told: &Act<'_>,
+    ) -> Result<Deleted, StoreError> {
         self.write("delete an account", |transaction| {
+            if is_last_administrator(transaction, id)? {
+                return Ok(Deleted::LastAdministrator);
+            }
+            transaction.execute(
+                "INSERT OR IGNORE INTO past_trial(mailbox, deleted_at_ms)
+                 SELECT ?2, ?3 FROM account WHERE id = ?1 AND deleted_at_ms IS NULL AND trial_micro IS NOT NULL",
+                params![id, mailbox, now_ms],
+            )?;
             let rows = transaction.execute(
-                "UPDATE account SET email = ?2, mailbox = NULL, password = NULL, admin = 0, status = 'suspended',
+                "UPDATE account SET email = ?2, mailbox = NULL, password = NULL, admin = 0, viewer = 0,
+                   status = 'suspended',
                    deleted_at_ms = ?3
                  WHERE id = ?1 AND deleted_at_ms IS NULL",
                 params![id, pseudonym, now_ms],
             )?;
             if rows == 0 {
-                return Ok(false);
+                return Ok(Deleted::NoAccount);
             }
             transaction.execute(
                 "UPDATE api_key SET status = 'revoked', revoked_at_ms = ?2 WHERE account = ?1 AND status <> 'revoked'",
@@ -92,7 +141,7 @@ impl AppDb {
             transaction.execute("UPDATE api_key SET name = '(deleted)' WHERE account = ?1", [id])?;
             transaction.execute("DELETE FROM session WHERE account = ?1", [id])?;
             audit::append(transaction, told)?;
-            Ok(true)
+            Ok(Deleted::Done)
         })
     }
 
@@ -137,12 +186,29 @@ impl AppDb {
         })
     }
 
+    /// Withdraws the open invitation whose hash begins with `start`. False where there is no such one.
+    pub fn withdraw_invite(&self, start: &[u8; 8], now_ms: i64, told: &Act<'_>) -> Result<bool, StoreError> {
+        self.write("withdraw an invitation", |transaction| {
+            // As a range, which the primary key serves.
+            let ends = [&start[..], &[0xff; 24]].concat();
+            let rows = transaction.execute(
+                "UPDATE invite SET withdrawn_at_ms = ?3, expires_at_ms = ?3
+                 WHERE hash >= ?1 AND hash <= ?2 AND used_by IS NULL AND expires_at_ms > ?3",
+                params![start, ends, now_ms],
+            )?;
+            if rows > 0 {
+                audit::append(transaction, told)?;
+            }
+            Ok(rows > 0)
+        })
+    }
+
     /// The latest invitations, the newest first.
     pub fn invites(&self, limit: u32) -> Result<Vec<InviteRow>, StoreError> {
         self.read("list invitations", |connection| {
             connection
                 .prepare_cached(
-                    "SELECT hash, created_at_ms, expires_at_ms, created_by, used_by FROM invite
+                    "SELECT hash, created_at_ms, expires_at_ms, created_by, used_by, withdrawn_at_ms FROM invite
                      ORDER BY created_at_ms DESC, hash LIMIT ?1",
                 )?
                 .query_map([limit], |row| {
@@ -152,6 +218,7 @@ impl AppDb {
                         expires_at_ms: row.get(2)?,
                         created_by: row.get(3)?,
                         used_by: row.get(4)?,
+                        withdrawn_at_ms: row.get(5)?,
                     })
                 })?
                 .collect()
@@ -159,10 +226,26 @@ impl AppDb {
     }
 }
 
+/// Whether the account is an active administrator's, and the only one.
+fn is_last_administrator(transaction: &Transaction<'_>, id: &str) -> rusqlite::Result<bool> {
+    transaction.query_row(
+        "SELECT EXISTS(SELECT 1 FROM account WHERE id = ?1 AND admin = 1 AND deleted_at_ms IS NULL)
+           AND NOT EXISTS(SELECT 1 FROM account WHERE id <> ?1 AND admin = 1 AND status = 'active')",
+        [id],
+        first,
+    )
+}
+
+fn had_trial(transaction: &Transaction<'_>, terms: &Terms<'_>) -> rusqlite::Result<bool> {
+    let Some(mailbox) = terms.past_trial else { return Ok(false) };
+    transaction.query_row("SELECT EXISTS(SELECT 1 FROM past_trial WHERE mailbox = ?1)", [mailbox], first)
+}
+
 /// Why an account is not opened. The invitation is judged first: who has none learns nothing of e-mails.
 fn refused(
     transaction: &Transaction<'_>,
     row: &AccountRow,
+    trial: Option<(Micro, i64)>,
     mailbox: Option<&str>,
     terms: &Terms<'_>,
 ) -> rusqlite::Result<Option<Opened>> {
@@ -187,7 +270,7 @@ fn refused(
     if is_taken {
         return Ok(Some(Opened::EmailTaken));
     }
-    if let (Some((most, since_ms)), Some((credits, _))) = (terms.budget, row.trial) {
+    if let (Some((most, since_ms)), Some((credits, _))) = (terms.budget, trial) {
         let promised: i64 = transaction.query_row(
             "SELECT ifnull(sum(trial_micro), 0) FROM account WHERE created_at_ms >= ?1 AND trial_micro IS NOT NULL",
             [since_ms],

@@ -10,12 +10,17 @@ use super::{COLUMNS, Ending, Entry, Ledger, Outcome, entry};
 use crate::money::Micro;
 use crate::store::StoreError;
 use rusqlite::{OptionalExtension, Row, ToSql, Transaction, params, params_from_iter};
+use std::collections::BTreeMap;
 
 pub const HOUR_MS: i64 = 3_600_000;
 
 /// What is counted of one response, of each class: a vendor that tells nonsense must not make the sums overflow, which
 /// SQLite would refuse.
-const TOKENS_COUNTED_MAX: i64 = 1 << 40;
+pub(super) const TOKENS_COUNTED_MAX: u64 = 1 << 40;
+
+/// What a sum of tokens stops at, and one of credits (in µc).
+pub(super) const TOKENS_SUM_MAX: i64 = 1 << 62;
+pub(super) const CREDITS_SUM_MAX: i64 = 9_007_199_254_740_991;
 
 /// Which ends of requests to list: those that fit every member that is given.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -75,6 +80,11 @@ impl Sum {
             cache_read: self.cache_read.saturating_add(other.cache_read),
             output: self.output.saturating_add(other.output),
         }
+    }
+
+    /// Responses, input, cache reads and output, as SQLite counts.
+    fn counts(self) -> [i64; 4] {
+        [self.responses, self.input, self.cache_read, self.output].map(|count| i64::try_from(count).unwrap_or(i64::MAX))
     }
 }
 
@@ -199,48 +209,72 @@ fn endings_sql(account: &str, filter: &Filter, before: Option<Place>, limit: u32
     (sql, values)
 }
 
-/// Counts a debit of `credits` in the sums, in the transaction that enters it.
-pub(super) fn count(transaction: &Transaction<'_>, ending: &Ending, credits: Micro) -> rusqlite::Result<()> {
-    if ending.kind() != "debit" {
-        return Ok(());
+/// What debits add to the sums, added up before it is written.
+#[derive(Default)]
+pub(super) struct Sums<'a> {
+    /// By account, hour and model.
+    hours: BTreeMap<(&'a str, i64, &'a str), Sum>,
+    /// By account and conversation.
+    turns: BTreeMap<(&'a str, &'a str), Turns>,
+}
+
+struct Turns {
+    began_ms: i64,
+    last_ms: i64,
+    sum: Sum,
+}
+
+impl<'a> Sums<'a> {
+    /// Counts a debit of `credits`.
+    pub(super) fn count(&mut self, ending: &'a Ending, credits: Micro) {
+        if ending.kind() != "debit" {
+            return;
+        }
+        let (detail, usage) = (&ending.detail, &ending.detail.usage);
+        let [input, cache_read, output] =
+            [usage.input_total(), usage.cache_read, usage.output_total()].map(|tokens| tokens.min(TOKENS_COUNTED_MAX));
+        let one = Sum { responses: 1, credits, input, cache_read, output };
+        let hour = self.hours.entry((&ending.account, ending.at_ms.div_euclid(HOUR_MS), &detail.model)).or_default();
+        *hour = hour.plus(one);
+        let Some(conversation) = &detail.conversation else { return };
+        let turns = self.turns.entry((&ending.account, conversation)).or_insert(Turns {
+            began_ms: ending.at_ms,
+            last_ms: ending.at_ms,
+            sum: Sum::default(),
+        });
+        turns.began_ms = turns.began_ms.min(ending.at_ms);
+        turns.last_ms = turns.last_ms.max(ending.at_ms);
+        turns.sum = turns.sum.plus(one);
     }
-    let detail = &ending.detail;
-    let [input, cache_read, output] =
-        [detail.usage.input_total(), detail.usage.cache_read, detail.usage.output_total()]
-            .map(|tokens| i64::try_from(tokens).unwrap_or(i64::MAX).min(TOKENS_COUNTED_MAX));
-    transaction.prepare_cached(COUNT_HOUR)?.execute(params![
-        ending.account,
-        ending.at_ms.div_euclid(HOUR_MS),
-        detail.model,
-        credits,
-        input,
-        cache_read,
-        output
-    ])?;
-    let Some(conversation) = &detail.conversation else { return Ok(()) };
-    transaction.prepare_cached(COUNT_TURN)?.execute(params![
-        ending.account,
-        conversation,
-        ending.at_ms,
-        credits,
-        input,
-        cache_read,
-        output
-    ])?;
-    Ok(())
+
+    /// Adds it all to the sums, in the transaction that enters the debits.
+    pub(super) fn write(self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+        for ((account, hour, model), sum) in &self.hours {
+            let [responses, input, cache_read, output] = sum.counts();
+            let values = params![account, hour, model, responses, sum.credits, input, cache_read, output];
+            transaction.prepare_cached(COUNT_HOUR)?.execute(values)?;
+        }
+        for ((account, conversation), Turns { began_ms, last_ms, sum }) in &self.turns {
+            let [turns, input, cache_read, output] = sum.counts();
+            let values =
+                params![account, conversation, began_ms, last_ms, turns, sum.credits, input, cache_read, output];
+            transaction.prepare_cached(COUNT_TURN)?.execute(values)?;
+        }
+        Ok(())
+    }
 }
 
 const COUNT_HOUR: &str = "INSERT INTO spent (account, hour, model, responses, credits, input, cache_read, output)
-     VALUES (?1, ?2, ?3, 1, ?4, ?5, ?6, ?7)
-     ON CONFLICT (account, hour, model) DO UPDATE SET responses = responses + 1,
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+     ON CONFLICT (account, hour, model) DO UPDATE SET responses = responses + excluded.responses,
        credits = min(credits + excluded.credits, 9007199254740991), input = min(input + excluded.input, 1 << 62),
        cache_read = min(cache_read + excluded.cache_read, 1 << 62), output = min(output + excluded.output, 1 << 62)";
 
 const COUNT_TURN: &str =
     "INSERT INTO conversation (account, id, began_at, last_at, turns, credits, input, cache_read, output)
-     VALUES (?1, ?2, ?3, ?3, 1, ?4, ?5, ?6, ?7)
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
      ON CONFLICT (account, id) DO UPDATE SET began_at = min(began_at, excluded.began_at),
-       last_at = max(last_at, excluded.last_at), turns = turns + 1,
+       last_at = max(last_at, excluded.last_at), turns = turns + excluded.turns,
        credits = min(credits + excluded.credits, 9007199254740991), input = min(input + excluded.input, 1 << 62),
        cache_read = min(cache_read + excluded.cache_read, 1 << 62), output = min(output + excluded.output, 1 << 62)";
 

@@ -7,6 +7,7 @@ use crate::billing::bounds;
 use crate::money::{Micro, Parts};
 use crate::store::StoreError;
 use rusqlite::{Transaction, params};
+use std::collections::BTreeMap;
 
 /// A key's spending as one snapshot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -73,30 +74,72 @@ impl Ledger {
     }
 }
 
-/// Counts what was taken for an ending. One that comes late is counted on its own day, and so on every day after it.
-pub(super) fn count(transaction: &Transaction<'_>, ending: &Ending, taken: Parts) -> rusqlite::Result<()> {
-    let (key, day, taken) = (&ending.detail.key_id, bounds::day(ending.at_ms), taken.total());
-    transaction
-        .prepare_cached(
-            "INSERT INTO key_spend (key, day, total, used_at)
-             VALUES (?1, ?2, ?3 + ifnull((SELECT total FROM key_spend WHERE key = ?1 AND day < ?2 ORDER BY day DESC LIMIT 1), 0),
-               ?4)
-             ON CONFLICT (key, day) DO UPDATE SET total = total + ?3, used_at = max(used_at, excluded.used_at)",
-        )?
-        .execute(params![key, day, taken, ending.at_ms])?;
-    transaction
-        .prepare_cached("UPDATE key_spend SET total = total + ?3 WHERE key = ?1 AND day > ?2")?
-        .execute(params![key, day, taken])?;
-    Ok(())
+/// What endings took, by key and day, added up before it is written.
+#[derive(Default)]
+pub(super) struct Spending<'a>(BTreeMap<(&'a str, i64), Spent>);
+
+#[derive(Default)]
+struct Spent {
+    taken: Micro,
+    used_at_ms: i64,
 }
 
-/// Counts what `boot` has settled as being in the ledger.
-pub(super) fn apply(transaction: &Transaction<'_>, ending: &Ending, boot: &str) -> rusqlite::Result<()> {
-    transaction
-        .prepare_cached(
-            "INSERT INTO applied_key (boot, key, spent) VALUES (?1, ?2, ?3)
-             ON CONFLICT (boot, key) DO UPDATE SET spent = spent + excluded.spent",
-        )?
-        .execute(params![boot, ending.detail.key_id, ending.paid.plus(ending.trial)])?;
-    Ok(())
+impl<'a> Spending<'a> {
+    /// Counts what was taken for an ending. One that comes late is counted on its own day, and so on every day after it.
+    pub(super) fn count(&mut self, ending: &'a Ending, taken: Micro) {
+        let spent = self.0.entry((&ending.detail.key_id, bounds::day(ending.at_ms))).or_default();
+        spent.taken = spent.taken.plus(taken);
+        spent.used_at_ms = spent.used_at_ms.max(ending.at_ms);
+    }
+
+    pub(super) fn write(self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+        for ((key, day), Spent { taken, used_at_ms }) in &self.0 {
+            transaction.prepare_cached(COUNT)?.execute(params![key, day, taken, used_at_ms])?;
+            transaction.prepare_cached(COUNT_LATER)?.execute(params![key, day, taken])?;
+        }
+        Ok(())
+    }
 }
+
+const COUNT: &str = "INSERT INTO key_spend (key, day, total, used_at)
+     VALUES (?1, ?2, ?3 + ifnull((SELECT total FROM key_spend WHERE key = ?1 AND day < ?2 ORDER BY day DESC LIMIT 1), 0),
+       ?4)
+     ON CONFLICT (key, day) DO UPDATE SET total = total + ?3, used_at = max(used_at, excluded.used_at)";
+
+const COUNT_LATER: &str = "UPDATE key_spend SET total = total + ?3 WHERE key = ?1 AND day > ?2";
+
+/// What `boot` has settled, by account and by key, added up before it is counted as being in the ledger.
+#[derive(Default)]
+pub(super) struct Applied<'a> {
+    accounts: BTreeMap<&'a str, Parts>,
+    keys: BTreeMap<&'a str, Micro>,
+}
+
+impl<'a> Applied<'a> {
+    pub(super) fn count(&mut self, ending: &'a Ending) {
+        let parts = Parts { paid: ending.paid, trial: ending.trial };
+        if !ending.paid.is_positive() && !ending.trial.is_positive() {
+            return;
+        }
+        let of_account = self.accounts.entry(&ending.account).or_default();
+        *of_account = of_account.plus(parts);
+        let of_key = self.keys.entry(&ending.detail.key_id).or_default();
+        *of_key = of_key.plus(parts.total());
+    }
+
+    pub(super) fn write(self, transaction: &Transaction<'_>, boot: &str) -> rusqlite::Result<()> {
+        for (account, Parts { paid, trial }) in &self.accounts {
+            transaction.prepare_cached(APPLY)?.execute(params![boot, account, paid, trial])?;
+        }
+        for (key, spent) in &self.keys {
+            transaction.prepare_cached(APPLY_KEY)?.execute(params![boot, key, spent])?;
+        }
+        Ok(())
+    }
+}
+
+const APPLY: &str = "INSERT INTO applied (boot, account, paid, trial) VALUES (?1, ?2, ?3, ?4)
+     ON CONFLICT (boot, account) DO UPDATE SET paid = paid + excluded.paid, trial = trial + excluded.trial";
+
+const APPLY_KEY: &str = "INSERT INTO applied_key (boot, key, spent) VALUES (?1, ?2, ?3)
+     ON CONFLICT (boot, key) DO UPDATE SET spent = spent + excluded.spent";

@@ -2,9 +2,7 @@
 //!
 //! Must not ask the store.
 
-use super::{
-    COLUMNS, Detail, Ending, Entry, LATE, Ledger, Post, account_row, end_request, end_request_as, entry, post_in,
-};
+use super::{Batch, COLUMNS, Detail, Ending, Entry, LATE, Ledger, Post, account_row, detail, entry, post_in};
 use crate::catalog::Price;
 use crate::money::{Micro, Parts};
 use crate::store::StoreError;
@@ -190,7 +188,7 @@ fn enter(transaction: &Transaction<'_>, done: &Done) -> rusqlite::Result<Option<
     match done {
         Done::Ended(ending, price) => {
             keep_own_price(transaction, ending, price.as_deref())?;
-            end_request(transaction, ending)?;
+            end(transaction, ending, detail(ending)?)?;
             // Of what was entered late, all that the store took besides what it is told of is too much.
             let sql = "SELECT iif(detail LIKE '%' || ?2, 0, -d_paid), iif(detail LIKE '%' || ?2, 0, -d_trial)
                        FROM entry WHERE ref = ?1 AND kind IN ('debit', 'void')";
@@ -199,7 +197,7 @@ fn enter(transaction: &Transaction<'_>, done: &Done) -> rusqlite::Result<Option<
         }
         Done::EndedLate(ending, price) => {
             keep_own_price(transaction, ending, price.as_deref())?;
-            end_request_as(transaction, ending, late(&ending.detail)?)?;
+            end(transaction, ending, late(&ending.detail)?)?;
             Ok(Some(Parts::ZERO))
         }
         Done::Lapsed { trial, at_ms, .. } => {
@@ -219,6 +217,12 @@ fn enter(transaction: &Transaction<'_>, done: &Done) -> rusqlite::Result<Option<
             Ok(Some(Parts { paid: Micro::ZERO, trial }))
         }
     }
+}
+
+fn end(transaction: &Transaction<'_>, ending: &Ending, detail: String) -> rusqlite::Result<()> {
+    let mut batch = Batch::begin(transaction)?;
+    batch.end(ending, detail)?;
+    batch.close()
 }
 
 /// The detail of an ending that is entered late.

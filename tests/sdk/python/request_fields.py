@@ -4,7 +4,7 @@
 told by their type, `messages[].content[image].source`; a block inside a block goes by the block's own path. Members that
 only a vendor's preview gates open are among them.
 
-    python request_fields.py chat|messages
+    python request_fields.py chat|messages|responses
 """
 
 import sys
@@ -65,6 +65,10 @@ def fields(surface: str) -> list[str]:
         from openai.types.chat import completion_create_params as params
 
         kinds = [params.CompletionCreateParamsNonStreaming, params.CompletionCreateParamsStreaming]
+    elif surface == "responses":
+        from openai.types.responses import response_create_params as params
+
+        kinds = [params.ResponseCreateParamsNonStreaming, params.ResponseCreateParamsStreaming]
     else:
         from anthropic.types import message_create_params as params
         from anthropic.types.beta import message_create_params as preview

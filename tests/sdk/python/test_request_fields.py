@@ -9,7 +9,7 @@ import request_fields
 LISTS = Path(__file__).parents[2] / "vectors/fields"
 
 
-@pytest.mark.parametrize("surface", ["chat", "messages"])
+@pytest.mark.parametrize("surface", ["chat", "messages", "responses"])
 def test_the_list_of_members_is_that_of_the_official_types(surface):
     listed = (LISTS / f"{surface}.txt").read_text().splitlines()
     assert listed == request_fields.fields(surface)

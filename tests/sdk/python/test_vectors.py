@@ -15,6 +15,7 @@ import openai
 import pytest
 from anthropic.types import Message
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 PAIRS = {
@@ -144,6 +145,32 @@ def test_what_a_client_must_get_is_read_by_its_sdk(shelf, clients, protocol, fil
         assert final.stop_reason
         assert events[-1].type == "message_stop"
         Message.model_validate(final.to_dict())
+
+
+@pytest.mark.parametrize(
+    "file",
+    [pytest.param(file, id=f"{file.parent.parent.name}/{file.parent.name}")
+     for file in sorted(VECTORS.glob("responses-to-*/*/client_response.*"))],
+)
+def test_what_a_client_of_responses_must_get_is_read_by_its_sdk(shelf, clients, file):
+    shelf.put(file)
+    api = clients["chat"].responses
+    if file.suffix == ".json":
+        answer = api.create(model="public-model", input="Hi")
+        assert answer.to_dict() == json.loads(text_of(file))
+        Response.model_validate(answer.to_dict())
+        return
+    events = list(api.create(model="public-model", input="Hi", stream=True))
+    with api.stream(model="public-model", input="Hi") as stream:
+        helped = list(stream)
+    last = events[-1].response
+    Response.model_validate(last.to_dict())
+    # What the helper has parsed of them stands beside the items.
+    known = [(item.type, item.id) for item in helped[-1].response.output]
+    assert known == [(item.type, item.id) for item in last.output] and helped[-1].type == events[-1].type
+    if last.status == "completed":
+        with api.stream(model="public-model", input="Hi") as stream:
+            assert stream.get_final_response().usage.to_dict() == last.usage.to_dict()
 
 
 @pytest.mark.parametrize(("protocol", "file"), answers("vendor"))

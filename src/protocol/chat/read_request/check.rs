@@ -13,7 +13,7 @@ use std::fmt::Display;
 
 /// What a member must be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Shape {
+pub(in crate::protocol) enum Shape {
     Object,
     Array,
     String,
@@ -51,15 +51,15 @@ fn is_integer(value: Value<'_>) -> bool {
 }
 
 /// The value is of this shape.
-pub(super) fn shape(value: Value<'_>, shape: Shape, path: impl Display) -> Result<(), Refused> {
+pub(in crate::protocol) fn shape(value: Value<'_>, shape: Shape, path: impl Display) -> Result<(), Refused> {
     if shape.holds(value) { Ok(()) } else { Err(wrong_type(path, shape.words(), value)) }
 }
 
-pub(super) fn invalid(path: impl Display, message: impl AsRef<str>) -> Refused {
+pub(in crate::protocol) fn invalid(path: impl Display, message: impl AsRef<str>) -> Refused {
     Box::new(Failure::invalid(Protocol::Chat, &path.to_string(), message.as_ref()).with_code("invalid_value"))
 }
 
-pub(super) fn wrong_type(path: impl Display, expected: &str, value: Value<'_>) -> Refused {
+pub(in crate::protocol) fn wrong_type(path: impl Display, expected: &str, value: Value<'_>) -> Refused {
     let got = if value.is_object() {
         "an object"
     } else if value.is_array() {
@@ -80,14 +80,14 @@ pub(super) fn wrong_type(path: impl Display, expected: &str, value: Value<'_>) -
     Box::new(Failure::invalid(Protocol::Chat, &path, &message).with_code("invalid_type"))
 }
 
-pub(super) fn missing(path: impl Display) -> Refused {
+pub(in crate::protocol) fn missing(path: impl Display) -> Refused {
     let path = path.to_string();
     let message = format!("Missing required parameter: '{path}'.");
     Box::new(Failure::invalid(Protocol::Chat, &path, &message).with_code("missing_required_parameter"))
 }
 
 /// A word that is none of those that may stand here. `supported`: those, in words; empty where there are many.
-pub(super) fn unknown_word(path: impl Display, word: &Text<'_>, supported: &str) -> Refused {
+pub(in crate::protocol) fn unknown_word(path: impl Display, word: &Text<'_>, supported: &str) -> Refused {
     let word: String = word.letters().take(WORD_LETTERS_MAX).collect();
     let supported = if supported.is_empty() { String::new() } else { format!(" Supported values are: {supported}.") };
     invalid(path, format!("Invalid value: '{word}'.{supported}"))
@@ -97,35 +97,51 @@ pub(super) fn unknown_word(path: impl Display, word: &Text<'_>, supported: &str)
 const WORD_LETTERS_MAX: usize = 64;
 
 /// A member that may be absent.
-pub(super) fn optional_text<'a>(of: Value<'a>, name: &str, path: impl Display) -> Result<Option<Text<'a>>, Refused> {
+pub(in crate::protocol) fn optional_text<'a>(
+    of: Value<'a>,
+    name: &str,
+    path: impl Display,
+) -> Result<Option<Text<'a>>, Refused> {
     match of.get(name) {
         None => Ok(None),
         Some(value) => value.text().map(Some).ok_or_else(|| wrong_type(path, "a string", value)),
     }
 }
 
-pub(super) fn optional_bool(of: Value<'_>, name: &str, path: impl Display) -> Result<Option<bool>, Refused> {
+pub(in crate::protocol) fn optional_bool(
+    of: Value<'_>,
+    name: &str,
+    path: impl Display,
+) -> Result<Option<bool>, Refused> {
     match of.get(name) {
         None => Ok(None),
         Some(value) => value.bool().map(Some).ok_or_else(|| wrong_type(path, "a boolean", value)),
     }
 }
 
-pub(super) fn required_text<'a>(of: Value<'a>, name: &str, path: impl Display) -> Result<Text<'a>, Refused> {
+pub(in crate::protocol) fn required_text<'a>(
+    of: Value<'a>,
+    name: &str,
+    path: impl Display,
+) -> Result<Text<'a>, Refused> {
     match of.get(name) {
         None => Err(missing(path)),
         Some(value) => value.text().ok_or_else(|| wrong_type(path, "a string", value)),
     }
 }
 
-pub(super) fn required_object<'a>(of: Value<'a>, name: &str, path: impl Display) -> Result<Value<'a>, Refused> {
+pub(in crate::protocol) fn required_object<'a>(
+    of: Value<'a>,
+    name: &str,
+    path: impl Display,
+) -> Result<Value<'a>, Refused> {
     let value = of.get(name).ok_or_else(|| missing(&path))?;
     shape(value, Shape::Object, path)?;
     Ok(value)
 }
 
 /// Items of an array that may be absent.
-pub(super) fn optional_items<'a>(
+pub(in crate::protocol) fn optional_items<'a>(
     of: Value<'a>,
     name: &str,
     path: &dyn Display,
@@ -139,12 +155,18 @@ pub(super) fn optional_items<'a>(
 
 /// Tells of every member that is none of `known`. The path goes without indexes: a client that adds a member of its
 /// own to one message adds it to all.
-pub(super) fn unknown_members(of: Value<'_>, known: &[&str], path: &str, warnings: &mut Warnings) {
+pub(in crate::protocol) fn unknown_members(of: Value<'_>, known: &[&str], path: &str, warnings: &mut Warnings) {
     unknown_besides(of, known, &[], path, warnings);
 }
 
 /// As [`unknown_members`], with two lists.
-pub(super) fn unknown_besides(of: Value<'_>, common: &[&str], own: &[&str], path: &str, warnings: &mut Warnings) {
+pub(in crate::protocol) fn unknown_besides(
+    of: Value<'_>,
+    common: &[&str],
+    own: &[&str],
+    path: &str,
+    warnings: &mut Warnings,
+) {
     for (name, value) in of.members() {
         let name = name.value();
         let is_known = common.contains(&name.as_ref()) || own.contains(&name.as_ref());
@@ -155,7 +177,7 @@ pub(super) fn unknown_besides(of: Value<'_>, common: &[&str], own: &[&str], path
 }
 
 /// A `cache_control`.
-pub(super) fn marker(value: Value<'_>, path: impl Display) -> Result<Cache, Refused> {
+pub(in crate::protocol) fn marker(value: Value<'_>, path: impl Display) -> Result<Cache, Refused> {
     shape(value, Shape::Object, &path)?;
     let kind = required_text(value, "type", format_args!("{path}.type"))?;
     if !kind.is("ephemeral") {

@@ -22,7 +22,7 @@ const HEAD_LETTERS: usize = 16;
 const TYPE_LETTERS_MAX: usize = 64;
 
 /// The image behind an `image_url`; else why there is none.
-pub(super) fn image<'a>(url: Text<'a>) -> Result<Image<'a>, String> {
+pub(in crate::protocol) fn image<'a>(url: Text<'a>) -> Result<Image<'a>, String> {
     let whole = url.into_value();
     let Some(data_url) = DataUrl::read(&whole) else {
         if has_scheme(&whole) {
@@ -48,7 +48,7 @@ pub(super) fn image<'a>(url: Text<'a>) -> Result<Image<'a>, String> {
 }
 
 /// What is in a `file_data`; else why it cannot be read.
-pub(super) fn file<'a>(file_data: Text<'a>) -> Result<FileContent<'a>, String> {
+pub(in crate::protocol) fn file<'a>(file_data: Text<'a>) -> Result<FileContent<'a>, String> {
     let whole = file_data.into_value();
     let bare = DataUrl { media_type: "application/octet-stream".to_owned(), is_base64: true, data_at: 0 };
     let data_url = DataUrl::read(&whole).unwrap_or(bare);

@@ -42,7 +42,7 @@ pub(super) fn read<'a>(body: Value<'a>, request: &mut Request<'a>, warnings: &mu
             _ => return Err(unknown_word(format_args!("messages[{index}].role"), &role, ROLES)),
         };
         is_leading = false;
-        request.turns.push(Turn { side, blocks, message: index });
+        request.turns.push(Turn { side, blocks, at: At::Message(index) });
     }
     Ok(())
 }

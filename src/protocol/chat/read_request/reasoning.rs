@@ -5,8 +5,10 @@
 //!
 //! Read next: `read_request/messages.rs`.
 
+use crate::protocol::carrier::{self, Item};
+use crate::protocol::chat::write_stream::ITEM_FORMAT;
 use crate::protocol::form::{At, Block, BlockKind, Thinking};
-use crate::protocol::rules::carrier;
+use crate::protocol::responses::write_request::PART_GAP;
 use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
 
@@ -30,7 +32,7 @@ struct Anchor {
 pub(super) fn pieces<'a>(message: Value<'a>) -> Vec<Piece<'a>> {
     let some = |name| message.get(name).filter(|value| value.items().next().is_some());
     let signed: Vec<Piece<'a>> = if let Some(details) = some("reasoning_details") {
-        details.items().filter_map(detail).collect()
+        details.items().filter_map(detail).chain(items(details)).collect()
     } else if let Some(blocks) = some("thinking_blocks") {
         blocks.items().filter_map(block).collect()
     } else {
@@ -55,11 +57,45 @@ fn detail<'a>(value: Value<'a>) -> Option<Piece<'a>> {
         "reasoning.encrypted" => hidden(value.get("data"))?,
         _ => return None,
     };
-    let anchor = value.get("anchor").and_then(Value::string);
-    let anchor = anchor.as_deref().and_then(|anchor| anchor.split_once(':'));
-    let anchor =
-        anchor.and_then(|(letters, calls)| Some(Anchor { letters: letters.parse().ok()?, calls: calls.parse().ok()? }));
-    Some(Piece { thinking, anchor })
+    Some(Piece { thinking, anchor: anchor(value) })
+}
+
+/// A responses vendor's items, each from the entries of its id: the texts of its summary, and what only the vendor can
+/// read, without which there is no item.
+fn items(details: Value<'_>) -> Vec<Piece<'_>> {
+    let mut items: Vec<(Item, String, Option<Anchor>)> = Vec::new();
+    for entry in details.items().filter(|entry| entry.get("format").is_some_and(|format| format.is(ITEM_FORMAT))) {
+        let text = |name| entry.get(name).and_then(Value::string);
+        let id = text("id").unwrap_or_default();
+        let at = items.iter().rposition(|(item, ..)| item.id == id && item.encrypted.is_empty());
+        let at = at.unwrap_or_else(|| {
+            items.push((Item { id: id.into_owned(), ..Item::default() }, String::new(), anchor(entry)));
+            items.len() - 1
+        });
+        let Some((item, told, _)) = items.get_mut(at) else { continue };
+        if let Some(summary) = text("summary") {
+            if !item.lengths.is_empty() {
+                told.push_str(PART_GAP);
+            }
+            told.push_str(&summary);
+            item.lengths.push(u64::try_from(summary.chars().count()).unwrap_or(u64::MAX));
+        }
+        if let Some(data) = text("data") {
+            item.encrypted = data.into_owned();
+        }
+    }
+    let piece = |(item, told, anchor): (Item, String, Option<Anchor>)| {
+        let carrier = (!item.encrypted.is_empty()).then(|| carrier::pack_item(&item))??;
+        let thinking = Thinking::Shown { text: Text::made(told), signature: Some(Text::made(carrier)) };
+        Some(Piece { thinking, anchor })
+    };
+    items.into_iter().filter_map(piece).collect()
+}
+
+fn anchor(entry: Value<'_>) -> Option<Anchor> {
+    let anchor = entry.get("anchor").and_then(Value::string)?;
+    let (letters, calls) = anchor.split_once(':')?;
+    Some(Anchor { letters: letters.parse().ok()?, calls: calls.parse().ok()? })
 }
 
 /// A block as the messages protocol has it.

@@ -30,7 +30,7 @@ pub(super) fn limit(body: Value<'_>) -> Result<Option<Limit>, Refused> {
     Ok(None)
 }
 
-pub(super) fn sampling<'a>(body: Value<'a>) -> Result<Sampling<'a>, Refused> {
+pub(in crate::protocol) fn sampling<'a>(body: Value<'a>) -> Result<Sampling<'a>, Refused> {
     let number = |name: &'static str, maximum: f64, words: &str| -> Result<Option<Value<'a>>, Refused> {
         let Some(value) = body.get(name) else { return Ok(None) };
         let number = value.number().ok_or_else(|| wrong_type(name, "a decimal number", value))?;
@@ -79,7 +79,7 @@ pub(super) fn include_usage(body: Value<'_>, stream: bool, warnings: &mut Warnin
 }
 
 /// Who is behind the request, by any of the three names.
-pub(super) fn end_user<'a>(body: Value<'a>) -> Result<Option<Text<'a>>, Refused> {
+pub(in crate::protocol) fn end_user<'a>(body: Value<'a>) -> Result<Option<Text<'a>>, Refused> {
     let some = |text: Option<Text<'a>>| text.filter(|text| !text.is_empty());
     let safety_identifier = some(optional_text(body, "safety_identifier", "safety_identifier")?);
     let user = some(optional_text(body, "user", "user")?);
@@ -107,7 +107,9 @@ pub(super) fn format<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<For
     unknown_members(wrapper, &known, "response_format.json_schema", warnings);
     let schema = required_object(wrapper, "schema", "response_format.json_schema.schema")?;
     let description = optional_text(wrapper, "description", "response_format.json_schema.description")?;
-    Ok(Format::Schema { schema, description: description.filter(|text| !text.is_empty()) })
+    let description = description.filter(|text| !text.is_empty());
+    let name = wrapper.get("name").and_then(Value::text).filter(|name| !name.is_empty());
+    Ok(Format::Schema { schema, description, name, strict: wrapper.get("strict").and_then(Value::bool) })
 }
 
 /// The first of: the messages protocol's own members, the extension `reasoning`, `reasoning_effort`.

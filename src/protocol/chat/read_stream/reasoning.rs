@@ -2,10 +2,10 @@
 //!
 //! It must not tell the same thought twice: vendors say it under two or three names at once.
 //!
-//! Read next: `rules/carrier.rs`, how it travels through a messages client.
+//! Read next: `protocol/carrier.rs`, how it travels through a messages client.
 
 use super::Said;
-use crate::protocol::rules::carrier;
+use crate::protocol::carrier;
 use crate::protocol::text::{Json, Text};
 use crate::protocol::tree::Value;
 

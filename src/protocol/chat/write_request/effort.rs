@@ -2,8 +2,8 @@
 //!
 //! Read next: `chat/write_request/tools.rs`.
 
+use crate::protocol::Protocol;
 use crate::protocol::form::{Action, Effort, Request, Warnings};
-use crate::protocol::rules::{ChatModel, ToolsWithReasoning};
 use crate::protocol::tree::Value;
 
 /// Budgets in tokens up to which a level holds.
@@ -21,36 +21,57 @@ enum Wish {
 }
 
 fn wish(request: &Request<'_>) -> Wish {
-    let Some(thinking) = request.reasoning.thinking else { return Wish::Nothing };
+    let level_of = |tokens| {
+        let level = BUDGETS.iter().find(|(most, _)| tokens <= *most);
+        level.map_or(Effort::Xhigh, |(_, level)| *level)
+    };
+    let Some(thinking) = request.reasoning.thinking else {
+        return request.reasoning.budget_tokens.map_or(Wish::Nothing, |tokens| Wish::Budget(level_of(tokens)));
+    };
     let is = |wanted| thinking.get("type").is_some_and(|kind| kind.is(wanted));
     if is("enabled") {
         let tokens = thinking.get("budget_tokens").and_then(Value::count).unwrap_or_default();
-        let level = BUDGETS.iter().find(|(most, _)| tokens <= *most);
-        return Wish::Budget(level.map_or(Effort::Xhigh, |(_, level)| *level));
+        return Wish::Budget(level_of(tokens));
     }
     if is("adaptive") { Wish::Free } else { Wish::Off }
 }
 
 /// The caller wants to see the reasoning.
-pub(super) fn shows_thinking(request: &Request<'_>) -> bool {
+pub(in crate::protocol) fn shows_thinking(request: &Request<'_>) -> bool {
     let display = request.reasoning.thinking.and_then(|thinking| thinking.get("display"));
     let is_omitted = display.is_some_and(|display| display.is("omitted"));
     matches!(wish(request), Wish::Free | Wish::Budget(_)) && !is_omitted
 }
 
-/// `reasoning_effort`; `None`: nothing is said.
-pub(super) fn effort(
+/// How a model can be told to think.
+pub(in crate::protocol) struct Thinker<'m> {
+    pub reasons: bool,
+    /// Sorted.
+    pub levels: &'m [Effort],
+    /// Something else in the request excludes it.
+    pub is_kept_from: bool,
+}
+
+/// The word; `None`: nothing is said.
+pub(in crate::protocol) fn effort(
     request: &Request<'_>,
-    model: &ChatModel,
-    has_tools: bool,
+    thinker: &Thinker<'_>,
     warnings: &mut Warnings,
 ) -> Option<Effort> {
     let wish = wish(request);
     let said = request.reasoning.effort;
-    let field = if said.is_some() && wish != Wish::Off { request.reasoning.effort_field } else { "thinking" };
-    if !model.reasoning {
-        if matches!(wish, Wish::Free | Wish::Budget(_)) {
-            warnings.add(Action::Dropped, "thinking");
+    let is_thinking = request.reasoning.thinking.is_some() && (said.is_none() || wish == Wish::Off);
+    let field = if is_thinking || request.reasoning.effort_field.is_empty() {
+        "thinking"
+    } else {
+        request.reasoning.effort_field
+    };
+    if !thinker.reasons {
+        let is_wanted = matches!(wish, Wish::Free | Wish::Budget(_));
+        // Beside messages' members an effort alone asks for no reasoning.
+        let is_asked = request.surface != Protocol::Messages && said.is_some_and(|level| level != Effort::None);
+        if is_wanted || is_asked {
+            warnings.add(Action::Dropped, if request.reasoning.thinking.is_some() { "thinking" } else { field });
         }
         return None;
     }
@@ -59,14 +80,14 @@ pub(super) fn effort(
         Wish::Budget(level) => said.or(Some(level)),
         Wish::Free | Wish::Nothing => said,
     };
-    if has_tools && model.tools_with_reasoning == ToolsWithReasoning::EffortNone {
+    if thinker.is_kept_from {
         if wish == Wish::Free || wanted.is_some_and(|level| level != Effort::None) {
             warnings.add(Action::Downgraded, field);
         }
         return Some(Effort::None);
     }
     let wanted = wanted?;
-    let nearest = wanted.nearest(&model.effort_values);
+    let nearest = wanted.nearest(thinker.levels);
     match nearest {
         None => warnings.add(Action::Dropped, field),
         Some(nearest) if nearest != wanted => warnings.add(Action::Downgraded, field),

@@ -5,8 +5,8 @@
 //!
 //! Read next: `chat/write_request/turns.rs`.
 
-use super::{Writer, member};
-use crate::protocol::form::{Action, At, Block, BlockKind, File, FileContent, Opaque};
+use super::member;
+use crate::protocol::form::{Action, At, Block, BlockKind, File, FileContent, Opaque, Warnings};
 use crate::protocol::text::{Text, compact};
 use crate::protocol::tree::Value;
 use std::collections::HashMap;
@@ -20,9 +20,16 @@ const DEPTH_MAX: u32 = 6;
 /// What a text opens with that stands for an earlier conversation.
 const SUMMARY: &str = "Summary of the earlier conversation:\n";
 
-impl Writer<'_> {
+/// Finds words for what the caller said, whatever it was, and warns of what has none.
+pub(in crate::protocol) struct Words<'w> {
+    pub warnings: &'w mut Warnings,
+    /// Cache breakpoints are told.
+    pub marks: bool,
+}
+
+impl Words<'_> {
     /// A search result between its tags.
-    pub(super) fn search_result<'a>(&mut self, at: At, value: Value<'a>) -> Vec<Text<'a>> {
+    pub fn search_result<'a>(&mut self, at: At, value: Value<'a>) -> Vec<Text<'a>> {
         let wants_citations = value.get("citations").and_then(|citations| citations.get("enabled"));
         self.citations(at, wants_citations.and_then(Value::bool).unwrap_or(false));
         let mut open = String::from("<search_result");
@@ -36,7 +43,7 @@ impl Writer<'_> {
     }
 
     /// A document's texts between its tags; of a PDF only its context, which goes before it.
-    pub(super) fn document<'t>(&mut self, at: At, file: &'t File<'_>) -> Vec<Text<'t>> {
+    pub fn document<'t>(&mut self, at: At, file: &'t File<'_>) -> Vec<Text<'t>> {
         self.citations(at, file.wants_citations);
         let context = file.context.as_ref().map(|context| [Text::made("Context: "), context.borrowed()]);
         if let FileContent::Pdf(_) = file.content {
@@ -71,7 +78,7 @@ impl Writer<'_> {
     }
 
     /// What a compaction says, if it can be read.
-    pub(super) fn summary<'a>(&mut self, at: At, value: Value<'a>) -> Option<[Text<'a>; 2]> {
+    pub fn summary<'a>(&mut self, at: At, value: Value<'a>) -> Option<[Text<'a>; 2]> {
         if value.get("tool_changes").is_some_and(|changes| changes.items().next().is_some()) {
             self.warnings.add(Action::Dropped, format_args!("{at}.tool_changes"));
         }
@@ -80,12 +87,7 @@ impl Writer<'_> {
     }
 
     /// What a far tool was asked and gave back; `None` for what belongs to an earlier block, or says nothing.
-    pub(super) fn far_tool(
-        &mut self,
-        message: usize,
-        opaque: &Opaque<'_>,
-        results: &mut FarResults<'_>,
-    ) -> Option<String> {
+    pub fn far_tool(&mut self, at: At, opaque: &Opaque<'_>, results: &mut FarResults<'_>) -> Option<String> {
         let kind = opaque.name.value();
         let (call, result) = match kind.as_ref() {
             "fallback" | "mcp_tool_listing" => return None,
@@ -101,7 +103,7 @@ impl Writer<'_> {
                 (None, Some(opaque.value))
             }
         };
-        self.warnings.add(Action::Rewritten, At::Message(message));
+        self.warnings.add(Action::Rewritten, at);
         let lines = [call.map(used), result.map(gave_back)];
         let lines: Vec<String> = lines.into_iter().flatten().filter(|line| !line.is_empty()).collect();
         (!lines.is_empty()).then(|| lines.join("\n"))
@@ -110,13 +112,13 @@ impl Writer<'_> {
 
 /// The results of far tools in one turn, by the ids of their calls.
 #[derive(Default)]
-pub(super) struct FarResults<'a> {
+pub(in crate::protocol) struct FarResults<'a> {
     open: HashMap<String, Value<'a>>,
     told: HashMap<String, Value<'a>>,
 }
 
 impl<'a> FarResults<'a> {
-    pub(super) fn of(blocks: &[Block<'a>]) -> Self {
+    pub fn of(blocks: &[Block<'a>]) -> Self {
         let mut results = FarResults::default();
         for block in blocks {
             if let BlockKind::Opaque(opaque) = &block.kind

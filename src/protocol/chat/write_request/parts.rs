@@ -5,20 +5,21 @@
 //! Read next: `chat/write_request/results.rs`.
 
 use super::Writer;
-use crate::protocol::form::{Block, BlockKind, File, FileContent, Image};
+use super::foreign::{FarResults, Words};
+use crate::protocol::form::{At, Block, BlockKind, File, FileContent, Image};
 use crate::protocol::text::{Json, Text};
 
 /// What a file is called that has no title.
 const FILE_NAME: &str = "document.pdf";
 
 /// A part of a user's message.
-pub(super) struct Part<'t> {
-    said: Said<'t>,
+pub(in crate::protocol) struct Part<'t> {
+    pub said: Said<'t>,
     /// A cache breakpoint is behind it.
-    is_marked: bool,
+    pub is_marked: bool,
 }
 
-pub(super) enum Said<'t> {
+pub(in crate::protocol) enum Said<'t> {
     Text(Text<'t>),
     /// One text of several pieces.
     Texts(Vec<Text<'t>>),
@@ -28,18 +29,18 @@ pub(super) enum Said<'t> {
 }
 
 impl<'t> Part<'t> {
-    pub(super) fn of(said: Said<'t>) -> Self {
+    pub fn of(said: Said<'t>) -> Self {
         Part { said, is_marked: false }
     }
 
-    fn is_text(&self) -> bool {
+    pub fn is_text(&self) -> bool {
         matches!(self.said, Said::Text(_) | Said::Texts(_))
     }
 }
 
-impl Writer<'_> {
+impl Words<'_> {
     /// The blocks of a user's turn as parts; its results are no part of it.
-    pub(super) fn parts<'t>(&mut self, message: usize, blocks: &'t [Block<'t>]) -> Vec<Part<'t>> {
+    pub fn parts<'t>(&mut self, at: At, blocks: &'t [Block<'t>]) -> Vec<Part<'t>> {
         let mut results = None;
         let mut parts = Vec::with_capacity(blocks.len());
         for block in blocks {
@@ -61,15 +62,15 @@ impl Writer<'_> {
                         parts.extend(summary.map(|texts| Part::of(Said::Texts(texts.into()))));
                     }
                     _ => {
-                        let results = results.get_or_insert_with(|| super::foreign::FarResults::of(blocks));
-                        let told = self.far_tool(message, opaque, results);
+                        let results = results.get_or_insert_with(|| FarResults::of(blocks));
+                        let told = self.far_tool(at, opaque, results);
                         parts.extend(told.map(|text| Part::of(Said::Text(Text::made(text)))));
                     }
                 },
                 // Results stand before; calls and reasoning are not a user's to say.
                 BlockKind::Result(_) | BlockKind::Call(_) | BlockKind::Thinking(_) => {}
             }
-            if self.model.cache_breakpoints
+            if self.marks
                 && block.cache.is_some()
                 && let Some(last) = parts.get_mut(before..).and_then(<[_]>::last_mut)
             {
@@ -80,7 +81,7 @@ impl Writer<'_> {
     }
 
     /// A document: its words, then what cannot be said in words.
-    pub(super) fn file<'t>(&mut self, block: &'t Block<'_>, file: &'t File<'t>, parts: &mut Vec<Part<'t>>) {
+    pub fn file<'t>(&mut self, block: &'t Block<'_>, file: &'t File<'t>, parts: &mut Vec<Part<'t>>) {
         let texts = self.document(block.at, file);
         if !texts.is_empty() {
             parts.push(Part::of(Said::Texts(texts)));
@@ -94,7 +95,9 @@ impl Writer<'_> {
             })),
         }
     }
+}
 
+impl Writer<'_> {
     /// The value of `content`.
     pub(super) fn content(&mut self, parts: &[Part<'_>]) {
         match parts {
@@ -114,7 +117,7 @@ impl Writer<'_> {
     /// A message of instructions; nothing if they are blank.
     pub(super) fn instructions(&mut self, blocks: &[Block<'_>]) {
         // Instructions hold texts only, and so the parts of a user's turn serve.
-        let parts = self.parts(0, blocks);
+        let parts = self.words().parts(At::System(0), blocks);
         if parts.is_empty() || !parts.iter().all(Part::is_text) {
             return;
         }
@@ -152,7 +155,7 @@ fn write(part: &Part<'_>, json: &mut Json) {
     json.close_object();
 }
 
-fn file_name(file: &File<'_>) -> String {
+pub(in crate::protocol) fn file_name(file: &File<'_>) -> String {
     let Some(title) = file.title.as_ref().filter(|title| !title.is_blank()) else { return FILE_NAME.to_owned() };
     let title = title.value();
     let end = title.len().saturating_sub(4);

@@ -15,7 +15,7 @@ use crate::protocol::rules::Outcome;
 use std::borrow::Cow;
 
 /// The top-level members that only the messages protocol has.
-pub(super) fn members(request: &Request<'_>, warnings: &mut Warnings) -> Result<(), Refused> {
+pub(in crate::protocol) fn members(request: &Request<'_>, warnings: &mut Warnings) -> Result<(), Refused> {
     let own = || request.extra.iter().filter(|opaque| opaque.origin == Protocol::Messages);
     // Before all else: its client then sends the whole conversation, and that may be in order.
     if own().any(|opaque| opaque.name.is("thread")) {
@@ -54,7 +54,7 @@ enum Place {
 }
 
 /// The conversation. Before calls and results are paired: a missing partner would only be the consequence.
-pub(super) fn blocks(request: &Request<'_>) -> Result<(), Refused> {
+pub(in crate::protocol) fn blocks(request: &Request<'_>) -> Result<(), Refused> {
     for turn in &request.turns {
         each(&turn.blocks, Place::Turn(turn.side), request.surface)?;
     }

@@ -20,7 +20,8 @@ impl Writer<'_> {
         for block in blocks {
             let BlockKind::Result(result) = &block.kind else { continue };
             is_any = true;
-            let id = names::short_call_id(result.id.as_ref().map(Text::value).unwrap_or_default());
+            // Results stand directly behind their calls, in the same order: they were put there.
+            let id = self.open.pop_front().unwrap_or_default();
             let media = self.result(&id, result);
             if !media.is_empty() {
                 shown.push(Part::of(Said::Text(Text::made(format!("Content returned by tool call {id}:")))));
@@ -68,10 +69,10 @@ impl Writer<'_> {
             }
             BlockKind::File(file) => {
                 lines.push(Text::made("[document]"));
-                self.file(block, file, media);
+                self.words().file(block, file, media);
             }
             BlockKind::Opaque(opaque) => match opaque.name.value().as_ref() {
-                "search_result" => lines.extend(self.search_result(block.at, opaque.value)),
+                "search_result" => lines.extend(self.words().search_result(block.at, opaque.value)),
                 "tool_reference" => {
                     let name = member(opaque.value, "tool_name").unwrap_or(Text::made(""));
                     let name =
@@ -91,7 +92,7 @@ impl Writer<'_> {
 }
 
 /// The tool itself says that it failed.
-fn says_error(text: &Text<'_>) -> bool {
+pub(in crate::protocol) fn says_error(text: &Text<'_>) -> bool {
     let shown = match text {
         Text::Token { raw, .. } => raw,
         Text::Made(made) => made.as_ref(),

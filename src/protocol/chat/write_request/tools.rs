@@ -5,11 +5,12 @@
 //! Read next: `rules/schema.rs`.
 
 use super::{Writer, refused};
+use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
-use crate::protocol::form::{Action, At, Choice, Function, Refused, Request, Tool, ToolKind};
+use crate::protocol::form::{Action, At, Choice, Function, Refused, Request, Tool, ToolKind, Warnings};
 use crate::protocol::messages::read_request::fields;
 use crate::protocol::rules::schema::Cleaned;
-use crate::protocol::rules::{Outcome, ToolsWithReasoning, names, schema};
+use crate::protocol::rules::{Outcome, ToolsWithReasoning, custom, names, schema};
 use crate::protocol::text::{Json, Text, compact};
 use crate::protocol::tree::Value;
 
@@ -22,7 +23,10 @@ impl Writer<'_> {
         let mut sent = Vec::with_capacity(request.tools.len());
         for tool in &request.tools {
             match &tool.kind {
-                ToolKind::Vendor { kind, value } => self.vendor_tool(tool, kind, *value, &request.choice)?,
+                ToolKind::Vendor { kind, value } => {
+                    let model = self.given.target.public_model;
+                    vendor_tool(tool, kind, *value, &request.choice, (self.surface, model), self.warnings)?;
+                }
                 ToolKind::Function(_) | ToolKind::Custom { .. } => sent.push(tool),
             }
         }
@@ -44,44 +48,19 @@ impl Writer<'_> {
         for tool in sent {
             match &tool.kind {
                 ToolKind::Function(function) => self.function(At::Tool(tool.index), function)?,
-                ToolKind::Custom { name, description, format } => self.custom(name, description.as_ref(), *format),
+                ToolKind::Custom { name, description, format } => {
+                    let at = At::Tool(tool.index);
+                    self.custom(at, name, description.as_ref(), *format);
+                }
                 ToolKind::Vendor { .. } => {}
             }
         }
         self.json.close_array();
-        self.choice(&request.choice);
+        self.choice(request);
         if request.parallel_calls == Some(false) {
             self.json.key("parallel_tool_calls").bool(false);
         }
         Ok(true)
-    }
-
-    /// A tool of another vendor: of those only the search among tools can be done without.
-    fn vendor_tool(
-        &mut self,
-        tool: &Tool<'_>,
-        kind: &Text<'_>,
-        value: Value<'_>,
-        choice: &Choice<'_>,
-    ) -> Result<(), Refused> {
-        let at = At::Tool(tool.index);
-        let model = self.given.target.public_model;
-        let kind = kind.value();
-        if fields::tool_outcome(&kind) == Some(Outcome::Warn) {
-            if let (Choice::Tool(wanted), Some(name)) = (choice, super::member(value, "name"))
-                && wanted.is(&name.value())
-            {
-                let message = format!("'{}' is not available for model '{model}'", name.value());
-                return Err(refused(self.surface, "tool_choice", &message));
-            }
-            self.warnings.add(Action::Dropped, at);
-            return Ok(());
-        }
-        if kind == "custom" {
-            let message = format!("only 'direct' is available for model '{model}'");
-            return Err(refused(self.surface, &format!("{at}.allowed_callers"), &message));
-        }
-        Err(refused(self.surface, &at.to_string(), &format!("'{kind}' is not available for model '{model}'")))
     }
 
     fn known_choice(&self, sent: &[&Tool<'_>], choice: &Choice<'_>) -> Result<(), Refused> {
@@ -124,42 +103,56 @@ impl Writer<'_> {
         }
     }
 
-    fn custom(&mut self, name: &Text<'_>, description: Option<&Text<'_>>, format: Option<Value<'_>>) {
+    fn custom(&mut self, at: At, name: &Text<'_>, description: Option<&Text<'_>>, format: Option<Value<'_>>) {
+        let name = self.tool_name(name, format_args!("{at}.name"));
+        if !self.model.custom_tools {
+            self.json.open_object().key("type").str("function");
+            self.json.key("function").open_object().key("name").str(&name);
+            custom::describe(description, format, &mut self.json);
+            self.json.key("parameters").raw(custom::SCHEMA).close_object().close_object();
+            return;
+        }
         self.json.open_object().key("type").str("custom");
-        self.json.key("custom").open_object().key("name").text(name);
+        self.json.key("custom").open_object().key("name").str(&name);
         if let Some(description) = description {
             self.json.key("description").text(description);
         }
         if let Some(format) = format {
-            self.json.key("format").raw(format.raw());
+            custom::write_chat_format(format, &mut self.json);
         }
         self.json.close_object().close_object();
     }
 
-    fn choice(&mut self, choice: &Choice<'_>) {
-        match choice {
+    fn choice(&mut self, request: &Request<'_>) {
+        match &request.choice {
             Choice::Absent => {}
             Choice::Auto => drop(self.json.key("tool_choice").str("auto")),
             Choice::None => drop(self.json.key("tool_choice").str("none")),
             Choice::Required => drop(self.json.key("tool_choice").str("required")),
             Choice::Tool(name) => {
                 self.json.key("tool_choice");
-                self.chosen(name);
+                self.chosen(name, request);
             }
             Choice::Allowed { names, required } => {
                 self.json.key("tool_choice").open_object().key("type").str("allowed_tools");
                 let mode = if *required { "required" } else { "auto" };
                 self.json.key("allowed_tools").open_object().key("mode").str(mode).key("tools").open_array();
-                names.iter().for_each(|name| self.chosen(name));
+                names.iter().for_each(|name| self.chosen(name, request));
                 self.json.close_array().close_object().close_object();
             }
         }
     }
 
-    fn chosen(&mut self, name: &Text<'_>) {
+    fn chosen(&mut self, name: &Text<'_>, request: &Request<'_>) {
+        let is_custom = self.model.custom_tools
+            && request.tools.iter().any(|tool| match &tool.kind {
+                ToolKind::Custom { name: custom, .. } => custom.is(&name.value()),
+                ToolKind::Function(_) | ToolKind::Vendor { .. } => false,
+            });
+        let kind = if is_custom { "custom" } else { "function" };
         let name = self.tool_name(name, "tool_choice.name");
-        self.json.open_object().key("type").str("function");
-        self.json.key("function").open_object().key("name").str(&name).close_object().close_object();
+        self.json.open_object().key("type").str(kind);
+        self.json.key(kind).open_object().key("name").str(&name).close_object().close_object();
     }
 
     /// The name that the vendor is given.
@@ -168,8 +161,37 @@ impl Writer<'_> {
     }
 }
 
+/// A tool of another vendor: of those only the search among tools can be done without. `asked`: the surface and the
+/// model's public id, for the words of a refusal.
+pub(in crate::protocol) fn vendor_tool(
+    tool: &Tool<'_>,
+    kind: &Text<'_>,
+    value: Value<'_>,
+    choice: &Choice<'_>,
+    (surface, model): (Protocol, &str),
+    warnings: &mut Warnings,
+) -> Result<(), Refused> {
+    let at = At::Tool(tool.index);
+    let kind = kind.value();
+    if fields::tool_outcome(&kind) == Some(Outcome::Warn) {
+        if let (Choice::Tool(wanted), Some(name)) = (choice, super::member(value, "name"))
+            && wanted.is(&name.value())
+        {
+            let message = format!("'{}' is not available for model '{model}'", name.value());
+            return Err(refused(surface, "tool_choice", &message));
+        }
+        warnings.add(Action::Dropped, at);
+        return Ok(());
+    }
+    if kind == "custom" {
+        let message = format!("only 'direct' is available for model '{model}'");
+        return Err(refused(surface, &format!("{at}.allowed_callers"), &message));
+    }
+    Err(refused(surface, &at.to_string(), &format!("'{kind}' is not available for model '{model}'")))
+}
+
 /// Writes the description with what the schema cannot say there.
-fn describe(json: &mut Json, function: &Function<'_>, note: Option<&str>) {
+pub(in crate::protocol) fn describe(json: &mut Json, function: &Function<'_>, note: Option<&str>) {
     let mut lines: Vec<Text<'_>> = Vec::new();
     let own = function.description.as_ref().filter(|text| !text.is_blank()).map(Text::borrowed);
     let examples = function.examples.map(|examples| {

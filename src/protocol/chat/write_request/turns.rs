@@ -6,8 +6,10 @@
 
 use super::foreign::FarResults;
 use super::{Writer, refused};
+use crate::protocol::Protocol;
+use crate::protocol::carrier;
 use crate::protocol::form::{Action, Arguments, At, Block, BlockKind, Call, Refused, Request, Side, Thinking, Turn};
-use crate::protocol::rules::{ReasoningReplay, arguments, carrier, names};
+use crate::protocol::rules::{ReasoningReplay, arguments, custom};
 use crate::protocol::text::Text;
 
 /// Between what is told in words and the text around it.
@@ -37,7 +39,7 @@ impl Writer<'_> {
 
     fn user(&mut self, turn: &Turn<'_>, is_last: bool) {
         let has_results = self.results(&turn.blocks);
-        let parts = self.parts(turn.message, &turn.blocks);
+        let parts = self.words().parts(turn.at, &turn.blocks);
         // An empty message is worth sending only as what is to be answered. One without blocks held results.
         let is_asked = is_last && !has_results && !turn.blocks.is_empty();
         if !parts.is_empty() || is_asked {
@@ -55,8 +57,8 @@ impl Writer<'_> {
         if !has_text && !has_calls {
             return;
         }
-        if is_last {
-            self.warnings.add(Action::Emulated, At::Message(turn.message));
+        if is_last && self.surface == Protocol::Messages {
+            self.warnings.add(Action::Emulated, turn.at);
         }
         self.json.open_object().key("role").str("assistant").key("content");
         if has_text {
@@ -76,13 +78,17 @@ impl Writer<'_> {
     }
 
     fn call(&mut self, at: At, call: &Call<'_>) {
-        let id = names::short_call_id(call.id.as_ref().map(Text::value).unwrap_or_default());
+        let id = self.call_id(call.id.as_ref());
         let name = self.tool_name(&call.name, format_args!("{at}.name"));
-        let (kind, arguments) = if call.is_custom { ("custom", "input") } else { ("function", "arguments") };
+        let is_custom = call.is_custom && self.model.custom_tools;
+        let (kind, arguments) = if is_custom { ("custom", "input") } else { ("function", "arguments") };
         self.json.open_object().key("id").str(&id).key("type").str(kind);
         self.json.key(kind).open_object().key("name").str(&name).key(arguments);
         match &call.arguments {
             Arguments::Json(input) => arguments::write_arguments(*input, &mut self.json),
+            Arguments::Text(text) if call.is_custom && !is_custom => custom::write_arguments(text, &mut self.json),
+            // What is nothing is no JSON.
+            Arguments::Text(text) if text.is_blank() && !is_custom => drop(self.json.str("{}")),
             Arguments::Text(text) => drop(self.json.text(text)),
         }
         self.json.close_object().close_object();
@@ -91,23 +97,30 @@ impl Writer<'_> {
     /// The turn's texts, as pieces of one string.
     fn said<'t>(&mut self, turn: &'t Turn<'t>) -> Vec<Text<'t>> {
         let mut said = Said::default();
-        let mut results = None;
+        let (mut results, mut said_in) = (None, None);
         for block in &turn.blocks {
             match &block.kind {
-                BlockKind::Text(text) | BlockKind::Refusal(text) => said.text(text.borrowed()),
+                BlockKind::Text(text) | BlockKind::Refusal(text) => {
+                    // Two messages in a row are two texts.
+                    if said_in.is_some_and(|item| item != block.at.message()) {
+                        said.piece(Vec::new());
+                    }
+                    said_in = Some(block.at.message());
+                    said.text(text.borrowed());
+                }
                 BlockKind::File(file) => {
-                    let texts = self.document(block.at, file);
+                    let texts = self.words().document(block.at, file);
                     said.piece(texts);
                 }
                 BlockKind::Opaque(opaque) => match opaque.name.value().as_ref() {
-                    "search_result" => said.piece(self.search_result(block.at, opaque.value)),
+                    "search_result" => said.piece(self.words().search_result(block.at, opaque.value)),
                     "compaction" => {
-                        let summary = self.summary(block.at, opaque.value);
+                        let summary = self.words().summary(block.at, opaque.value);
                         said.piece(summary.map(Vec::from).unwrap_or_default());
                     }
                     _ => {
                         let results = results.get_or_insert_with(|| FarResults::of(&turn.blocks));
-                        let told = self.far_tool(turn.message, opaque, results);
+                        let told = self.words().far_tool(turn.at, opaque, results);
                         said.piece(told.map(Text::made).into_iter().collect());
                     }
                 },
@@ -129,7 +142,10 @@ impl Writer<'_> {
         match self.model.reasoning_replay {
             ReasoningReplay::None => {}
             ReasoningReplay::ReasoningContent => {
-                let texts: Vec<Text<'_>> = shown.map(|(text, _)| text.borrowed()).collect();
+                let mut texts: Vec<Text<'_>> = shown.map(|(text, _)| text.borrowed()).collect();
+                if self.surface == Protocol::Responses {
+                    texts = apart(texts);
+                }
                 if !texts.iter().all(Text::is_empty) {
                     self.json.key("reasoning_content").joined(&texts);
                     self.carries_thinking = true;
@@ -152,6 +168,18 @@ fn call<'t>(block: &'t Block<'t>) -> Option<(At, &'t Call<'t>)> {
         BlockKind::Call(call) => Some((block.at, call)),
         _ => None,
     }
+}
+
+/// Texts of several items, with a gap between them.
+fn apart(texts: Vec<Text<'_>>) -> Vec<Text<'_>> {
+    let mut spaced = Vec::with_capacity(texts.len().saturating_mul(2));
+    for text in texts.into_iter().filter(|text| !text.is_empty()) {
+        if !spaced.is_empty() {
+            spaced.push(Text::made(APART));
+        }
+        spaced.push(text);
+    }
+    spaced
 }
 
 /// What is between the brackets of a JSON array; `None` if nothing is.

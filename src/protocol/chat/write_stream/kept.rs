@@ -5,10 +5,15 @@
 //!
 //! It must not hold more than it is given room for.
 
+use crate::protocol::carrier::{self, Carried, Item};
+use crate::protocol::responses::write_request::summary;
 use crate::protocol::text::{Gathered, Json, Text};
 
 /// Whose reasoning it is, in the word that clients and other gateways know.
 const FORMAT: &str = "anthropic-claude-v1";
+
+/// The same of a responses vendor's items.
+pub const ITEM_FORMAT: &str = "openai-responses-v1";
 
 /// Counted for each entry beside its texts, so that empty ones fill the room too.
 const ENTRY_BYTES: usize = 128;
@@ -90,7 +95,15 @@ impl Details {
     /// Writes the array. Each entry has its own position in it: one of the clients sorts by it.
     pub fn write(&self, json: &mut Json) {
         json.open_array();
-        for (index, Entry { anchor: (points, calls), reasoning }) in (0_u64..).zip(&self.entries) {
+        let mut index = 0;
+        for Entry { anchor: (points, calls), reasoning } in &self.entries {
+            let anchor = format!("{points}:{calls}");
+            if let Reasoning::Shown { text, signature } = reasoning
+                && let Some(Carried::Item(item)) = carrier::unpack(&signature.text().value())
+            {
+                write_item(&item, &text.text(), &anchor, &mut index, json);
+                continue;
+            }
             json.open_object().key("type");
             match reasoning {
                 Reasoning::Shown { text, signature } => {
@@ -103,8 +116,8 @@ impl Details {
                     json.str("reasoning.encrypted").key("data").text(&data.text());
                 }
             }
-            json.key("format").str(FORMAT).key("index").number(index);
-            json.key("anchor").str(&format!("{points}:{calls}")).close_object();
+            json.key("format").str(FORMAT).key("index").number(index).key("anchor").str(&anchor).close_object();
+            index += 1;
         }
         json.close_array();
     }
@@ -121,6 +134,18 @@ impl Details {
             self.is_lost = true;
             self.entries = Vec::new();
         }
+    }
+}
+
+/// A responses vendor's item: the texts of its summary, and what only the vendor can read.
+fn write_item(item: &Item, text: &Text<'_>, anchor: &str, index: &mut u64, json: &mut Json) {
+    let texts = summary(text, &item.lengths).unwrap_or_default();
+    let texts = texts.iter().map(|text| ("reasoning.summary", "summary", text.borrowed()));
+    let sealed = ("reasoning.encrypted", "data", Text::made(item.encrypted.as_str()));
+    for (kind, member, text) in texts.chain([sealed]) {
+        json.open_object().key("type").str(kind).key(member).text(&text).key("id").str(&item.id);
+        json.key("format").str(ITEM_FORMAT).key("index").number(*index).key("anchor").str(anchor).close_object();
+        *index += 1;
     }
 }
 

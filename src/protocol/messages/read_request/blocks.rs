@@ -85,7 +85,7 @@ fn turn<'a>(message: usize, value: Value<'a>, warnings: &mut Warnings) -> Result
         // The same as an empty string. A turn without any block is one that pairing has emptied.
         blocks.push(Block { at, cache: None, kind: BlockKind::Text(Text::made("")) });
     }
-    Ok(Turn { side, blocks, message })
+    Ok(Turn { side, blocks, at: At::Message(message) })
 }
 
 fn block<'a>(value: Value<'a>, at: At, place: Place, warnings: &mut Warnings) -> Result<Block<'a>, Refused> {

@@ -218,7 +218,7 @@ mod tests {
     fn whole() -> Value {
         let marker: Value = serde_json::from_str(MARKER).unwrap();
         let schema = json!({"type": "object", "properties": {}});
-        let signature = crate::protocol::rules::carrier::encode(r#"[{"type":"reasoning.encrypted"}]"#);
+        let signature = crate::protocol::carrier::encode(r#"[{"type":"reasoning.encrypted"}]"#);
         json!({
             "model": "public-model", "max_tokens": 50_000, "stream": true, "temperature": 0.5, "top_p": 0.5,
             "service_tier": "standard_only", "stop_sequences": ["x"], "metadata": {"user_id": "u"},

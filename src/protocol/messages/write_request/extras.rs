@@ -47,7 +47,7 @@ pub(super) fn judge<'a>(
                 }
                 extras.web_search = Some(*value);
             }
-            (Protocol::Chat, name) => of_chat(request.surface, name, *value, warnings)?,
+            (Protocol::Chat | Protocol::Responses, name) => of_chat(request.surface, name, *value, warnings)?,
         }
     }
     Ok(extras)
@@ -71,7 +71,8 @@ fn of_chat(surface: Protocol, name: &str, value: Value<'_>, warnings: &mut Warni
         Outcome::Map | Outcome::Drop => Ok(()),
         Outcome::Warn | Outcome::Refuse if asks_nothing(name, value) => Ok(()),
         Outcome::Warn => {
-            warnings.add(Action::Dropped, name);
+            let is_ours = surface == Protocol::Responses && name == "verbosity";
+            warnings.add(Action::Dropped, if is_ours { "text.verbosity" } else { name });
             Ok(())
         }
         Outcome::Refuse => {
@@ -82,7 +83,7 @@ fn of_chat(surface: Protocol, name: &str, value: Value<'_>, warnings: &mut Warni
 }
 
 /// The value is the one that the vendor would act on anyway.
-fn asks_nothing(name: &str, value: Value<'_>) -> bool {
+pub(in crate::protocol) fn asks_nothing(name: &str, value: Value<'_>) -> bool {
     match name {
         "n" => value.count() == Some(1),
         "logprobs" | "store" => value.bool() == Some(false),

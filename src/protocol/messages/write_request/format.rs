@@ -4,6 +4,7 @@
 //!
 //! Read next: `rules/schema.rs`.
 
+use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
 use crate::protocol::form::{Action, Format, Refused, Request, Warnings};
 use crate::protocol::request::DEPTH_MAX;
@@ -14,8 +15,6 @@ use crate::protocol::tree::{Nodes, Tree};
 const JSON_WORDS: &str = "Answer with one valid JSON object and nothing else – no code fence, no commentary.";
 const SCHEMA_WORDS: &str = "Answer with one JSON value that conforms to this JSON Schema and nothing else – no code \
                             fence, no commentary:\n";
-const FIELD: &str = "response_format";
-const SCHEMA_FIELD: &str = "response_format.json_schema.schema";
 
 /// How the answer's form is asked for.
 #[derive(Debug)]
@@ -32,26 +31,30 @@ pub(super) fn form(
     model: &MessagesModel,
     warnings: &mut Warnings,
 ) -> Result<AnswerForm, Refused> {
+    let (field, schema_field) = match request.surface {
+        Protocol::Responses => ("text.format", "text.format.schema"),
+        Protocol::Chat | Protocol::Messages => ("response_format", "response_format.json_schema.schema"),
+    };
     let (schema, description) = match &request.format {
         Format::Free => return Ok(AnswerForm::Free),
         Format::Json => {
-            warnings.add(Action::Emulated, FIELD);
+            warnings.add(Action::Emulated, field);
             return Ok(AnswerForm::Asked(JSON_WORDS.to_owned()));
         }
-        Format::Schema { schema, description } => (*schema, description.as_ref()),
+        Format::Schema { schema, description, .. } => (*schema, description.as_ref()),
     };
     let cleaned = schema::for_messages(Some(schema)).map_err(|schema::NotAnObject| {
-        let message = format!("{SCHEMA_FIELD}: schema must be of type 'object'.");
-        Box::new(Failure::invalid(request.surface, SCHEMA_FIELD, &message))
+        let message = format!("{schema_field}: schema must be of type 'object'.");
+        Box::new(Failure::invalid(request.surface, schema_field, &message))
     })?;
     let restricted = Some(&cleaned.json).filter(|_| model.structured).and_then(|json| schema::restricted(json));
     if let Some(restricted) = restricted {
         if cleaned.rewritten {
-            warnings.add(Action::Rewritten, FIELD);
+            warnings.add(Action::Rewritten, field);
         }
         return Ok(AnswerForm::Schema(described(restricted, description, cleaned.note.as_deref())));
     }
-    warnings.add(Action::Emulated, FIELD);
+    warnings.add(Action::Emulated, field);
     let mut compact = Json::with_capacity(schema.raw().len());
     compact.compact(schema.raw());
     // It was read as text, so it is text.

@@ -44,7 +44,7 @@ impl<'w> Scribe<'w> {
     }
 
     pub fn block(&mut self, block: &Block<'_>, place: Place) -> Result<(), Refused> {
-        if let BlockKind::Opaque(Opaque { origin: Protocol::Chat, .. }) = block.kind {
+        if let BlockKind::Opaque(Opaque { origin: Protocol::Chat | Protocol::Responses, .. }) = block.kind {
             return Ok(());
         }
         self.json.open_object();
@@ -218,6 +218,7 @@ impl std::fmt::Display for CallPath<'_, '_> {
         let member = match (self.at, self.call.is_custom) {
             (At::Call(..), true) => "custom",
             (At::Call(..), false) => "function",
+            (At::Item(_) | At::ItemPart(..) | At::ItemOutput(..), _) => return write!(f, "{}.{}", self.at, self.of),
             (At::System(_) | At::Message(_) | At::Part(..) | At::Nested(..) | At::Tool(_), _) => "function_call",
         };
         write!(f, "{}.{member}.{}", self.at, self.of)

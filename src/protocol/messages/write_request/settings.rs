@@ -110,7 +110,7 @@ fn tier(scribe: &mut Scribe<'_>, tier: Option<&Text<'_>>) {
         "default" | "standard_only" => {
             scribe.json.key("service_tier").str("standard_only");
         }
-        "priority" | "fast" | "scale" => {
+        "priority" | "fast" | "ultrafast" | "scale" => {
             scribe.warnings.add(Action::Downgraded, "service_tier");
             scribe.json.key("service_tier").str("auto");
         }

@@ -26,6 +26,8 @@ pub(super) struct Asked<'r, 'a> {
     pub breaks_off: bool,
     /// The vendor refused the reasoning the first time.
     pub without: bool,
+    /// What is thought unasked is to be shown, or not, as the caller says (responses).
+    pub says_display: bool,
 }
 
 /// What is sent.
@@ -134,6 +136,9 @@ pub(super) fn plan<'a>(asked: &Asked<'_, 'a>, warnings: &mut Warnings) -> Plan<'
         off(&mut plan, asked, warnings);
         unforced(&mut plan, asked, warnings);
     } else {
+        if asked.says_display && model.thinks_by_default && model.takes(ThinkingType::Adaptive) {
+            plan.mode = Mode::Adaptive;
+        }
         unforced(&mut plan, asked, warnings);
     }
     plan

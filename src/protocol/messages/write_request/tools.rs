@@ -7,10 +7,11 @@
 use super::markers::Place;
 use super::scribe::{CallPath, Scribe};
 use super::turns::{Arranged, Piece};
+use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
 use crate::protocol::form::answer::Recall;
 use crate::protocol::form::{Action, BlockKind, Choice, Function, Refused, Request, Tool, ToolKind, Warnings};
-use crate::protocol::rules::{MessagesModel, names, schema};
+use crate::protocol::rules::{MessagesModel, custom, names, schema};
 use crate::protocol::text::{Json, Text};
 use crate::protocol::tree::Value;
 use std::borrow::Cow;
@@ -26,7 +27,7 @@ const WEB_SEARCH_TYPE: &str = "web_search_20250305";
 #[derive(Debug)]
 pub(super) struct Tools<'r, 'a> {
     legacy: bool,
-    surface: crate::protocol::Protocol,
+    surface: Protocol,
     /// With the name that the vendor gets.
     list: Vec<(&'r Tool<'a>, Cow<'r, str>)>,
     /// Names of tools that the history calls and the request no longer has.
@@ -58,6 +59,7 @@ impl<'r, 'a> Tools<'r, 'a> {
             Choice::Allowed { names, .. } => Some(names.iter().map(Text::value).collect()),
             Choice::Absent | Choice::Auto | Choice::None | Choice::Required | Choice::Tool(_) => None,
         };
+        let is_flat = request.surface == Protocol::Responses;
         let list = if request.legacy_functions { "functions" } else { "tools" };
         let mut tools = Tools {
             legacy: request.legacy_functions,
@@ -70,7 +72,8 @@ impl<'r, 'a> Tools<'r, 'a> {
         };
         for tool in &request.tools {
             let (name, member) = match &tool.kind {
-                ToolKind::Function(function) if request.legacy_functions => (&function.name, ""),
+                ToolKind::Function(function) if request.legacy_functions || is_flat => (&function.name, ""),
+                ToolKind::Custom { name, .. } if is_flat => (name, ""),
                 ToolKind::Function(function) => (&function.name, ".function"),
                 ToolKind::Custom { name, .. } => (name, ".custom"),
                 // Named by the vendor.
@@ -158,9 +161,15 @@ impl<'r, 'a> Tools<'r, 'a> {
             scribe.json.open_object();
             match &tool.kind {
                 ToolKind::Function(function) => self.function(scribe, tool.index, name, function, model)?,
+                ToolKind::Custom { description, format, .. } if self.surface == Protocol::Responses => {
+                    // Nothing is lost: what stands in it comes back as it was.
+                    scribe.json.key("name").str(name);
+                    custom::describe(description.as_ref(), *format, &mut scribe.json);
+                    scribe.json.key("input_schema").raw(custom::SCHEMA);
+                }
                 ToolKind::Custom { description, format, .. } => {
                     scribe.warnings.add(Action::Rewritten, format_args!("tools[{}]", tool.index));
-                    custom(&mut scribe.json, name, description.as_ref(), *format);
+                    in_an_object(&mut scribe.json, name, description.as_ref(), *format);
                 }
                 ToolKind::Vendor { value, .. } => {
                     for (key, value) in value.members().filter(|(key, _)| !key.is("cache_control")) {
@@ -251,7 +260,7 @@ fn description(json: &mut Json, words: Option<&Text<'_>>, note: Option<&str>, ga
 }
 
 /// A tool that takes free text, as one that takes an object with a string in it.
-fn custom(json: &mut Json, name: &str, words: Option<&Text<'_>>, format: Option<Value<'_>>) {
+fn in_an_object(json: &mut Json, name: &str, words: Option<&Text<'_>>, format: Option<Value<'_>>) {
     json.key("name").str(name);
     // Any text will do: nothing to tell.
     let format = format.filter(|format| !format.get("type").is_some_and(|kind| kind.is("text")));

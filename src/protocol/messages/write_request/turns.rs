@@ -8,11 +8,12 @@
 use super::markers::{self, Place};
 use super::scribe::Scribe;
 use crate::protocol::Protocol;
+use crate::protocol::carrier;
 use crate::protocol::failure::Failure;
 use crate::protocol::form::{
     Action, At, Block, BlockKind, Cache, Opaque, OutcomeContent, Refused, Request, Side, Thinking, Turn, Warnings,
 };
-use crate::protocol::rules::{MessagesModel, carrier};
+use crate::protocol::rules::MessagesModel;
 use crate::protocol::text::Text;
 
 const GO_ON: &str = "Continue.";
@@ -60,19 +61,20 @@ fn last_marker(blocks: &[Block<'_>]) -> Option<Cache> {
 }
 
 /// Takes out what the vendor does not take: blank texts, reasoning it did not sign, messages of which nothing is
-/// left. Gives the message of a user that was last and had nothing in it.
+/// left. Gives the place of a user's message that was last and had nothing in it.
 pub(super) fn tidy(
     request: &mut Request<'_>,
     without_thinking: bool,
     warnings: &mut Warnings,
-) -> Result<Option<usize>, Refused> {
+) -> Result<Option<At>, Refused> {
     // Instructions alone are no conversation: the last of them becomes what the user says.
     if request.turns.is_empty()
-        && let Some(last) = request.system.last().map(|block| message_of(block.at))
+        && let Some(last) = request.system.last().map(|block| block.at.message())
     {
-        let before = request.system.partition_point(|block| message_of(block.at) < last);
+        let before = request.system.partition_point(|block| block.at.message() < last);
         let blocks = request.system.split_off(before);
-        request.turns.push(Turn { side: Side::User, blocks, message: last });
+        let at = At::turn(request.surface, last);
+        request.turns.push(Turn { side: Side::User, blocks, at });
     }
     let mut tidying = Tidying { surface: request.surface, without_thinking, warnings };
     request.system = tidying.blocks(std::mem::take(&mut request.system))?;
@@ -86,18 +88,11 @@ pub(super) fn tidy(
         if !turn.blocks.is_empty() {
             emptied = None;
         } else if turn.side == Side::User {
-            emptied = Some(turn.message);
+            emptied = Some(turn.at);
         }
     }
     request.turns.retain(|turn| !turn.blocks.is_empty());
     Ok(emptied)
-}
-
-fn message_of(at: At) -> usize {
-    match at {
-        At::System(index) | At::Tool(index) => index,
-        At::Message(message) | At::Part(message, _) | At::Nested(message, ..) | At::Call(message, _) => message,
-    }
 }
 
 struct Tidying<'w> {
@@ -117,9 +112,9 @@ impl Tidying<'_> {
                 continue;
             }
             // The marker means all that came before: it holds for the block before as well.
-            let (message, cache) = (message_of(block.at), block.cache);
+            let (message, cache) = (block.at.message(), block.cache);
             let before = kept.checked_sub(1).and_then(|before| blocks.get_mut(before));
-            let before = before.filter(|before| message_of(before.at) == message);
+            let before = before.filter(|before| before.at.message() == message);
             if let Some(before) = before.filter(|before| !matches!(before.kind, BlockKind::Thinking(_))) {
                 before.cache = before.cache.or(cache);
             }
@@ -140,7 +135,7 @@ impl Tidying<'_> {
             }
             BlockKind::Opaque(opaque) => match opaque.origin {
                 Protocol::Messages => Ok(true),
-                Protocol::Chat => self.of_chat(opaque, block.at).map(|()| false),
+                Protocol::Chat | Protocol::Responses => self.of_chat(opaque, block.at).map(|()| false),
             },
             BlockKind::Image(_) | BlockKind::File(_) | BlockKind::Call(_) => Ok(true),
         }
@@ -193,7 +188,7 @@ pub(super) fn arrange<'r, 'a>(
             continue;
         }
         for turn in run {
-            warnings.add(Action::Rewritten, At::Message(turn.message));
+            warnings.add(Action::Rewritten, turn.at);
             add(&mut arranged, Side::User, [Piece::Reminder(&turn.blocks)]);
         }
     }
@@ -230,18 +225,18 @@ pub(super) fn have_thinking(arranged: &[Arranged<'_, '_>]) -> bool {
 pub(super) fn finish<'a>(
     arranged: &mut Vec<Arranged<'_, 'a>>,
     request: &Request<'a>,
-    emptied: Option<usize>,
+    emptied: Option<At>,
     prefill: bool,
     warnings: &mut Warnings,
 ) {
     let user = |words| Arranged { side: Side::User, pieces: vec![Piece::Words(words)] };
     let is_behind_assistant = arranged.last().is_none_or(|last| last.side == Side::Assistant);
-    if let Some(message) = emptied.filter(|_| is_behind_assistant) {
-        warnings.add(Action::Inserted, At::Message(message));
+    if let Some(at) = emptied.filter(|_| is_behind_assistant) {
+        warnings.add(Action::Inserted, at);
         arranged.push(user(NOTHING));
     }
     if arranged.first().is_none_or(|first| first.side == Side::Assistant) {
-        warnings.add(Action::Inserted, At::Message(0));
+        warnings.add(Action::Inserted, At::turn(request.surface, 0));
         arranged.insert(0, user(GO_ON));
     }
     let Some(last) = arranged.last_mut().filter(|last| last.side == Side::Assistant) else { return };
@@ -251,8 +246,8 @@ pub(super) fn finish<'a>(
         *piece = Piece::Trimmed(text.trimmed_end(), *cache);
     }
     if !prefill {
-        let messages = request.turns.last().map_or(0, |turn| turn.message + 1);
-        warnings.add(Action::Inserted, At::Message(messages));
+        let messages = request.turns.last().map_or(0, |turn| turn.at.message() + 1);
+        warnings.add(Action::Inserted, At::turn(request.surface, messages));
         arranged.push(user(GO_ON));
     }
 }

@@ -5,9 +5,9 @@
 //! Read next: `messages/write_stream/ending.rs`.
 
 use super::ending::Heard;
+use crate::protocol::carrier;
 use crate::protocol::form::answer::{Event, Piece, Recall, Sink};
 use crate::protocol::rules::arguments::{repaired, write_input};
-use crate::protocol::rules::carrier;
 use crate::protocol::text::{Gathered, Json, Text};
 
 /// The most that is gathered.

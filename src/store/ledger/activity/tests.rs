@@ -32,6 +32,7 @@ fn ending(request: &str, at_ms: i64, outcome: Outcome, usage: Usage, conversatio
             estimated: false,
             conversation: conversation.map(ToOwned::to_owned),
             took_ms: None,
+            first_token_ms: None,
         },
     }
 }
@@ -110,7 +111,7 @@ fn a_vendor_that_counts_nonsense_stops_no_settler() {
     let pairs: Vec<_> = most.iter().map(|ending| (ending, Default::default())).collect();
     assert_eq!(ledger.end_requests(&pairs, "").unwrap(), 4);
     let spent = ledger.spent(ACCOUNT, 0).unwrap();
-    assert_eq!(spent[0].sum.input, 4 * TOKENS_COUNTED_MAX.unsigned_abs());
+    assert_eq!(spent[0].sum.input, 4 * TOKENS_COUNTED_MAX);
     // At the ceiling, one more changes nothing, and is entered.
     let writer = ledger.writer();
     writer.execute("UPDATE spent SET input = 1 << 62, credits = 9007199254740991", []).unwrap();

@@ -1,0 +1,82 @@
+"""What the program is built from, as cargo resolves it for Linux: the crates, how each is used, its licence and checksum.
+
+Read by scripts/licenses and scripts/sbom. Must not fetch or judge anything; Python's own library is all it needs.
+"""
+
+import hashlib
+import json
+import pathlib
+import subprocess
+import tomllib
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TARGET = "x86_64-unknown-linux-gnu"
+CRATES_IO = "registry+https://github.com/rust-lang/crates.io-index"
+# Shipped in the binary beside the crates: the chart library of the dashboard.
+VENDORED = [
+    {
+        "name": "uplot",
+        "version": "1.6.32",
+        "license": "MIT",
+        "repository": "https://github.com/leeoniya/uPlot",
+        "file": "dashboard/static/vendor/uplot-1.6.32.js",
+        "text": "dashboard/static/vendor/uplot-LICENSE",
+    }
+]
+
+
+def metadata():
+    command = ["cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", TARGET]
+    run = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    return json.loads(run.stdout)
+
+
+def checksums():
+    lock = tomllib.loads((ROOT / "Cargo.lock").read_text())
+    return {(package["name"], package["version"]): package.get("checksum") for package in lock["package"]}
+
+
+def reached(nodes, start, kinds, first_kinds=None):
+    """Ids of the packages that `start` needs by edges of these kinds."""
+    seen, waiting = set(), [(start, first_kinds or kinds)]
+    while waiting:
+        identity, allowed = waiting.pop()
+        for edge in nodes[identity]["deps"]:
+            used = any(kind["kind"] in allowed for kind in edge["dep_kinds"])
+            if used and edge["pkg"] not in seen:
+                seen.add(edge["pkg"])
+                waiting.append((edge["pkg"], kinds))
+    return seen
+
+
+def read():
+    """(root package, packages by id, edges by id): each package with `use`: `program`, `build` or `test`."""
+    told = metadata()
+    nodes = {node["id"]: node for node in told["resolve"]["nodes"]}
+    root = told["resolve"]["root"]
+    # A procedural macro runs in the compiler: what only it needs is not in the program.
+    macros = {
+        package["id"] for package in told["packages"] if any("proc-macro" in target["kind"] for target in package["targets"])
+    }
+    linked = {identity: dict(node) for identity, node in nodes.items()}
+    for identity in macros:
+        linked[identity]["deps"] = []
+    program = reached(linked, root, {None}) - macros
+    build = reached(nodes, root, {None, "build"})
+    sums = checksums()
+    packages = {}
+    for package in told["packages"]:
+        use = "program" if package["id"] in program else "build" if package["id"] in build else "test"
+        package["use"] = use
+        package["checksum"] = sums.get((package["name"], package["version"]))
+        packages[package["id"]] = package
+    edges = {identity: sorted(edge["pkg"] for edge in node["deps"]) for identity, node in nodes.items()}
+    return packages.pop(root), packages, edges
+
+
+def in_order(packages):
+    return sorted(packages.values(), key=lambda package: (package["name"], package["version"]))
+
+
+def sha256(path):
+    return hashlib.sha256((ROOT / path).read_bytes()).hexdigest()

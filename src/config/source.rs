@@ -1,0 +1,73 @@
+//! The files that settings come from, and whether one has been changed since it was read.
+//!
+//! A stamp is taken before its file is read: what is written meanwhile shows as a change, never as none. Must not read
+//! what a file says.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+/// A file and what it looked like just before it was read.
+#[derive(Debug, Clone)]
+pub struct Source {
+    path: PathBuf,
+    stamp: Stamp,
+}
+
+/// What a file looks like from outside: its place, its size, and when its bytes and its entry were last written, in
+/// seconds and nanoseconds. Links are followed, so one that was turned to another file shows. `None`: there is none.
+pub type Stamp = Option<([u64; 3], [i64; 4])>;
+
+impl Source {
+    pub fn of(path: &Path) -> Self {
+        let stamp = std::fs::metadata(path).ok().map(|file| {
+            ([file.dev(), file.ino(), file.size()], [file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec()])
+        });
+        Self { path: path.to_owned(), stamp }
+    }
+
+    /// The same file as it is now.
+    pub fn again(&self) -> Self {
+        Self::of(&self.path)
+    }
+
+    pub fn stamp(&self) -> Stamp {
+        self.stamp
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_to_change_a_file_shows_and_reading_it_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let link = path("link");
+        std::fs::write(path("one"), "one").unwrap();
+        std::fs::write(path("two"), "one").unwrap();
+        std::os::unix::fs::symlink(path("one"), &link).unwrap();
+        let mut last = Source::of(&link);
+        assert!(last.stamp().is_some());
+        assert_eq!(std::fs::read_to_string(&link).unwrap(), "one");
+        assert_eq!(last.again().stamp(), last.stamp(), "it was read, no more");
+        let mut changed = |how: &str| {
+            let now = last.again();
+            assert_ne!(now.stamp(), last.stamp(), "{how}");
+            last = now;
+        };
+        std::fs::write(path("one"), "one more").unwrap();
+        changed("written in place");
+        std::fs::rename(path("two"), path("one")).unwrap();
+        changed("renamed over");
+        std::fs::write(path("three"), "one").unwrap();
+        std::os::unix::fs::symlink(path("three"), path("new")).unwrap();
+        std::fs::rename(path("new"), &link).unwrap();
+        changed("the link turned");
+        std::fs::remove_file(path("three")).unwrap();
+        changed("gone");
+        assert!(last.stamp().is_none());
+        std::fs::write(path("three"), "one").unwrap();
+        assert!(last.again().stamp().is_some(), "back");
+    }
+}

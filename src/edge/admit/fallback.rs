@@ -1,0 +1,172 @@
+//! The models that may answer in the place of the one that was asked for: which, what they can cost, and the request in
+//! the words of the next one.
+//!
+//! A request is said anew for a model only when its turn has come: until then the client's body is all that is kept. Must
+//! not decide that a model has failed: that is `edge/upstream/attempts.rs`.
+
+use super::call::{self, Order};
+use crate::account::Principal;
+use crate::billing::pricing::Quote;
+use crate::catalog::Model;
+use crate::config::Settings;
+use crate::edge::context::{Call, Upstream};
+use crate::protocol::Protocol;
+use crate::protocol::failure::Failure;
+use crate::protocol::request::{ConversationKey, Outline};
+use crate::protocol::translate;
+use crate::telemetry::METRICS;
+use crate::upstreams::Fleet;
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What is kept to ask other models.
+pub struct Fallbacks {
+    /// Not asked yet.
+    models: VecDeque<Arc<Model>>,
+    /// Why the model that was asked for did not answer, once another one is asked.
+    failure: Option<Failure>,
+    /// The output limit that is paid for.
+    limit: u64,
+    version: Option<String>,
+    flags: Vec<String>,
+    surface: Protocol,
+    /// The client's.
+    body: Bytes,
+    outline: Outline,
+    conversation: ConversationKey,
+    account_id: Arc<str>,
+    request_id: String,
+}
+
+impl Fallbacks {
+    /// The models that could answer `order` as well, and what the dearest of all may cost. A caller that is strict wants
+    /// the model it named; what only one endpoint has, no other model has either. Left out are models that the key may not
+    /// use, and those that the request cannot be said to.
+    pub(super) fn of(order: &Order<'_>, principal: &Principal, own: &Quote) -> Option<(Box<Self>, Quote)> {
+        if order.model.fallback.is_empty() || order.strict || order.outline.stays() {
+            return None;
+        }
+        let allowed = order.model.fallback.iter().filter(|id| principal.settings.allows(id));
+        let (mut models, mut quote) = (VecDeque::new(), own.clone());
+        for model in allowed.filter_map(|id| order.settings.catalog.find(id)) {
+            let model = model.door(order.surface, order.outline);
+            if let Ok(other) = quoted(&order.of(model)) {
+                quote = quote.or(other.within(model.max_output_tokens));
+                models.push_back(Arc::clone(model));
+            }
+        }
+        if models.is_empty() {
+            return None;
+        }
+        let kept = Box::new(Self {
+            models,
+            failure: None,
+            limit: quote.output_limit,
+            version: None,
+            flags: Vec::new(),
+            surface: order.surface,
+            body: order.body.clone(),
+            outline: order.outline.clone(),
+            conversation: order.conversation,
+            account_id: Arc::clone(&order.account_id),
+            request_id: order.request_id.to_owned(),
+        });
+        Some((kept, quote))
+    }
+
+    /// The same, with the output limit that is paid for.
+    pub(super) fn within(mut self: Box<Self>, limit: u64) -> Box<Self> {
+        self.limit = limit;
+        self
+    }
+
+    /// The same, with what the client's header says to vendors.
+    pub(super) fn with_headers(mut self: Box<Self>, version: Option<String>, flags: Vec<String>) -> Box<Self> {
+        self.version = version;
+        self.flags = flags;
+        self
+    }
+
+    /// There is another model to ask.
+    pub fn are_left(&self) -> bool {
+        !self.models.is_empty()
+    }
+
+    /// Why the model that was asked for did not answer; `None` while it is the one that is asked.
+    pub fn instead_of(&self) -> Option<&Failure> {
+        self.failure.as_ref()
+    }
+
+    fn order<'a>(&'a self, settings: &'a Settings, model: &'a Arc<Model>) -> Order<'a> {
+        Order {
+            conversation: self.conversation,
+            settings,
+            surface: self.surface,
+            model,
+            strict: false,
+            body: self.body.clone(),
+            outline: &self.outline,
+            request_id: &self.request_id,
+            account_id: Arc::clone(&self.account_id),
+        }
+    }
+}
+
+/// The most that this model can cost. What is passed on as it stands need not be said for that.
+fn quoted(order: &Order<'_>) -> Result<Quote, Failure> {
+    if order.model.protocol() == order.surface && order.surface != Protocol::Responses {
+        return order.quote(order.outline, order.body.len());
+    }
+    Ok(order.priced()?.quote)
+}
+
+/// Puts the request in the words of the next model in the place of the one before: its body, its endpoints, its price.
+/// False where no model is left.
+pub fn ask_next(fleet: &Fleet, call: &mut Call) -> bool {
+    let Some(mut fallbacks) = call.fallbacks.take() else { return false };
+    fallbacks.failure = fallbacks.failure.take().or_else(|| call.failure.clone());
+    while let Some(model) = fallbacks.models.pop_front() {
+        if ask(fleet, call, &fallbacks, &model) {
+            call.fallbacks = Some(fallbacks);
+            return true;
+        }
+    }
+    false
+}
+
+fn ask(fleet: &Fleet, call: &mut Call, fallbacks: &Fallbacks, model: &Arc<Model>) -> bool {
+    let settings = Arc::clone(&call.settings);
+    let order = fallbacks.order(&settings, model);
+    // It could be said at admission.
+    let Ok(priced) = order.priced() else { return false };
+    let tier = priced.quote.service_tier;
+    let Ok(sent) = order.lowered(priced, fallbacks.limit.min(model.max_output_tokens)) else { return false };
+    let (previews, dropped) = order.previews(&fallbacks.flags);
+    let crosses = model.protocol() != fallbacks.surface;
+    call.again = order.again_without_thinking(&sent);
+    call.upstream = Upstream {
+        path: translate::path(model.protocol()),
+        version: fallbacks.version.clone().filter(|_| !crosses),
+        previews,
+        streams: sent.streams,
+        key: model.vendor.sticky.then(|| fallbacks.conversation.as_u64()),
+        sent: call.upstream.sent,
+        before: call.upstream.before + call.upstream.tried.len(),
+        ..Upstream::to(fleet.of(&model.vendor))
+    };
+    METRICS.fallbacks.with_label_values(&[&call.model.id, &model.id]).inc();
+    call.warnings = sent.warnings;
+    call.warnings.extend(dropped);
+    call.warnings.push(format!("fallback:{}", model.id));
+    call.sent_bytes = sent.body.len();
+    call.shared.set_body(sent.body);
+    call.reply.begin_anew(sent.recall);
+    let voice = call.reply.voice().cloned().filter(|_| !call.shared.is_keyed());
+    call.shared.expect(model.hides_reasoning(), call::keep_alive(fallbacks.surface, model, call.stream, voice));
+    if let Some(hold) = &mut call.hold {
+        hold.change_model(model, tier);
+    }
+    call.model = Arc::clone(model);
+    true
+}

@@ -1,0 +1,210 @@
+//! How much of its memory and of its files this process has in use, and whether there is room for new work.
+//!
+//! A thread of its own looks a few times a second, so a request costs one load. Must not end what runs: whatever was
+//! admitted is finished, and new work is refused until there is room again.
+
+use crate::config::Settings;
+use crate::protocol::failure::Kind;
+use crate::telemetry::METRICS;
+use arc_swap::ArcSwap;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+/// How often it is looked.
+const LOOK: Duration = Duration::from_millis(200);
+/// The part of either from which on new work is refused.
+const FULL_PERCENT: u64 = 90;
+/// Requests that are served at one time however little is left: memory that the allocator keeps, or files that idle clients
+/// hold, must not shut everybody out for good.
+const ALWAYS: usize = 8;
+
+/// What there is too little of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Short {
+    Nothing = 0,
+    Memory = 1,
+    Files = 2,
+}
+
+/// Whether there is room for new work.
+#[derive(Debug, Default)]
+pub struct Pressure(AtomicU8);
+
+impl Pressure {
+    /// Why a request is not taken, where `in_flight` run with it.
+    pub fn refuses(&self, in_flight: usize) -> Option<Kind> {
+        let short = self.0.load(Ordering::Relaxed);
+        if short == Short::Nothing as u8 || in_flight <= ALWAYS {
+            return None;
+        }
+        Some(if short == Short::Files as u8 { Kind::FilesShort } else { Kind::MemoryShort })
+    }
+
+    /// Looks for as long as the process lives.
+    ///
+    /// # Errors
+    /// The thread cannot be had.
+    pub fn watch(self: Arc<Self>, settings: Arc<ArcSwap<Settings>>) -> std::io::Result<()> {
+        raise_file_limit();
+        // Anew at each look: what others have at a start, a predecessor among them, they may soon give back.
+        let budget = move || Some(settings.load().limits.memory_bytes).filter(|told| *told > 0).or_else(memory_found);
+        match budget() {
+            Some(bytes) => log::info!("memory budget: {bytes} bytes"),
+            None => log::warn!("no memory budget: /proc/meminfo cannot be read; set limits.memory_bytes"),
+        }
+        let watch = move || {
+            loop {
+                self.note(look(budget().unwrap_or(u64::MAX)));
+                std::thread::sleep(LOOK);
+            }
+        };
+        std::thread::Builder::new().name("pressure".into()).spawn(watch)?;
+        Ok(())
+    }
+
+    fn note(&self, now: Short) {
+        if self.0.swap(now as u8, Ordering::Relaxed) == now as u8 {
+            return;
+        }
+        match now {
+            Short::Nothing => log::info!("there is room for new work again"),
+            Short::Memory => log::warn!("memory is at {FULL_PERCENT} % of its budget: new work is refused"),
+            Short::Files => log::warn!("open files are at {FULL_PERCENT} % of their limit: new work is refused"),
+        }
+    }
+}
+
+fn look(budget: u64) -> Short {
+    let resident = resident_bytes();
+    let files = open_files();
+    METRICS.resident_bytes.set(i64::try_from(resident).unwrap_or(i64::MAX));
+    METRICS.open_files.set(i64::try_from(files).unwrap_or(i64::MAX));
+    judge((resident, budget), (files, getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)))
+}
+
+fn judge((resident, budget): (u64, u64), (files, limit): (u64, u64)) -> Short {
+    let is_full = |used: u64, most: u64| used >= most / 100 * FULL_PERCENT + most % 100 * FULL_PERCENT / 100;
+    if is_full(files, limit) {
+        Short::Files
+    } else if is_full(resident, budget) {
+        Short::Memory
+    } else {
+        Short::Nothing
+    }
+}
+
+/// The soft limit is made for programs that cannot do without: ours is the hard one.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        log::warn!("raise the limit on open files: {error}");
+    }
+}
+
+/// 0 where it cannot be told.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    kib_of(&status, "VmRSS:").unwrap_or(0)
+}
+
+/// 0 where it cannot be told.
+fn open_files() -> u64 {
+    // Newer kernels tell the number as the folder's size; older ones say 0 there.
+    match std::fs::metadata("/proc/self/fd").map(|folder| folder.len()) {
+        Ok(0) | Err(_) => std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64),
+        Ok(count) => count,
+    }
+}
+
+/// The bytes behind `name` in a file of lines of kB.
+fn kib_of(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.split_ascii_whitespace().next()?.parse::<u64>().ok()?.saturating_mul(1_024))
+}
+
+/// What this process may come to where nobody has said: what the machine has free, or its control group allows.
+fn memory_found() -> Option<u64> {
+    let machine = std::fs::read_to_string("/proc/meminfo").ok();
+    let free = machine.as_deref().and_then(|text| kib_of(text, "MemAvailable:"));
+    let free = free.map(|free| free.saturating_add(resident_bytes()));
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    // Version 1 says "none" by a number that no machine has.
+    let group = group_limit(&groups, Path::new("/sys/fs/cgroup")).filter(|limit| *limit < 1 << 60);
+    [free, group].into_iter().flatten().min()
+}
+
+/// The least that this process's control group and those above it allow: of version 2, or of version 1.
+fn group_limit(groups: &str, root: &Path) -> Option<u64> {
+    let limits = groups.lines().filter_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let (root, file) = match controllers {
+            "" => (root.to_owned(), "memory.max"),
+            _ if controllers.split(',').any(|name| name == "memory") => (root.join("memory"), "memory.limit_in_bytes"),
+            _ => return None,
+        };
+        let above = Path::new(path.trim_start_matches('/')).ancestors();
+        above.filter_map(|group| std::fs::read_to_string(root.join(group).join(file)).ok()?.trim().parse().ok()).min()
+    });
+    limits.min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_work_is_refused_from_nine_tenths_on() {
+        let (much, few) = ((0, u64::MAX), (0, 1_000));
+        assert_eq!(judge(much, few), Short::Nothing);
+        assert_eq!(judge((899, 1_000), few), Short::Nothing);
+        assert_eq!(judge((900, 1_000), few), Short::Memory);
+        assert_eq!(judge(much, (899, 1_000)), Short::Nothing);
+        assert_eq!(judge(much, (900, 1_000)), Short::Files);
+        assert_eq!(judge((900, 1_000), (900, 1_000)), Short::Files, "which is over sooner");
+        assert_eq!(judge((90, 99), few), Short::Memory);
+    }
+
+    #[test]
+    fn some_requests_are_served_whatever_is_short() {
+        let pressure = Pressure::default();
+        assert_eq!(pressure.refuses(usize::MAX), None);
+        for (short, kind) in [(Short::Memory, Kind::MemoryShort), (Short::Files, Kind::FilesShort)] {
+            pressure.note(short);
+            assert_eq!(pressure.refuses(ALWAYS), None);
+            assert_eq!(pressure.refuses(ALWAYS + 1), Some(kind));
+        }
+        pressure.note(Short::Nothing);
+        assert_eq!(pressure.refuses(usize::MAX), None);
+    }
+
+    #[test]
+    fn this_process_uses_memory_and_files() {
+        assert!(resident_bytes() > 100_000);
+        let before = open_files();
+        let more = [(); 20].map(|()| std::fs::File::open("/proc/self/status").unwrap());
+        assert!(open_files() >= before + 10, "{before}");
+        drop(more);
+        assert!(memory_found().unwrap() > resident_bytes());
+    }
+
+    #[test]
+    fn the_least_of_a_groups_limits_and_those_above_it_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let inner = root.path().join("a/b");
+        std::fs::create_dir_all(&inner).unwrap();
+        assert_eq!(group_limit("0::/a/b\n", root.path()), None);
+        std::fs::write(inner.join("memory.max"), "max\n").unwrap();
+        assert_eq!(group_limit("0::/a/b\n", root.path()), None);
+        std::fs::write(root.path().join("a/memory.max"), "5000\n").unwrap();
+        assert_eq!(group_limit("0::/a/b\n", root.path()), Some(5_000));
+        std::fs::write(inner.join("memory.max"), "7000\n").unwrap();
+        assert_eq!(group_limit("0::/a/b\n", root.path()), Some(5_000));
+        assert_eq!(group_limit("0::/\n", root.path()), None);
+        std::fs::create_dir_all(root.path().join("memory/x")).unwrap();
+        std::fs::write(root.path().join("memory/x/memory.limit_in_bytes"), "300\n").unwrap();
+        assert_eq!(group_limit("4:cpu,memory:/x\n2:pids:/x\n", root.path()), Some(300));
+    }
+}

@@ -1,0 +1,156 @@
+//! What a request's trace is made of, where it is one of those that are traced.
+//!
+//! Whether it is, chance decides and no caller. Must not send anything: that is `telemetry/traces.rs`.
+
+use super::context::{Context, Stage};
+use crate::clock;
+use crate::telemetry::traces::{self, ALL, Fact, Kind, Parent, Plan, Span, SpanId, TraceId};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use std::time::{Duration, Instant};
+
+/// The header in which a trace travels.
+pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// Of one request that is traced, or whose caller's trace is to reach the vendor.
+pub struct Trace {
+    parent: Option<Parent>,
+    /// `None` where chance left it out.
+    own: Option<(TraceId, SpanId)>,
+    to_vendors: bool,
+    /// As the caller said it.
+    said: Option<HeaderValue>,
+    attempts: Vec<Attempt>,
+}
+
+struct Attempt {
+    id: SpanId,
+    began: Instant,
+    endpoint: String,
+    /// 0 where there was no answer.
+    status: Option<u16>,
+}
+
+impl Trace {
+    /// Begins one, if this request is to have one.
+    pub fn begin(plan: &Plan, header: &HeaderMap) -> Option<Box<Self>> {
+        let mut told = header.get_all(TRACEPARENT).iter();
+        // Twice is not once.
+        let said = told.next().filter(|_| told.next().is_none());
+        let parent = said.and_then(|value| traces::parent(value.to_str().ok()?));
+        let ids = || Some((parent.map_or_else(random, |parent| Some(parent.trace))?, random()?));
+        let own = is_chosen(plan.share).then(ids).flatten();
+        let said = said.filter(|_| plan.to_vendors && parent.is_some()).cloned();
+        let is_wanted = own.is_some() || said.is_some();
+        is_wanted.then(|| Box::new(Self { parent, own, to_vendors: plan.to_vendors, said, attempts: Vec::new() }))
+    }
+
+    /// An attempt at an endpoint begins.
+    pub fn attempt(&mut self, endpoint: &str) {
+        if let (Some(_), Some(id)) = (self.own, random()) {
+            self.attempts.push(Attempt { id, began: Instant::now(), endpoint: endpoint.to_owned(), status: None });
+        }
+    }
+
+    /// What the vendor of the running attempt gets to know.
+    pub fn traceparent(&self) -> Option<HeaderValue> {
+        if !self.to_vendors {
+            return None;
+        }
+        match (&self.own, self.attempts.last()) {
+            (Some((trace, _)), Some(attempt)) => HeaderValue::from_str(&traces::traceparent(trace, &attempt.id)).ok(),
+            _ => self.said.clone(),
+        }
+    }
+
+    /// The vendor's header is there.
+    pub fn answered(&mut self, status: u16) {
+        if let Some(attempt) = self.attempts.last_mut() {
+            attempt.status = Some(status);
+        }
+    }
+}
+
+/// The spans of a request that is over, `took` after it arrived.
+pub fn spans(ctx: &mut Context, status: u16, took: Duration) -> Vec<Span> {
+    let Some(trace) = ctx.trace.take() else { return Vec::new() };
+    let Some((id, own)) = trace.own else { return Vec::new() };
+    let ended = Duration::from_millis(u64::try_from(clock::now_ms()).unwrap_or_default());
+    let began = ended.saturating_sub(took);
+    let at = |moment: Instant| began + moment.saturating_duration_since(ctx.arrived);
+    let mut spans = vec![Span {
+        name: "request",
+        kind: Kind::Server,
+        trace: id,
+        id: own,
+        parent: trace.parent.map(|parent| parent.span),
+        began,
+        ended,
+        is_failed: status >= 500,
+        facts: facts(ctx, status),
+    }];
+    // The next one begins where the last one was given up.
+    let ends = trace.attempts.iter().skip(1).map(|next| at(next.began)).chain([ended]);
+    for (attempt, attempt_ended) in trace.attempts.iter().zip(ends) {
+        let status = attempt.status.unwrap_or_default();
+        spans.push(Span {
+            name: "attempt",
+            kind: Kind::Client,
+            trace: id,
+            id: attempt.id,
+            parent: Some(own),
+            began: at(attempt.began),
+            ended: attempt_ended,
+            is_failed: status == 0 || status >= 400,
+            facts: vec![
+                ("server.address", Fact::Text(attempt.endpoint.clone())),
+                ("http.response.status_code", Fact::Number(status.into())),
+            ],
+        });
+    }
+    spans
+}
+
+fn facts(ctx: &Context, status: u16) -> Vec<(&'static str, Fact)> {
+    let mut facts = vec![
+        ("gateway.request_id", Fact::Text(ctx.request_id.clone())),
+        ("gateway.surface", Fact::Text(ctx.surface.as_str().to_owned())),
+        ("http.response.status_code", Fact::Number(status.into())),
+    ];
+    facts.extend(ctx.reason.map(|reason| ("gateway.reason", Fact::Text(reason.to_owned()))));
+    if let Stage::Call(call) = &ctx.stage {
+        facts.push(("gen_ai.request.model", Fact::Text(call.model.id.clone())));
+        facts.push(("gateway.vendor", Fact::Text(call.model.vendor.name.clone())));
+        facts.extend(call.billed.map(|(outcome, _)| ("gateway.outcome", Fact::Text(outcome.as_str().to_owned()))));
+    }
+    if let Some(phases) = ctx.phases() {
+        let named =
+            [("gateway.auth_us", phases.auth), ("gateway.body_us", phases.body), ("gateway.admit_us", phases.admit)];
+        let micros = |time: Duration| Fact::Number(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+        facts.extend(named.map(|(key, time)| (key, micros(time))));
+    }
+    facts
+}
+
+fn random<const N: usize>() -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// So many of a million.
+fn is_chosen(share: u32) -> bool {
+    share == ALL || share > 0 && random().is_some_and(|bytes| u32::from_le_bytes(bytes) % ALL < share)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_kept() {
+        let chosen = |share| (0..10_000).filter(|_| is_chosen(share)).count();
+        assert_eq!((chosen(0), chosen(ALL)), (0, 10_000));
+        let half = chosen(ALL / 2);
+        assert!((4_500..5_500).contains(&half), "{half}");
+    }
+}

@@ -1,0 +1,266 @@
+//! Reasoning that one vendor made, packed into a string that a client of another protocol keeps and sends back.
+//!
+//! Every such string of ours begins with `gw1.`. Then either base64url of a chat vendor's `reasoning_details` (in the
+//! signature that a messages client keeps), or a kind, a dot and base64url of a JSON object: `m` a messages vendor's
+//! block, `c` a chat vendor's reasoning, `r` a responses vendor's item. Base64url has no dot, so that the two forms cannot
+//! be taken for one another. Nothing behind the mark only says "not a messages vendor's".
+//!
+//! It must not trust what comes back: it is the caller's word, so what is in it is checked before anybody writes it into a
+//! body, and what cannot be read is no carrier. There is no seal on it: the vendor itself checks what it signed.
+//!
+//! Read next: `messages/write_stream.rs` and `responses/write_stream.rs`, which pack, and `chat/write_request.rs`, which
+//! unpacks.
+
+use crate::protocol::request::DEPTH_MAX;
+use crate::protocol::text::{Json, Text, compact};
+use crate::protocol::tree::{Nodes, Tree, Value};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+/// What every signature of ours begins with.
+pub const MARK: &str = "gw1.";
+
+/// The longest carrier with a kind, in bytes. A longer one is not made, and is none.
+pub const BYTES_MAX: usize = 1 << 20;
+
+/// A messages vendor may have made this signature: there is one, and it is not ours.
+pub fn is_vendors(signature: &str) -> bool {
+    !signature.is_empty() && !signature.starts_with(MARK)
+}
+
+/// Arrays and objects around the details where they stand in a body: messages, message.
+const DEPTH_AROUND: u32 = 4;
+
+/// A signature of ours, holding the JSON array of `reasoning_details`.
+pub fn encode(details_json: &str) -> String {
+    let mut json = Vec::with_capacity(details_json.len());
+    compact(details_json, &mut json);
+    format!("{MARK}{}", URL_SAFE_NO_PAD.encode(json))
+}
+
+/// The JSON array of `reasoning_details` in a signature of ours; `None` for any other signature, and for one that
+/// holds nothing or no array.
+pub fn decode(signature: &str) -> Option<String> {
+    let json = unpacked(signature.strip_prefix(MARK)?)?;
+    let tree = read(&json)?;
+    let is_array = tree.root().is_array();
+    is_array.then_some(json)
+}
+
+/// What a carrier with a kind holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Carried {
+    /// A messages vendor's thinking, as it was signed.
+    Thinking {
+        text: String,
+        signature: String,
+    },
+    /// A messages vendor's `redacted_thinking`.
+    Hidden {
+        data: String,
+    },
+    /// A chat vendor's `reasoning_content`.
+    ChatText(String),
+    /// A chat vendor's `reasoning_details`: a JSON array.
+    ChatDetails(String),
+    Item(Item),
+}
+
+/// A responses vendor's reasoning item. The texts of its summary travel beside it, joined.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Item {
+    pub id: String,
+    pub encrypted: String,
+    /// Code points of each text of the summary.
+    pub lengths: Vec<u64>,
+    /// `content` as it was: a JSON array.
+    pub content: Option<String>,
+}
+
+/// A messages vendor's thinking block. `None`: too long to travel.
+pub fn pack_thinking(text: &Text<'_>, signature: &Text<'_>) -> Option<String> {
+    packed('m', |json| {
+        json.key("t").text(text).key("s").text(signature);
+    })
+}
+
+/// A messages vendor's redacted block. `None`: too long to travel.
+pub fn pack_hidden(data: &Text<'_>) -> Option<String> {
+    packed('m', |json| {
+        json.key("d").text(data);
+    })
+}
+
+/// A chat vendor's reasoning text. `None`: too long to travel.
+pub fn pack_chat_text(text: &Text<'_>) -> Option<String> {
+    packed('c', |json| {
+        json.key("t").text(text);
+    })
+}
+
+/// A chat vendor's `reasoning_details`, a JSON array. `None`: too long to travel.
+pub fn pack_chat_details(details_json: &str) -> Option<String> {
+    packed('c', |json| {
+        json.key("a").compact(details_json);
+    })
+}
+
+/// A responses vendor's item. `None`: too long to travel.
+pub fn pack_item(item: &Item) -> Option<String> {
+    packed('r', |json| {
+        json.key("i").str(&item.id).key("e").str(&item.encrypted).key("n").open_array();
+        for length in &item.lengths {
+            json.number(*length);
+        }
+        json.close_array();
+        if let Some(content) = &item.content {
+            json.key("c").compact(content);
+        }
+    })
+}
+
+/// What a carrier with a kind holds; `None` for everything else.
+pub fn unpack(carrier: &str) -> Option<Carried> {
+    if carrier.len() > BYTES_MAX {
+        return None;
+    }
+    let (kind, packed) = carrier.strip_prefix(MARK)?.split_once('.')?;
+    let json = unpacked(packed)?;
+    let tree = read(&json)?;
+    let root = tree.root();
+    let text = |name| root.get(name).and_then(Value::string).map(std::borrow::Cow::into_owned);
+    let array = |name| root.get(name).filter(|value| value.is_array()).map(|value| value.raw().to_owned());
+    match kind {
+        "m" => match (text("t"), text("s"), text("d")) {
+            (Some(text), Some(signature), None) if is_vendors(&signature) => {
+                Some(Carried::Thinking { text, signature })
+            }
+            (None, None, Some(data)) if !data.is_empty() => Some(Carried::Hidden { data }),
+            _ => None,
+        },
+        "c" => text("t").map(Carried::ChatText).or_else(|| array("a").map(Carried::ChatDetails)),
+        "r" => {
+            let lengths = root.get("n").filter(|value| value.is_array())?;
+            let lengths: Option<Vec<u64>> = lengths.items().map(Value::count).collect();
+            let (id, encrypted) = (text("i")?, text("e").filter(|encrypted| !encrypted.is_empty())?);
+            Some(Carried::Item(Item { id, encrypted, lengths: lengths?, content: array("c") }))
+        }
+        _ => None,
+    }
+}
+
+fn packed(kind: char, write: impl FnOnce(&mut Json)) -> Option<String> {
+    let mut json = Json::default();
+    json.open_object();
+    write(&mut json);
+    json.close_object();
+    let carrier = format!("{MARK}{kind}.{}", URL_SAFE_NO_PAD.encode(json.as_bytes()));
+    (carrier.len() <= BYTES_MAX).then_some(carrier)
+}
+
+fn unpacked(packed: &str) -> Option<String> {
+    let json = URL_SAFE_NO_PAD.decode(packed.trim_end_matches('=')).ok()?;
+    String::from_utf8(json).ok()
+}
+
+fn read(json: &str) -> Option<Tree<'_>> {
+    Tree::read(json, DEPTH_MAX.saturating_sub(DEPTH_AROUND), Nodes::new()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Text<'_> {
+        Text::made(text)
+    }
+
+    #[test]
+    fn what_is_packed_comes_back() {
+        for json in ["[]", "[1]", "[12]", r#"[{"type":"reasoning.encrypted","data":"þÿ~?>","index":0}]"#] {
+            assert_eq!(decode(&encode(json)).as_deref(), Some(json));
+        }
+        assert_eq!(encode("[ 1, 2 ]"), "gw1.WzEsMl0");
+        assert_eq!(decode("gw1.WzEsMl0=").as_deref(), Some("[1,2]"));
+    }
+
+    #[test]
+    fn other_signatures_hold_nothing() {
+        // Nothing; a messages vendor's; no letters of ours; no JSON; no array; half a byte; a kind.
+        for signature in ["gw1.", "EqQBCgIYAhIM", "gw1.WzFd+", "gw1.WzE", "gw1.e30", "gw1.W", "gw1.c.WzFd"] {
+            assert_eq!(decode(signature), None, "{signature}");
+        }
+    }
+
+    #[test]
+    fn every_kind_comes_back_letter_by_letter() {
+        let odd = "a\"\\\u{1}\n🦀 ";
+        let item = Item { id: "rs_1".into(), encrypted: odd.into(), lengths: vec![3, 0], content: Some("[{}]".into()) };
+        let bare = Item { id: String::new(), encrypted: "e".into(), ..Item::default() };
+        for (carrier, kind, wanted) in [
+            (
+                pack_thinking(&text(odd), &text("EqQ")),
+                "m",
+                Carried::Thinking { text: odd.into(), signature: "EqQ".into() },
+            ),
+            (
+                pack_thinking(&text(""), &text("EqQ")),
+                "m",
+                Carried::Thinking { text: "".into(), signature: "EqQ".into() },
+            ),
+            (pack_hidden(&text(odd)), "m", Carried::Hidden { data: odd.into() }),
+            (pack_chat_text(&text(odd)), "c", Carried::ChatText(odd.into())),
+            (pack_chat_details("[ {\"a\": 1} ]"), "c", Carried::ChatDetails("[{\"a\":1}]".into())),
+            (pack_item(&item), "r", Carried::Item(item.clone())),
+            (pack_item(&bare), "r", Carried::Item(bare.clone())),
+        ] {
+            let carrier = carrier.unwrap();
+            assert!(carrier.starts_with(&format!("gw1.{kind}.")) && !is_vendors(&carrier), "{carrier}");
+            assert_eq!(unpack(&carrier), Some(wanted), "{carrier}");
+            assert_eq!(decode(&carrier), None, "{carrier}");
+        }
+        assert_eq!(pack_hidden(&text("x")).unwrap(), "gw1.m.eyJkIjoieCJ9");
+    }
+
+    #[test]
+    fn what_is_no_carrier_holds_nothing() {
+        let of = |kind: &str, json: &str| format!("gw1.{kind}.{}", URL_SAFE_NO_PAD.encode(json));
+        for carrier in [
+            String::new(),
+            "gAAAAABo".into(),
+            "gw1.".into(),
+            "gw1.m.".into(),
+            "gw1.m.*".into(),
+            "gw1.WzFd".into(),
+            of("x", r#"{"t":"a","s":"b"}"#),
+            of("m", r#"{"t":"a"}"#),
+            of("m", r#"{"t":"a","s":""}"#),
+            of("m", r#"{"t":"a","s":"gw1."}"#),
+            of("m", r#"{"t":"a","s":"b","d":"c"}"#),
+            of("m", r#"{"d":""}"#),
+            of("m", r#"{"t":"a","s":"b"#),
+            of("m", r#"["t"]"#),
+            of("c", r#"{"t":1}"#),
+            of("c", r#"{"a":{}}"#),
+            of("r", r#"{"i":"rs_1","e":"","n":[]}"#),
+            of("r", r#"{"i":"rs_1","e":"x"}"#),
+            of("r", r#"{"i":"rs_1","e":"x","n":[-1]}"#),
+            of("m", &format!(r#"{{"d":"a","x":{}{}}}"#, "[".repeat(64), "]".repeat(64))),
+        ] {
+            assert_eq!(unpack(&carrier), None, "{carrier}");
+        }
+    }
+
+    #[test]
+    fn a_carrier_is_a_mebibyte_at_most() {
+        // Four letters for three bytes, behind the mark and the kind; around the data there is `{"d":""}`.
+        let most = (BYTES_MAX - "gw1.m.".len()) / 4 * 3 - r#"{"d":""}"#.len();
+        let fits = pack_hidden(&text(&"x".repeat(most))).unwrap();
+        assert!(fits.len() > BYTES_MAX - 4 && unpack(&fits).is_some());
+        assert_eq!(pack_hidden(&text(&"x".repeat(most + 3))), None);
+        assert_eq!(
+            unpack(&format!("gw1.m.{}", URL_SAFE_NO_PAD.encode(format!(r#"{{"d":"{}"}}"#, "x".repeat(most + 3))))),
+            None
+        );
+    }
+}

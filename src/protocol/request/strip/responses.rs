@@ -1,0 +1,420 @@
+//! What must go from, or be put into, a responses body before it goes to a vendor of that protocol: nothing of a
+//! conversation is kept there, so nothing may name what is kept, and everything that is sent belongs to our account.
+//!
+//! It must not judge what the vendor judges itself: only what names something in our account at the vendor, what nobody
+//! pays for, and what another vendor left in the conversation.
+//!
+//! Read next: `request/rewrite.rs`.
+
+use super::{Strip, Stripped};
+use crate::protocol::Protocol;
+use crate::protocol::carrier;
+use crate::protocol::failure::Failure;
+use crate::protocol::form::{Action, At, Refused, Warnings};
+use crate::protocol::request::DEPTH_MAX;
+use crate::protocol::rules::names;
+use crate::protocol::scan::Span;
+use crate::protocol::splice::json_string;
+use crate::protocol::text::Text;
+use crate::protocol::tree::{Nodes, Tree, Value};
+use std::borrow::Cow;
+
+/// Whose account a passed-on request is sent by, and what its model may do.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender<'a> {
+    pub account_id: &'a str,
+    /// The vendor that defined the protocol, not a compatible server.
+    pub official: bool,
+    /// Searches of the vendor's own are sold.
+    pub may_search: bool,
+    /// The vendor refused the reasoning the first time.
+    pub without_reasoning: bool,
+    /// The public id, for the words of a refusal.
+    pub model: &'a str,
+}
+
+/// What becomes of a responses body that is passed on; and whether reasoning goes with it that the vendor may refuse.
+///
+/// # Errors
+/// It names what is kept at the vendor, or asks for a tool that runs there and is not sold.
+pub fn for_responses(body: &[u8], sender: &Sender<'_>) -> Result<(Stripped, bool), Failure> {
+    let Ok(text) = std::str::from_utf8(body) else { return Ok(Default::default()) };
+    let Ok(tree) = Tree::read(text, DEPTH_MAX, Nodes::new()) else { return Ok(Default::default()) };
+    let mut strip = Strip { text, edits: Vec::new(), warnings: Warnings::default() };
+    let carries = strip.responses(tree.root(), sender).map_err(|refused| *refused)?;
+    Ok((Stripped { edits: strip.edits, warnings: strip.warnings.into_tokens() }, carries))
+}
+
+/// Tools that the client runs.
+const OWN_TOOLS: [&str; 6] = ["function", "custom", "namespace", "tool_search", "local_shell", "apply_patch"];
+
+/// Members that name something kept at the vendor, with the words and the code of the refusal.
+const KEPT: [(&str, &str, &str); 3] = [
+    (
+        "previous_response_id",
+        "Previous response with id '{}' not found. This endpoint keeps no responses: send the whole conversation in \
+         'input' with store=false.",
+        "previous_response_not_found",
+    ),
+    (
+        "conversation",
+        "Conversations are not available on this endpoint; send the whole conversation in 'input'.",
+        "unsupported_parameter",
+    ),
+    ("prompt", "Prompt templates are not available on this endpoint.", "unsupported_parameter"),
+];
+
+impl<'a> Strip<'a> {
+    /// True: reasoning stays in it.
+    fn responses(&mut self, root: Value<'a>, sender: &Sender<'_>) -> Result<bool, Refused> {
+        refuse_kept(root)?;
+        self.top(root, sender);
+        if let Some(tools) = root.get("tools") {
+            self.tools(tools, "tools", sender)?;
+        }
+        refuse_choice(root, sender)?;
+        let keeps_ids = root.get("store").and_then(Value::bool) == Some(false);
+        self.input(root.get("input"), keeps_ids, sender)
+    }
+
+    /// Members at the top: some go, some are ours to say.
+    fn top(&mut self, root: Value<'a>, sender: &Sender<'_>) {
+        let inside = self.span(root.raw()).start.saturating_add(1);
+        let mut added = String::new();
+        let given = |name: &str| root.get(name).and_then(Value::text).filter(|text| !text.is_empty());
+        let user = given("safety_identifier").or_else(|| given("user"));
+        let user = names::end_user(sender.account_id, user.as_ref().map(Text::value).as_deref());
+        let (mut has_store, mut has_user) = (false, false);
+        let mut places = Vec::new();
+        for (key, value) in root.members() {
+            let mut goes = false;
+            match key.value().as_ref() {
+                "store" => {
+                    has_store = true;
+                    if value.bool() != Some(false) {
+                        self.edits.push((self.span(value.raw()), "false".to_owned()));
+                    }
+                    if value.bool() == Some(true) {
+                        self.warnings.add(Action::Dropped, "store");
+                    }
+                }
+                "safety_identifier" => {
+                    has_user = true;
+                    self.replace(value, &user);
+                }
+                "prompt_cache_key" if sender.official && value.is_string() => {
+                    let key = names::cache_key(sender.account_id, &value.string().unwrap_or_default());
+                    self.replace(value, &key);
+                }
+                "prompt_cache_key" | "user" | "client_metadata" => goes = true,
+                _ => {}
+            }
+            let end = self.span(value.raw()).end;
+            places.push((Span { start: self.key_start(&key), end }, goes));
+        }
+        if !has_store {
+            added.push_str(r#""store":false,"#);
+        }
+        if !has_user {
+            added.push_str(&format!(r#""safety_identifier":{},"#, json_string(&user)));
+        }
+        // Before what goes: the first member may be among it.
+        self.edits.insert(0, (Span { start: inside, end: inside }, added));
+        self.remove(&places);
+    }
+
+    /// Tools that run at the vendor: searches go where they are not sold, all others are refused.
+    fn tools(&mut self, tools: Value<'a>, path: &str, sender: &Sender<'_>) -> Result<(), Refused> {
+        let mut places = Vec::new();
+        for (index, tool) in tools.items().enumerate() {
+            let kind = tool.get("type").and_then(Value::string).unwrap_or_default();
+            let is_far_shell = kind == "shell"
+                && tool
+                    .get("environment")
+                    .and_then(|environment| environment.get("type"))
+                    .is_some_and(|kind| !kind.is("local"));
+            let is_search = kind.starts_with("web_search");
+            let goes = is_search && !sender.may_search;
+            if goes {
+                self.warnings.add(Action::Dropped, format_args!("{path}[{index}]"));
+            }
+            let is_own = OWN_TOOLS.contains(&kind.as_ref()) || kind == "shell" && !is_far_shell;
+            if !is_search && !is_own && !kind.is_empty() {
+                let message = format!("{path}[{index}]: '{kind}' is not available for model '{}'.", sender.model);
+                return Err(refused(&format!("{path}[{index}]"), &message, "unsupported_value"));
+            }
+            places.push((self.span(tool.raw()), goes));
+        }
+        self.remove(&places);
+        Ok(())
+    }
+
+    /// The conversation. `keeps_ids`: its sender knows that nothing is stored.
+    fn input(&mut self, input: Option<Value<'a>>, keeps_ids: bool, sender: &Sender<'_>) -> Result<bool, Refused> {
+        let Some(input) = input.filter(|input| input.is_array()) else { return Ok(false) };
+        let (mut places, mut carries, mut lost_reasoning) = (Vec::new(), false, false);
+        for (index, item) in input.items().enumerate() {
+            let id = item.get("id").and_then(Value::string);
+            let kind = match item.get("type").and_then(Value::string) {
+                Some(kind) => kind,
+                // A reference need not say that it is one.
+                None if id.is_some() && item.get("role").is_none() => Cow::Borrowed("item_reference"),
+                None => Cow::Borrowed("message"),
+            };
+            let is_answer = kind.ends_with("_call") || item.get("role").is_some_and(|role| role.is("assistant"));
+            let mut goes = false;
+            match kind.as_ref() {
+                "item_reference" => {
+                    refuse_reference(id.as_deref().unwrap_or_default(), index)?;
+                    self.warnings.add(Action::Dropped, At::Item(index));
+                    goes = true;
+                }
+                "reasoning" => {
+                    goes = sender.without_reasoning || is_foreign(item);
+                    lost_reasoning |= goes;
+                    carries |= !goes;
+                }
+                "additional_tools" | "tool_search_output" => {
+                    if let Some(tools) = item.get("tools") {
+                        self.tools(tools, &format!("{}.tools", At::Item(index)), sender)?;
+                    }
+                }
+                _ if is_answer => {}
+                // The caller's turn: what was lost was of the turn before.
+                _ => lost_reasoning = false,
+            }
+            refuse_files(item, index)?;
+            let names_nothing = kind != "reasoning" && (!keeps_ids || is_answer && lost_reasoning);
+            if !goes && names_nothing && id.is_some() {
+                self.without_id(item);
+            }
+            places.push((self.span(item.raw()), goes));
+        }
+        self.remove(&places);
+        Ok(carries)
+    }
+
+    fn without_id(&mut self, item: Value<'a>) {
+        let members: Vec<_> = item
+            .members()
+            .map(|(key, value)| {
+                let span = Span { start: self.key_start(&key), end: self.span(value.raw()).end };
+                (span, key.is("id"))
+            })
+            .collect();
+        self.remove(&members);
+    }
+}
+
+fn refused(param: &str, message: &str, code: &str) -> Refused {
+    Box::new(Failure::invalid(Protocol::Responses, param, message).with_code(code))
+}
+
+fn refuse_kept(root: Value<'_>) -> Result<(), Refused> {
+    for (name, message, code) in KEPT {
+        if let Some(value) = root.get(name) {
+            let message = message.replace("{}", &value.string().unwrap_or_default());
+            return Err(refused(name, &message, code));
+        }
+    }
+    if root.get("background").and_then(Value::bool) == Some(true) {
+        let message = "background is not supported on this endpoint.";
+        return Err(refused("background", message, "unsupported_parameter"));
+    }
+    Ok(())
+}
+
+/// Reasoning that is only named is lost, and no more than that; what else is named would be missing from the conversation.
+fn refuse_reference(id: &str, index: usize) -> Result<(), Refused> {
+    if id.starts_with("rs_") {
+        return Ok(());
+    }
+    let message = format!(
+        "Item with id '{id}' not found. This endpoint stores no items: set store=false so that items are sent in full."
+    );
+    Err(refused(&At::Item(index).to_string(), &message, "item_not_found"))
+}
+
+/// A choice of a tool that does not go with the request.
+fn refuse_choice(root: Value<'_>, sender: &Sender<'_>) -> Result<(), Refused> {
+    let Some(kind) = root.get("tool_choice").and_then(|choice| choice.get("type")).and_then(Value::string) else {
+        return Ok(());
+    };
+    let is_search = kind.starts_with("web_search");
+    let is_known = matches!(kind.as_ref(), "function" | "custom" | "allowed_tools" | "shell" | "apply_patch");
+    if is_known || is_search && sender.may_search {
+        return Ok(());
+    }
+    Err(refused("tool_choice", &format!("Tool choice '{kind}' not found in 'tools'."), "invalid_value"))
+}
+
+/// Files and containers of our account at the vendor, whoever put them there.
+fn refuse_files(item: Value<'_>, index: usize) -> Result<(), Refused> {
+    let at = At::Item(index);
+    for list in ["content", "output"] {
+        for (part, value) in item.get(list).into_iter().flat_map(Value::items).enumerate() {
+            if value.get("file_id").is_some() {
+                let message = "file_id is not available for this model; send the data instead.";
+                return Err(refused(&format!("{at}.{list}[{part}].file_id"), message, "unsupported_value"));
+            }
+        }
+    }
+    if item.get("output").is_some_and(|output| output.get("file_id").is_some()) {
+        let message = "file_id is not available for this model; send the data instead.";
+        return Err(refused(&format!("{at}.output.file_id"), message, "unsupported_value"));
+    }
+    let environment = item.get("environment");
+    if [Some(item), environment].into_iter().flatten().any(|owner| owner.get("container_id").is_some()) {
+        let message = "container_id is not available for this model.";
+        return Err(refused(&format!("{at}.container_id"), message, "unsupported_value"));
+    }
+    Ok(())
+}
+
+/// Reasoning that this vendor did not make, or that it is only told the name of.
+fn is_foreign(item: Value<'_>) -> bool {
+    match item.get("encrypted_content").and_then(Value::text).filter(|sealed| !sealed.is_empty()) {
+        Some(sealed) => sealed.value().starts_with(carrier::MARK),
+        None => item.get("id").is_some(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::request::{Edits, read, rewrite_stripped};
+    use bytes::Bytes;
+    use serde_json::{Value as Any, json};
+
+    const SENDER: Sender<'static> =
+        Sender { account_id: "acct_1", official: true, may_search: false, without_reasoning: false, model: "public" };
+
+    /// The body as it is sent, and the warnings.
+    fn sent(body: &str, sender: &Sender<'_>) -> Result<(Any, Vec<String>), Failure> {
+        let bytes = Bytes::copy_from_slice(body.as_bytes());
+        let outline = read(Protocol::Responses, &bytes).unwrap();
+        let (stripped, _) = for_responses(&bytes, sender)?;
+        let edits = Edits {
+            model: "up",
+            output_limit: Some(100),
+            output_limit_field: "max_output_tokens",
+            thinking_budget: None,
+            include_usage: false,
+        };
+        let warnings = stripped.warnings.clone();
+        let out = rewrite_stripped(&bytes, &outline, &edits, stripped);
+        Ok((serde_json::from_slice(&out).unwrap(), warnings))
+    }
+
+    fn refusal(body: &Any) -> (String, String) {
+        let failure = sent(&body.to_string(), &SENDER).unwrap_err();
+        (failure.param.unwrap_or_default(), failure.code.unwrap_or_default())
+    }
+
+    fn with_input(items: Any) -> Any {
+        json!({"model": "m", "store": false, "input": items})
+    }
+
+    fn input(items: Any, sender: &Sender<'_>) -> Any {
+        sent(&with_input(items).to_string(), sender).unwrap().0["input"].clone()
+    }
+
+    #[test]
+    fn nothing_is_stored_and_callers_are_not_told() {
+        let user = names::end_user("acct_1", Some("mia"));
+        for body in [
+            r#"{"model":"m","input":"hi","user":"mia","client_metadata":{"a":1},"prompt_cache_key":"k"}"#,
+            r#"{"client_metadata":{} , "model":"m","store":null,"safety_identifier":"mia", "prompt_cache_key":"k","input":"hi"}"#,
+            r#"{ "user":"mia","prompt_cache_key":"k","model":"m","input":"hi","store":true,"max_output_tokens":200}"#,
+        ] {
+            let (sent, warnings) = sent(body, &SENDER).unwrap();
+            let wanted = json!({
+                "model": "up", "input": "hi", "store": false, "safety_identifier": user, "max_output_tokens": 100,
+                "prompt_cache_key": names::cache_key("acct_1", "k")
+            });
+            assert_eq!(sent, wanted, "{body}");
+            assert_eq!(!warnings.is_empty(), body.contains("\"store\":true"));
+        }
+        let other = Sender { official: false, ..SENDER };
+        let (sent, _) = sent(r#"{"model":"m","input":"hi","prompt_cache_key":"k"}"#, &other).unwrap();
+        assert_eq!(sent.get("prompt_cache_key"), None);
+    }
+
+    #[test]
+    fn what_is_kept_at_the_vendor_cannot_be_named() {
+        let body = |name: &str, value: Any| json!({"model": "m", "input": "hi", name: value});
+        for (name, value, code) in [
+            ("previous_response_id", json!("resp_1"), "previous_response_not_found"),
+            ("conversation", json!({"id": "conv_1"}), "unsupported_parameter"),
+            ("prompt", json!({"id": "pmpt_1"}), "unsupported_parameter"),
+            ("background", json!(true), "unsupported_parameter"),
+        ] {
+            assert_eq!(refusal(&body(name, value)), (name.to_owned(), code.to_owned()));
+            assert!(sent(&body(name, Any::Null).to_string(), &SENDER).is_ok());
+        }
+        let reference =
+            |id: &str| with_input(json!([{"type": "item_reference", "id": id}, {"role": "user", "content": "x"}]));
+        assert_eq!(refusal(&reference("msg_1")), ("input[0]".to_owned(), "item_not_found".to_owned()));
+        let (sent, warnings) = sent(&reference("rs_1").to_string(), &SENDER).unwrap();
+        assert_eq!(
+            (sent["input"].clone(), warnings),
+            (json!([{"role": "user", "content": "x"}]), vec!["dropped:input[0]".to_owned()])
+        );
+        let part = |part: Any| with_input(json!([{"role": "user", "content": [part]}]));
+        assert_eq!(refusal(&part(json!({"type": "input_file", "file_id": "file-1"}))).0, "input[0].content[0].file_id");
+    }
+
+    #[test]
+    fn tools_that_run_at_the_vendor_are_refused_and_searches_left_out() {
+        let tool = |kind: &str| json!({"model": "m", "input": "hi", "tools": [{"type": "function", "name": "f"}, {"type": kind}]});
+        for kind in ["code_interpreter", "file_search", "image_generation", "mcp", "computer_use_preview", "new_thing"]
+        {
+            assert_eq!(refusal(&tool(kind)).0, "tools[1]", "{kind}");
+        }
+        for kind in ["custom", "namespace", "tool_search", "local_shell", "shell", "apply_patch"] {
+            assert_eq!(sent(&tool(kind).to_string(), &SENDER).unwrap().0["tools"].as_array().unwrap().len(), 2);
+        }
+        for kind in ["web_search", "web_search_preview", "web_search_2025_08_26"] {
+            let (told, warnings) = sent(&tool(kind).to_string(), &SENDER).unwrap();
+            assert_eq!((told["tools"].as_array().unwrap().len(), warnings), (1, vec!["dropped:tools[1]".to_owned()]));
+            let sold = Sender { may_search: true, ..SENDER };
+            assert_eq!(sent(&tool(kind).to_string(), &sold).unwrap().0["tools"][1]["type"], kind);
+        }
+        let mut far = tool("shell");
+        far["tools"][1]["environment"] = json!({"type": "container_auto"});
+        assert_eq!(refusal(&far).0, "tools[1]");
+        let mut chosen = tool("web_search");
+        chosen["tool_choice"] = json!({"type": "web_search"});
+        assert_eq!(refusal(&chosen).0, "tool_choice");
+        let added = json!([{"type": "additional_tools", "role": "developer", "tools": [{"type": "web_search"}, {"type": "function", "name": "f"}]}]);
+        assert_eq!(input(added, &SENDER)[0]["tools"], json!([{"type": "function", "name": "f"}]));
+    }
+
+    #[test]
+    fn foreign_reasoning_goes_with_the_names_of_what_it_led_to() {
+        let thought =
+            |sealed: Any| json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": sealed});
+        let call =
+            json!({"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{\"id\":1}"});
+        let mut bare = call.clone();
+        bare.as_object_mut().unwrap().remove("id");
+        let output = json!({"type": "function_call_output", "id": "fco_1", "call_id": "c", "output": "x"});
+        let said = json!({"type": "message", "id": "msg_1", "role": "assistant", "content": []});
+        let own = json!([thought(json!("gAAAA1")), call, output, said]);
+        assert_eq!(input(own.clone(), &SENDER), own);
+        for foreign in [json!("gw1.m.e30"), json!("gw1.c.e30"), json!("gw1."), Any::Null, json!("")] {
+            let given = json!([thought(foreign.clone()), call, output, said]);
+            assert_eq!(input(given, &SENDER), json!([bare, output, said]), "{foreign}");
+        }
+        let again = Sender { without_reasoning: true, ..SENDER };
+        assert_eq!(input(own.clone(), &again), json!([bare, output, said]));
+        let readable = json!([{"type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}]}, said]);
+        assert_eq!(input(readable.clone(), &SENDER), readable);
+        // Who does not say that nothing is stored has ids of things that are not there.
+        let mut body = with_input(own);
+        body.as_object_mut().unwrap().remove("store");
+        let told = sent(&body.to_string(), &SENDER).unwrap().0["input"].clone();
+        let ids: Vec<_> = told.as_array().unwrap().iter().map(|item| item.get("id").is_some()).collect();
+        assert_eq!(ids, [true, false, false, false]);
+    }
+}

@@ -1,0 +1,11 @@
+//! The responses protocol's room: its four doors.
+//!
+//! Read next: `responses/read_request.rs`, `responses/write_stream.rs`.
+
+pub mod read_request;
+pub mod read_stream;
+mod voice;
+pub mod write_request;
+pub mod write_stream;
+
+pub use voice::Voice;

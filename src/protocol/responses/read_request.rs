@@ -1,0 +1,120 @@
+//! A responses request, read into the form.
+//!
+//! It judges what the surface judges, in the words that its clients know. What is kept nowhere is refused here: there are
+//! no stored responses, conversations or items, so a request that names one cannot be understood. What chat can say as
+//! well is kept as chat's, so that one rule of each writer serves both; of the rest each member has its outcome in one
+//! table, `read_request/fields.rs`. Tools of every kind become functions and custom tools with a name in one piece, and
+//! what they were is remembered for the answer.
+//!
+//! It must not lose a session that an agent will repeat for ever: an item of the past that cannot be read is told in
+//! words or left out with a warning, not refused.
+//!
+//! Read next: `read_request/fields.rs`, then `read_request/items.rs`.
+
+pub use fields::FIELDS;
+
+use crate::protocol::Protocol;
+use crate::protocol::chat::read_request::check::{self, Shape, wrong_type};
+use crate::protocol::chat::read_request::settings as chat_settings;
+use crate::protocol::failure::{Failure, Kind};
+use crate::protocol::form::{Choice, Format, Opaque, Reasoning, Refused, Request, Sampling, Warnings};
+use crate::protocol::text::Text;
+use crate::protocol::tree::Value;
+use std::collections::HashMap;
+
+mod builtin;
+pub(crate) mod fields;
+mod items;
+mod parts;
+mod past;
+mod settings;
+mod tools;
+
+/// Members that the answer repeats.
+const ECHOED: [&str; 14] = [
+    "max_output_tokens",
+    "max_tool_calls",
+    "metadata",
+    "parallel_tool_calls",
+    "prompt_cache_key",
+    "reasoning",
+    "safety_identifier",
+    "service_tier",
+    "temperature",
+    "text",
+    "tool_choice",
+    "top_logprobs",
+    "top_p",
+    "truncation",
+];
+
+/// Members that nobody knows are told up to so many: no header holds more.
+const UNKNOWN_MAX: usize = 256;
+
+/// Reads the body.
+///
+/// # Errors
+/// It breaks a rule of the surface, or names what is kept nowhere.
+pub fn read<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<Request<'a>, Refused> {
+    if !body.is_object() {
+        return Err(Box::new(Failure::new(Kind::InvalidRequest, "The request body must be a JSON object.")));
+    }
+    match body.get("model") {
+        None => return Err(check::missing("model")),
+        Some(model) if !model.is_string() => return Err(wrong_type("model", "a string", model)),
+        Some(_) => {}
+    }
+    settings::stateless(body)?;
+    let mut request = Request {
+        surface: Protocol::Responses,
+        system: Vec::new(),
+        turns: Vec::new(),
+        tools: Vec::new(),
+        legacy_functions: false,
+        choice: Choice::Absent,
+        parallel_calls: check::optional_bool(body, "parallel_tool_calls", "parallel_tool_calls")?,
+        limit: settings::limit(body)?,
+        sampling: Sampling::default(),
+        stop: Vec::new(),
+        format: Format::Free,
+        reasoning: Reasoning::default(),
+        end_user: chat_settings::end_user(body)?,
+        tier: check::optional_text(body, "service_tier", "service_tier")?,
+        stream: check::optional_bool(body, "stream", "stream")?.unwrap_or(false),
+        include_usage: true,
+        extra: Vec::new(),
+        own_tools: HashMap::new(),
+        echo: ECHOED.iter().filter_map(|name| Some((*name, body.get(name)?))).collect(),
+    };
+    settings::stream_options(body, request.stream, warnings)?;
+    request.sampling = chat_settings::sampling(body)?;
+    let updated = items::configuration(body);
+    request.format = settings::format(body, updated, warnings)?;
+    request.reasoning = settings::reasoning(body, updated, warnings)?;
+    let mut tools = tools::Tools::default();
+    tools.read(body, warnings)?;
+    items::read(body, &mut request, warnings)?;
+    tools.choose(body, &mut request, warnings)?;
+    others(body, &mut request, warnings)?;
+    settings::cache(body, &mut request);
+    Ok(request)
+}
+
+/// What the form has no place for, known or not.
+fn others<'a>(body: Value<'a>, request: &mut Request<'a>, warnings: &mut Warnings) -> Result<(), Refused> {
+    for (name, shape) in [
+        ("cache_control", Shape::Object),
+        ("output_config", Shape::Object),
+        ("inference_geo", Shape::String),
+        ("speed", Shape::String),
+    ] {
+        let Some(value) = body.get(name) else { continue };
+        check::shape(value, shape, name)?;
+        request.extra.push(Opaque { origin: Protocol::Messages, name: Text::made(name), value });
+    }
+    settings::include(body, warnings)?;
+    for (name, value) in body.members().filter(|(_, value)| !value.is_null()).take(UNKNOWN_MAX) {
+        settings::judge(&name.value(), value, request, warnings)?;
+    }
+    Ok(())
+}

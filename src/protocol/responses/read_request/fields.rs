@@ -1,0 +1,190 @@
+//! What comes of each member of a responses request on its way to another protocol's vendor: the one table of it.
+//!
+//! What is left out, refused or warned about at the top is decided by looking here ([`outcome`]); what is mapped has its
+//! code, and the tests hold that code against the rows. A member that is not here is left out with a warning. A row
+//! without members below it speaks for all of them. Items, parts and tools go by their types: see `read_request/items.rs`,
+//! `read_request/parts.rs` and `read_request/tools.rs`.
+//!
+//! Read next: `read_request/items.rs`.
+
+use crate::protocol::rules::Outcome::{self, Drop, Map, Refuse, Warn};
+
+/// Sorted bytewise.
+pub const FIELDS: &[(&str, Outcome)] = &[
+    ("access_programs", Refuse),
+    ("background", Refuse),
+    ("background_options", Drop),
+    ("cache_control", Map),
+    ("client_metadata", Drop),
+    ("context_management", Warn),
+    ("conversation", Refuse),
+    ("image", Drop),
+    ("include", Drop),
+    ("inference_geo", Map),
+    ("input", Map),
+    ("instructions", Map),
+    ("max_output_tokens", Map),
+    ("max_tool_calls", Drop),
+    ("metadata", Drop),
+    ("model", Map),
+    ("moderation", Refuse),
+    ("output_config", Map),
+    ("parallel_tool_calls", Map),
+    ("previous_response_id", Refuse),
+    ("prompt", Refuse),
+    ("prompt_cache_key", Map),
+    ("prompt_cache_options", Drop),
+    ("prompt_cache_options.mode", Map),
+    ("prompt_cache_options.prewarm", Refuse),
+    ("prompt_cache_retention", Drop),
+    ("reasoning", Map),
+    ("reasoning.context", Drop),
+    ("reasoning.effort", Map),
+    ("reasoning.generate_summary", Map),
+    ("reasoning.mode", Warn),
+    ("reasoning.summary", Map),
+    ("safety_identifier", Map),
+    ("service_tier", Map),
+    ("speed", Map),
+    ("store", Warn),
+    ("stream", Map),
+    ("stream_options", Drop),
+    ("temperature", Map),
+    ("text", Map),
+    ("text.format", Map),
+    ("text.verbosity", Map),
+    ("thinking", Map),
+    ("tool_choice", Map),
+    ("tools", Map),
+    ("top_k", Map),
+    ("top_logprobs", Refuse),
+    ("top_p", Map),
+    ("truncation", Warn),
+    ("user", Map),
+];
+
+/// The outcome of the member at `path`. `None`: no row.
+pub(crate) fn outcome(path: &str) -> Option<Outcome> {
+    let row = FIELDS.binary_search_by(|(known, _)| (*known).cmp(path)).ok()?;
+    FIELDS.get(row).map(|(_, outcome)| *outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FIELDS, outcome};
+    use crate::protocol::Protocol;
+    use crate::protocol::form::Effort;
+    use crate::protocol::rules::{Accepts, MessagesModel, Outcome, Sampling, ThinkingType};
+    use crate::protocol::translate::{self, Asked, Translated};
+    use serde_json::{Value, json};
+
+    #[test]
+    fn the_rows_are_sorted() {
+        assert!(FIELDS.windows(2).all(|pair| pair[0].0 < pair[1].0));
+        assert_eq!(outcome("modell"), None);
+    }
+
+    /// What comes of a request at a model that takes as much as any.
+    fn told(request: &Value) -> Result<Translated, String> {
+        let accepts = Accepts::Messages(MessagesModel {
+            sampling: Sampling::Free,
+            thinking_types: vec![ThinkingType::Adaptive, ThinkingType::Disabled],
+            effort_levels: Effort::ALL.to_vec(),
+            mid_system: true,
+            structured: true,
+            ..MessagesModel::default()
+        });
+        let body = request.to_string();
+        let asked = Asked::in_test(Protocol::Responses, body.as_bytes(), 64_000, &accepts);
+        translate::request(&asked, false).map_err(|failure| failure.message)
+    }
+
+    /// What the caller could tell by: the vendor's body, and whether the reasoning is shown; or why not.
+    fn shown(request: &Value) -> Result<(String, bool), String> {
+        let told = told(request)?;
+        Ok((String::from_utf8(told.body.to_vec()).unwrap(), told.recall.show_thinking))
+    }
+
+    /// Requests that together say every mapped member.
+    fn wholes() -> [Value; 3] {
+        let usual = json!({
+            "model": "public-model", "input": "Hi", "instructions": "Be brief.", "max_output_tokens": 900, "stream": true,
+            "temperature": 0.5, "top_p": 0.5, "top_k": 5, "parallel_tool_calls": false, "prompt_cache_key": "k",
+            "reasoning": {"effort": "low", "summary": "auto"}, "safety_identifier": "u", "service_tier": "default",
+            "inference_geo": "us", "speed": "fast", "tool_choice": "required",
+            "text": {"format": {"type": "json_object"}, "verbosity": "low"},
+            "tools": [{"type": "function", "name": "f"}],
+        });
+        let own = json!({
+            "model": "public-model", "input": "Hi", "user": "u", "thinking": {"type": "adaptive"},
+            "output_config": {"effort": "low"}, "cache_control": {"type": "ephemeral"},
+        });
+        let explicit = json!({
+            "model": "public-model", "input": "Hi", "prompt_cache_key": "k", "prompt_cache_options": {"mode": "explicit"},
+            "reasoning": {"effort": "low", "generate_summary": "auto"},
+        });
+        [usual, own, explicit]
+    }
+
+    fn without(request: &Value, path: &str) -> Option<Value> {
+        let mut request = request.clone();
+        let (holder, last) = match path.split_once('.') {
+            Some((first, last)) => (request.get_mut(first)?, last),
+            None => (&mut request, path),
+        };
+        holder.as_object_mut()?.remove(last)?;
+        Some(request)
+    }
+
+    #[test]
+    fn what_is_mapped_makes_a_difference() {
+        // The target's own name stands there; without input there is no request; and this one is only told.
+        let silent = ["model", "input", "text.verbosity"];
+        for (path, _) in FIELDS.iter().filter(|(path, outcome)| *outcome == Outcome::Map && !silent.contains(path)) {
+            let changed: Vec<bool> =
+                wholes().iter().filter_map(|whole| Some(shown(&without(whole, path)?) != shown(whole))).collect();
+            assert!(changed.contains(&true), "{path}: {changed:?}");
+        }
+    }
+
+    /// What is sent at a row that is not mapped.
+    fn sample(path: &str) -> Value {
+        match path {
+            "background" | "store" | "prompt_cache_options.prewarm" => json!(true),
+            "top_logprobs" | "max_tool_calls" => json!(2),
+            "include" => json!(["reasoning.encrypted_content"]),
+            "context_management" => json!([{"type": "compaction"}]),
+            "stream_options" => json!({"include_obfuscation": true}),
+            "reasoning.mode" | "reasoning.context" | "truncation" | "prompt_cache_retention" => json!("x"),
+            _ => json!({"a": "b"}),
+        }
+    }
+
+    #[test]
+    fn what_is_not_mapped_is_dropped_told_or_refused() {
+        let base = json!({"model": "public-model", "input": "Hi", "stream": true, "reasoning": {"summary": "auto"},
+                          "prompt_cache_options": {"ttl": "1h"}});
+        let before = told(&base).unwrap();
+        assert_eq!(before.warnings, [""; 0]);
+        for (path, outcome) in FIELDS.iter().filter(|(_, outcome)| *outcome != Outcome::Map) {
+            let mut request = base.clone();
+            match path.split_once('.') {
+                Some((first, last)) => request[first][last] = sample(path),
+                None => request[*path] = sample(path),
+            }
+            match (outcome, told(&request)) {
+                (Outcome::Refuse, told) => assert!(told.is_err(), "{path}"),
+                (outcome, told) => {
+                    let told = told.unwrap_or_else(|message| panic!("{path}: {message}"));
+                    assert_eq!(told.body, before.body, "{path}");
+                    let wanted: Vec<String> =
+                        (*outcome == Outcome::Warn).then(|| format!("dropped:{path}")).into_iter().collect();
+                    assert_eq!(told.warnings, wanted, "{path}");
+                }
+            }
+        }
+        let mut request = base;
+        request["shade"] = json!(1);
+        assert_eq!(told(&request).unwrap().warnings, ["dropped:shade"]);
+    }
+}

@@ -1,0 +1,94 @@
+//! Items of the past that no other vendor's model can be given as what they were: told in words, or left out.
+//!
+//! It must not refuse what an agent will repeat for as long as its session lives.
+//!
+//! Read next: `read_request/tools.rs`.
+
+use crate::protocol::text::compact;
+use crate::protocol::tree::Value;
+
+/// What is told of an earlier compaction, which only its vendor can read.
+pub(super) const COMPACTED: &str =
+    "[An earlier part of this conversation was compacted by another provider and cannot be read here.]";
+
+/// The most that is told of what a far tool was asked or gave back, in characters.
+const TOLD_CHARS_MAX: usize = 2_000;
+
+/// What stands for a message between agents.
+pub(super) fn agent_message(item: Value<'_>) -> (String, bool) {
+    let mut text = String::from("<agent_message");
+    for name in ["author", "recipient"] {
+        if let Some(value) = item.get(name).and_then(Value::string) {
+            let value = value.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
+            text.push_str(&format!(" {name}=\"{value}\""));
+        }
+    }
+    text.push_str(">\n");
+    let mut is_sealed = false;
+    match item.get("content") {
+        Some(content) if content.is_string() => text.push_str(&content.string().unwrap_or_default()),
+        content => {
+            for part in content.into_iter().flat_map(Value::items) {
+                if part.get("type").is_some_and(|kind| kind.is("encrypted_content")) {
+                    is_sealed = true;
+                    text.push_str("[content not readable here]");
+                } else {
+                    text.push_str(&part.get("text").and_then(Value::string).unwrap_or_default());
+                }
+            }
+        }
+    }
+    text.push_str("\n</agent_message>");
+    (text, is_sealed)
+}
+
+/// A call of a tool that ran at another vendor; `None`: it says nothing to a model.
+pub(super) fn far_call(kind: &str, item: Value<'_>) -> Option<String> {
+    let name = match kind {
+        "mcp_list_tools" | "program" | "program_output" => return None,
+        "mcp_call" => item.get("name").and_then(Value::string).unwrap_or_default().into_owned(),
+        _ => kind.trim_end_matches("_call").trim_end_matches("_output").to_owned(),
+    };
+    let asked = ["action", "arguments", "queries", "code"].iter().find_map(|member| item.get(member));
+    let gave = ["output", "results", "outputs"].iter().find_map(|member| item.get(member));
+    let asked = asked.map(told).unwrap_or_default();
+    let mut text = format!("[used {name}: {asked}]");
+    if let Some(gave) = gave.map(told).filter(|gave| !gave.is_empty()) {
+        text.push('\n');
+        text.push_str(&gave);
+    }
+    Some(text)
+}
+
+/// A string as it is, anything else as JSON; cut.
+fn told(value: Value<'_>) -> String {
+    let whole = value.string().map(std::borrow::Cow::into_owned).unwrap_or_else(|| {
+        let mut json = Vec::new();
+        compact(value.raw(), &mut json);
+        String::from_utf8(json).unwrap_or_default()
+    });
+    whole.chars().take(TOLD_CHARS_MAX).collect()
+}
+
+/// What a shell gave back, as a person would see it.
+pub(super) fn shell_output(item: Value<'_>) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for part in item.get("output").into_iter().flat_map(Value::items) {
+        for name in ["stdout", "stderr"] {
+            let text = part.get(name).and_then(Value::string).unwrap_or_default();
+            if !text.is_empty() {
+                lines.push(text.trim_end_matches('\n').to_owned());
+            }
+        }
+        let outcome = part.get("outcome");
+        match outcome.and_then(|outcome| outcome.get("type")) {
+            Some(kind) if kind.is("timeout") => lines.push("timed out".to_owned()),
+            _ => {
+                if let Some(code) = outcome.and_then(|outcome| outcome.get("exit_code")) {
+                    lines.push(format!("exit code {}", code.raw()));
+                }
+            }
+        }
+    }
+    lines.join("\n")
+}

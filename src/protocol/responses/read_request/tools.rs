@@ -1,0 +1,359 @@
+//! Tools of every kind, as functions and custom tools with a name in one piece.
+//!
+//! A namespace becomes the beginning of its members' names; tools that a client runs itself become functions. What each
+//! was is remembered by its name in one piece: agents know a call by its kind, namespace and name, and end the turn over
+//! any other. It must not make up state: the same request gives the same names.
+//!
+//! Read next: `read_request/builtin.rs`.
+
+use super::builtin;
+use super::settings::refused;
+use crate::protocol::chat::read_request::check::{
+    Shape, invalid, optional_text, required_text, shape, unknown_word, wrong_type,
+};
+use crate::protocol::chat::read_request::marker;
+use crate::protocol::form::answer::{CallKind, OwnTool};
+use crate::protocol::form::{Action, Cache, Choice, Function, Refused, Request, Tool, ToolKind, Warnings};
+use crate::protocol::text::Text;
+use crate::protocol::tree::Value;
+use std::collections::HashMap;
+
+/// The name that a search among tools is called by.
+pub(super) const TOOL_SEARCH: &str = "tool_search";
+
+/// What stands between a namespace and a name.
+const JOINT: &str = "__";
+
+/// The name in one piece.
+pub(super) fn flat(namespace: Option<&str>, name: &str) -> String {
+    match namespace.filter(|namespace| !namespace.is_empty()) {
+        None => name.to_owned(),
+        Some(namespace) if namespace.ends_with(JOINT) => format!("{namespace}{name}"),
+        Some(namespace) => format!("{namespace}{JOINT}{name}"),
+    }
+}
+
+/// The tools of a request, from all its places.
+#[derive(Default)]
+pub(super) struct Tools<'a> {
+    list: Vec<Tool<'a>>,
+    /// Where the tool of that name stands.
+    places: HashMap<String, usize>,
+    own: HashMap<String, OwnTool>,
+    /// The first that was left out because nobody runs it.
+    left_out: Option<String>,
+}
+
+/// One tool on its way into the list.
+struct Found<'a, 'n> {
+    value: Value<'a>,
+    path: &'n str,
+    index: usize,
+    namespace: Option<&'n Namespace>,
+}
+
+struct Namespace {
+    name: String,
+    description: String,
+}
+
+impl<'a> Tools<'a> {
+    /// Reads `tools`, then what items add.
+    pub fn read(&mut self, body: Value<'a>, warnings: &mut Warnings) -> Result<(), Refused> {
+        self.add(body.get("tools"), "tools", body, warnings)?;
+        let items = body.get("input").into_iter().flat_map(Value::items);
+        for (index, item) in items.enumerate() {
+            let is = |wanted| item.get("type").is_some_and(|kind| kind.is(wanted));
+            if is("additional_tools") || is("tool_search_output") {
+                self.add(item.get("tools"), &format!("input[{index}].tools"), body, warnings)?;
+            }
+        }
+        match self.left_out.take().filter(|_| self.list.is_empty()) {
+            Some(message) => Err(refused("tools", message, "unsupported_value")),
+            None => Ok(()),
+        }
+    }
+
+    fn add(
+        &mut self,
+        tools: Option<Value<'a>>,
+        path: &str,
+        body: Value<'a>,
+        warnings: &mut Warnings,
+    ) -> Result<(), Refused> {
+        let Some(tools) = tools else { return Ok(()) };
+        shape(tools, Shape::Array, path)?;
+        for (index, value) in tools.items().enumerate() {
+            let path = format!("{path}[{index}]");
+            self.tool(&Found { value, path: &path, index, namespace: None }, body, warnings)?;
+        }
+        Ok(())
+    }
+
+    fn tool(&mut self, found: &Found<'a, '_>, body: Value<'a>, warnings: &mut Warnings) -> Result<(), Refused> {
+        let Found { value, path, .. } = *found;
+        shape(value, Shape::Object, path)?;
+        let kind = required_text(value, "type", format_args!("{path}.type"))?;
+        if value.get("allowed_callers").is_some_and(|callers| !callers.items().any(|caller| caller.is("direct"))) {
+            let message = format!("{path}: only 'direct' callers are available on this endpoint.");
+            return Err(refused(&format!("{path}.allowed_callers"), message, "unsupported_value"));
+        }
+        match kind.value().as_ref() {
+            "function" => self.function(found),
+            "custom" => self.custom(found),
+            "namespace" if found.namespace.is_none() => self.namespace(found, body, warnings),
+            TOOL_SEARCH => {
+                // One that the vendor would run finds nothing here: the tools it would find are sent as they are.
+                let is_client = value.get("execution").is_some_and(|execution| execution.is("client"));
+                if is_client { self.search(found) } else { Ok(()) }
+            }
+            "programmatic_tool_calling" => {
+                warnings.add(Action::Dropped, path);
+                Ok(())
+            }
+            word => {
+                let is_local = value.get("environment").and_then(|it| it.get("type")).is_none_or(|it| it.is("local"));
+                if let Some(builtin) = builtin::of(word).filter(|_| is_local) {
+                    self.builtin(found, builtin);
+                    return Ok(());
+                }
+                self.hosted(word, path, body, warnings)
+            }
+        }
+    }
+
+    /// A tool that a vendor would run. Agents offer a search with every request: it is left out, and a model that is not
+    /// offered it does not claim to have searched.
+    fn hosted(&mut self, kind: &str, path: &str, body: Value<'a>, warnings: &mut Warnings) -> Result<(), Refused> {
+        let model = body.get("model").and_then(Value::string).unwrap_or_default();
+        let message = format!("{path}: '{kind}' is not available for model '{model}'.");
+        if kind.starts_with("web_search") {
+            warnings.add(Action::Dropped, path);
+            self.left_out.get_or_insert(message);
+            return Ok(());
+        }
+        match kind {
+            "image_generation" | "code_interpreter" | "file_search" | "mcp" | "shell" => {}
+            kind if kind.starts_with("computer") => {}
+            _ => return Err(unknown_word(format_args!("{path}.type"), &Text::made(kind), "")),
+        }
+        Err(refused(path, message, "unsupported_value"))
+    }
+
+    fn namespace(&mut self, found: &Found<'a, '_>, body: Value<'a>, warnings: &mut Warnings) -> Result<(), Refused> {
+        let Found { value, path, index, .. } = *found;
+        let namespace = Namespace {
+            name: name(value, path)?.into_value().into_owned(),
+            description: value.get("description").and_then(Value::string).unwrap_or_default().trim().to_owned(),
+        };
+        let Some(members) = value.get("tools") else { return Ok(()) };
+        shape(members, Shape::Array, format_args!("{path}.tools"))?;
+        for (number, value) in members.items().enumerate() {
+            let path = format!("{path}.tools[{number}]");
+            self.tool(&Found { value, path: &path, index, namespace: Some(&namespace) }, body, warnings)?;
+        }
+        Ok(())
+    }
+
+    fn function(&mut self, found: &Found<'a, '_>) -> Result<(), Refused> {
+        let Found { value, path, .. } = *found;
+        let own = name(value, path)?;
+        if let Some(parameters) = value.get("parameters") {
+            shape(parameters, Shape::Object, format_args!("{path}.parameters"))?;
+        }
+        let function = Function {
+            name: self.named(found, &own, CallKind::Function),
+            description: described(found)?,
+            schema: value.get("parameters"),
+            // Left out, its vendor tries to be strict; what is promised is its best effort.
+            strict: value.get("strict").and_then(Value::bool) == Some(true),
+            examples: None,
+        };
+        let cache = marker(value, path)?;
+        self.enlist(found, ToolKind::Function(function), cache);
+        Ok(())
+    }
+
+    fn custom(&mut self, found: &Found<'a, '_>) -> Result<(), Refused> {
+        let Found { value, path, .. } = *found;
+        let own = name(value, path)?;
+        if let Some(format) = value.get("format") {
+            shape(format, Shape::Object, format_args!("{path}.format"))?;
+        }
+        let kind = ToolKind::Custom {
+            name: self.named(found, &own, CallKind::Custom),
+            description: described(found)?,
+            format: value.get("format"),
+        };
+        let cache = marker(value, path)?;
+        self.enlist(found, kind, cache);
+        Ok(())
+    }
+
+    fn search(&mut self, found: &Found<'a, '_>) -> Result<(), Refused> {
+        let Found { value, path, .. } = *found;
+        if let Some(parameters) = value.get("parameters") {
+            shape(parameters, Shape::Object, format_args!("{path}.parameters"))?;
+        }
+        let function = Function {
+            name: self.named(found, &Text::made(TOOL_SEARCH), CallKind::ToolSearch),
+            description: optional_text(value, "description", format_args!("{path}.description"))?,
+            schema: value.get("parameters"),
+            strict: false,
+            examples: None,
+        };
+        self.enlist(found, ToolKind::Function(function), None);
+        Ok(())
+    }
+
+    fn builtin(&mut self, found: &Found<'a, '_>, builtin: &'static builtin::Builtin) {
+        let function = Function {
+            name: self.named(found, &Text::made(builtin.name), builtin.kind),
+            description: Some(Text::made(builtin.description)),
+            schema: builtin.schema(),
+            strict: false,
+            examples: None,
+        };
+        self.enlist(found, ToolKind::Function(function), None);
+    }
+
+    /// The name in one piece; remembers what it stands for.
+    fn named(&mut self, found: &Found<'a, '_>, own: &Text<'a>, kind: CallKind) -> Text<'a> {
+        let namespace = found.namespace.map(|namespace| namespace.name.as_str());
+        if namespace.is_none() && kind == CallKind::Function {
+            self.own.remove(own.value().as_ref());
+            return own.clone();
+        }
+        let flat = flat(namespace, &own.value());
+        let tool = OwnTool { namespace: namespace.map(str::to_owned), name: own.value().into_owned(), kind };
+        self.own.insert(flat.clone(), tool);
+        Text::made(flat)
+    }
+
+    /// Of two of one name the later counts, at the place of the first: a tool that was found again comes in its new form.
+    fn enlist(&mut self, found: &Found<'a, '_>, kind: ToolKind<'a>, cache: Option<Cache>) {
+        let name = match &kind {
+            ToolKind::Function(function) => function.name.value().into_owned(),
+            ToolKind::Custom { name, .. } => name.value().into_owned(),
+            ToolKind::Vendor { .. } => return,
+        };
+        let tool = Tool { index: found.index, kind, cache };
+        match self.places.get(&name).and_then(|place| self.list.get_mut(*place)) {
+            Some(place) => *place = tool,
+            None => {
+                self.places.insert(name, self.list.len());
+                self.list.push(tool);
+            }
+        }
+    }
+
+    /// What a search among tools found, a line each.
+    pub fn found(tools: Option<Value<'_>>) -> String {
+        let mut lines = Vec::new();
+        let line = |namespace: Option<&str>, tool: Value<'_>| {
+            let name = tool.get("name").and_then(Value::string).unwrap_or_default();
+            let description = tool.get("description").and_then(Value::string).unwrap_or_default();
+            format!("- {}: {}", flat(namespace, &name), description.lines().next().unwrap_or_default())
+        };
+        for tool in tools.into_iter().flat_map(Value::items) {
+            if tool.get("type").is_some_and(|kind| kind.is("namespace")) {
+                let namespace = tool.get("name").and_then(Value::string);
+                let members = tool.get("tools").into_iter().flat_map(Value::items);
+                lines.extend(members.map(|member| line(namespace.as_deref(), member)));
+            } else {
+                lines.push(line(None, tool));
+            }
+        }
+        lines.join("\n")
+    }
+
+    /// Reads `tool_choice`, and hands the tools over.
+    pub fn choose(self, body: Value<'a>, request: &mut Request<'a>, warnings: &mut Warnings) -> Result<(), Refused> {
+        request.choice = self.choice(body.get("tool_choice"), warnings)?;
+        request.tools = self.list;
+        request.own_tools = self.own;
+        Ok(())
+    }
+
+    fn choice(&self, choice: Option<Value<'a>>, warnings: &mut Warnings) -> Result<Choice<'a>, Refused> {
+        let Some(choice) = choice else { return Ok(Choice::Absent) };
+        if let Some(word) = choice.text() {
+            return match word.value().as_ref() {
+                // Agents say it without tools, too.
+                "auto" | "none" if self.list.is_empty() => Ok(Choice::Absent),
+                "required" if self.list.is_empty() => {
+                    Err(invalid("tool_choice", "Tool choice 'required' must be specified with 'tools' parameter."))
+                }
+                "auto" => Ok(Choice::Auto),
+                "none" => Ok(Choice::None),
+                "required" => Ok(Choice::Required),
+                _ => Err(unknown_word("tool_choice", &word, "'none', 'auto', and 'required'")),
+            };
+        }
+        if !choice.is_object() {
+            return Err(wrong_type("tool_choice", "one of a string or an object", choice));
+        }
+        let kind = required_text(choice, "type", "tool_choice.type")?;
+        if !kind.is("allowed_tools") {
+            return self.one(choice, "tool_choice").map(Choice::Tool);
+        }
+        let mode = required_text(choice, "mode", "tool_choice.mode")?;
+        if !mode.is("auto") && !mode.is("required") {
+            return Err(unknown_word("tool_choice.mode", &mode, "'auto' and 'required'"));
+        }
+        let mut names = Vec::new();
+        for (index, tool) in choice.get("tools").into_iter().flat_map(Value::items).enumerate() {
+            let path = format!("tool_choice.tools[{index}]");
+            if tool.get("type").and_then(Value::string).is_some_and(|kind| kind.starts_with("web_search")) {
+                warnings.add(Action::Dropped, &path);
+                continue;
+            }
+            names.push(self.one(tool, &path)?);
+        }
+        Ok(Choice::Allowed { names, required: mode.is("required") })
+    }
+
+    /// The tool that an object means, by its name in one piece.
+    fn one(&self, choice: Value<'a>, path: &str) -> Result<Text<'a>, Refused> {
+        let kind = required_text(choice, "type", format_args!("{path}.type"))?;
+        let (own, namespace) = match kind.value().as_ref() {
+            "function" | "custom" => {
+                let own = name(choice, path)?.into_value().into_owned();
+                (own, choice.get("namespace").and_then(Value::string))
+            }
+            word => (word.to_owned(), None),
+        };
+        let flat = flat(namespace.as_deref(), &own);
+        if self.places.contains_key(&flat) {
+            return Ok(Text::made(flat));
+        }
+        // A bare name is found where one namespace alone has it.
+        let mut like = self.own.iter().filter(|(_, tool)| tool.name == own);
+        match (like.next(), like.next()) {
+            (Some((flat, _)), None) => Ok(Text::made(flat.clone())),
+            _ => Err(invalid(path, format!("Tool choice '{own}' not found in 'tools'."))),
+        }
+    }
+}
+
+fn name<'a>(of: Value<'a>, path: &str) -> Result<Text<'a>, Refused> {
+    let name = required_text(of, "name", format_args!("{path}.name"))?;
+    if name.is_empty() {
+        return Err(invalid(format_args!("{path}.name"), format!("Invalid '{path}.name': empty string.")));
+    }
+    Ok(name)
+}
+
+/// Its own description, behind the one of its namespace.
+fn described<'a>(found: &Found<'a, '_>) -> Result<Option<Text<'a>>, Refused> {
+    let own = optional_text(found.value, "description", format_args!("{}.description", found.path))?;
+    let Some(namespace) = found.namespace.filter(|namespace| !namespace.description.is_empty()) else {
+        return Ok(own);
+    };
+    let first: Vec<&str> = namespace.description.lines().map(str::trim).collect();
+    let first = first.join(" ");
+    Ok(Some(match own.filter(|own| !own.is_blank()) {
+        None => Text::made(first),
+        Some(own) => Text::made(format!("{first}\n{}", own.value())),
+    }))
+}

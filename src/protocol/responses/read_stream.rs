@@ -1,0 +1,333 @@
+//! A responses vendor's answer, streamed or whole, as events.
+//!
+//! It must not hold text back: what an event says is told at once, in the event's own tokens. Items are told apart by
+//! their place in the output, for servers in between rewrite ids. What was said piece by piece is not said again when it
+//! is repeated whole; what was never said in pieces is said then, and at the latest when the response is. Unknown events
+//! and items are passed over, members of a wrong type count as absent.
+//!
+//! Read next: `responses/read_stream/items.rs`, what an item says; then `messages/write_stream.rs`.
+
+use crate::protocol::counters;
+use crate::protocol::failure::VendorError;
+use crate::protocol::form::answer::{Event, Fault, Sink, Start, Stop};
+use crate::protocol::scan::Scan;
+use crate::protocol::text::{Gathered, Text};
+use crate::protocol::tree::{Nodes, Tree, Value};
+use crate::usage::{ServiceTier, Usage};
+
+mod items;
+
+use items::Items;
+
+/// The deepest nesting of an answer that is read.
+const DEPTH_MAX: u32 = 128;
+
+/// The most of a refusal that is told as the reason.
+const REFUSAL_BYTES_MAX: usize = 64 * 1024;
+
+/// What the events said so far.
+#[derive(Debug, Default)]
+pub struct Reader {
+    started: bool,
+    items: Items,
+    refusal: Gathered,
+}
+
+impl Reader {
+    /// One event of the vendor's stream. `nodes` is memory to be used again, and given back.
+    pub fn event(&mut self, name: &[u8], data: &[u8], nodes: Nodes, to: &mut impl Sink) -> (Nodes, Result<(), Fault>) {
+        // Of chat; some servers cannot leave it out.
+        if data == b"[DONE]" {
+            return (nodes, Ok(()));
+        }
+        let tree = std::str::from_utf8(data).ok().and_then(|text| Tree::read(text, DEPTH_MAX, nodes).ok());
+        match tree {
+            Some(tree) if tree.root().is_object() => {
+                let outcome = self.read(name, tree.root(), to);
+                (tree.into_nodes(), outcome)
+            }
+            _ => (Nodes::new(), unreadable(name, data)),
+        }
+    }
+
+    /// The vendor's body ended without a terminal event.
+    ///
+    /// # Errors
+    /// Always: what was said is not known to be whole.
+    pub fn finish(&mut self, _to: &mut impl Sink) -> Result<(), Fault> {
+        Err(Fault::Cut)
+    }
+
+    fn read(&mut self, name: &[u8], event: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
+        let kind = event.get("type").and_then(Value::string);
+        let kind = kind.as_deref().or(std::str::from_utf8(name).ok()).unwrap_or_default();
+        if kind == "error" || name == b"error" {
+            return Err(vendor_error(event));
+        }
+        let Some(kind) = kind.strip_prefix("response.") else { return Ok(()) };
+        match kind {
+            "created" | "queued" | "in_progress" => self.start(event.get("response"), to),
+            "completed" | "incomplete" | "failed" => {
+                let response = event.get("response").ok_or(Fault::NotJson)?;
+                return self.end(response, kind, to);
+            }
+            _ => self.of_item(kind, event, to)?,
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, response: Option<Value<'_>>, to: &mut impl Sink) {
+        if self.started {
+            return;
+        }
+        self.started = true;
+        let text = |name| response.and_then(|response| response.get(name)).and_then(Value::text);
+        let tier = text("service_tier").filter(|tier| !tier.is("auto"));
+        to.event(Event::Start(Start { id: text("id"), tier }));
+    }
+
+    fn of_item(&mut self, kind: &str, event: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
+        let text = |name| event.get(name).and_then(Value::text).filter(|text| !text.is_empty());
+        let Some(index) = event.get("output_index").and_then(Value::count) else { return Ok(()) };
+        let part = event.get("summary_index").or(event.get("content_index")).and_then(Value::count).unwrap_or(0);
+        self.start(None, to);
+        match kind {
+            "output_item.added" => self.items.added(index, event.get("item"), to)?,
+            "output_item.done" => {
+                let item = event.get("item").unwrap_or(event);
+                self.note_refusal(self.items.told_refusal(index), item);
+                self.items.done(index, item, to)?;
+            }
+            "output_text.delta" => self.items.text(index, text("delta"), to)?,
+            "output_text.done" => self.items.whole_text(index, text("text"), to)?,
+            "refusal.delta" => {
+                self.refused(text("delta"));
+                self.items.refusal(index, text("delta"), to)?;
+            }
+            "refusal.done" if !self.items.told_refusal(index) => {
+                self.refused(text("refusal"));
+                self.items.refusal(index, text("refusal"), to)?;
+            }
+            "reasoning_summary_text.delta" | "reasoning_text.delta" => {
+                self.items.thought(index, (kind == "reasoning_text.delta", part), text("delta"), to)?;
+            }
+            "function_call_arguments.delta" | "custom_tool_call_input.delta" => {
+                self.items.arguments(index, text("delta"), to);
+            }
+            "function_call_arguments.done" => self.items.whole_arguments(index, text("arguments"), to),
+            "custom_tool_call_input.done" => self.items.whole_arguments(index, text("input"), to),
+            "output_text.annotation.added" => self.items.source(index, event.get("annotation"), to),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Keeps what a refusal says: it is told once more, as the reason.
+    fn refused(&mut self, text: Option<Text<'_>>) {
+        if self.refusal.len() <= REFUSAL_BYTES_MAX {
+            text.iter().for_each(|text| self.refusal.push(text));
+        }
+    }
+
+    fn note_refusal(&mut self, was_told: bool, item: Value<'_>) {
+        let parts = item.get("content").into_iter().flat_map(Value::items).filter(|_| !was_told);
+        for part in parts.filter(|part| part.get("type").is_some_and(|kind| kind.is("refusal"))) {
+            self.refused(part.get("refusal").and_then(Value::text));
+        }
+    }
+
+    /// The response as it ended, or a whole answer. `kind`: the event's word, which is the response's status.
+    fn end(&mut self, response: Value<'_>, kind: &str, to: &mut impl Sink) -> Result<(), Fault> {
+        if kind == "failed" {
+            return Err(vendor_error(response));
+        }
+        self.start(Some(response), to);
+        for (index, item) in (0_u64..).zip(response.get("output").into_iter().flat_map(Value::items)) {
+            if !self.items.is_done(index) {
+                self.note_refusal(self.items.told_refusal(index), item);
+                self.items.done(index, item, to)?;
+            }
+        }
+        if let Some(usage) = usage(response) {
+            to.event(Event::Usage { usage, is_final: true });
+        }
+        let reason = response.get("incomplete_details").and_then(|details| details.get("reason"));
+        let reason = reason.and_then(Value::string).filter(|_| kind == "incomplete");
+        let stop = match reason.as_deref() {
+            Some("max_output_tokens") => Stop::MaxTokens,
+            _ if !self.refusal.is_empty() => Stop::Refusal { explanation: Some(self.refusal.text()) },
+            Some("content_filter") => Stop::Refusal { explanation: None },
+            None if self.items.have_calls() => Stop::ToolUse,
+            _ => Stop::EndTurn,
+        };
+        to.event(Event::Stop(stop));
+        to.event(Event::End);
+        Ok(())
+    }
+}
+
+/// A whole answer, as the same events.
+///
+/// # Errors
+/// It is none, or says that it failed.
+pub fn whole(body: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
+    if !body.is_object() {
+        return Err(Fault::NotJson);
+    }
+    let status = body.get("status").and_then(Value::string);
+    let output = body.get("output").filter(|output| output.is_array());
+    match (status.as_deref(), output) {
+        (Some("failed" | "cancelled"), _) | (_, None) if body.get("error").is_some() => Err(vendor_error(body)),
+        (Some("in_progress" | "queued"), _) | (_, None) => Err(Fault::Empty),
+        (status, Some(_)) => Reader::default().end(body, status.unwrap_or("completed"), to),
+    }
+}
+
+/// What the response says it used, its tier, and the searches that the vendor made.
+fn usage(response: Value<'_>) -> Option<Usage> {
+    let told = response.get("usage").filter(|usage| usage.is_object())?;
+    let usage = counters::responses(&mut Scan::new(told.raw(), DEPTH_MAX)).ok()??.usage()?;
+    let searches = response.get("tool_usage").and_then(|tools| tools.get("web_search"));
+    let web_searches = searches.and_then(|search| search.get("num_requests")).and_then(Value::count).unwrap_or(0);
+    let tier = response.get("service_tier").and_then(Value::string);
+    let service_tier = tier.filter(|tier| tier != "auto").map(|tier| ServiceTier::said(&tier));
+    Some(Usage { web_searches, service_tier, ..usage })
+}
+
+/// An event that is not a JSON object: an event of a name we do not know may be anything, all others must be.
+fn unreadable(name: &[u8], data: &[u8]) -> Result<(), Fault> {
+    match name {
+        b"error" => Err(Fault::Vendor(VendorError::read(data).unwrap_or_default())),
+        name if name.is_empty() || name.starts_with(b"response.") => Err(Fault::NotJson),
+        _ => Ok(()),
+    }
+}
+
+fn vendor_error(of: Value<'_>) -> Fault {
+    Fault::Vendor(VendorError::read(of.raw().as_bytes()).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::form::answer::Piece;
+    use serde_json::{Value as Any, json};
+
+    /// What was told, in short.
+    #[derive(Default)]
+    struct Told(Vec<String>);
+
+    impl Sink for Told {
+        fn event(&mut self, event: Event<'_>) {
+            self.0.push(match event {
+                Event::Open { slot, piece: Piece::Call { name, .. } } => format!("{slot} call {}", name.value()),
+                Event::Open { slot, piece: Piece::Foreign { kind } } => format!("{slot} {}", kind.value()),
+                Event::Open { slot, piece: Piece::Thinking } => format!("{slot} thinking"),
+                Event::Open { slot, .. } => format!("{slot} text"),
+                Event::Delta { slot, text } => format!("{slot} +{}", text.value()),
+                Event::Signature { slot, .. } => format!("{slot} signed"),
+                Event::Close { slot } => format!("{slot} closed"),
+                Event::Stop(stop) => format!("{stop:?}"),
+                Event::Usage { usage, .. } => format!("{}/{}", usage.input, usage.output),
+                Event::Start(_) | Event::Citation { .. } | Event::End => return,
+            });
+        }
+    }
+
+    fn read(events: &[Any]) -> (Vec<String>, Result<(), Fault>) {
+        let (mut reader, mut told) = (Reader::default(), Told::default());
+        for event in events {
+            let (_, outcome) = reader.event(b"", event.to_string().as_bytes(), Nodes::new(), &mut told);
+            if outcome.is_err() {
+                return (told.0, outcome);
+            }
+        }
+        (told.0, Ok(()))
+    }
+
+    fn delta(kind: &str, index: u64, part: u64, text: &str) -> Any {
+        json!({"type": format!("response.{kind}.delta"), "output_index": index, "summary_index": part, "delta": text})
+    }
+
+    #[test]
+    fn parts_of_a_thought_are_told_with_what_was_between_them() {
+        let done = json!({"type": "response.output_item.done", "output_index": 0, "item": {
+            "type": "reasoning", "id": "rs_1", "encrypted_content": "gAAAA",
+            "summary": [{"text": ""}, {"text": "a"}, {"text": ""}, {"text": "b"}, {"text": ""}]
+        }});
+        let kind = "reasoning_summary_text";
+        let gaps = ["0 thinking", "0 +\n\n", "0 +a", "0 +\n\n", "0 +\n\n", "0 +b", "0 +\n\n", "0 signed", "0 closed"];
+        let (told, _) = read(&[delta(kind, 0, 1, "a"), delta(kind, 0, 3, "b"), done.clone(), done.clone()]);
+        assert_eq!(told, gaps);
+        assert_eq!(read(&[done]).0, gaps, "the same without pieces");
+        let (told, _) = read(&[delta(kind, 0, 0, "a"), delta("reasoning_text", 0, 0, "the same again")]);
+        assert_eq!(told, ["0 thinking", "0 +a"]);
+    }
+
+    #[test]
+    fn items_are_known_by_their_place_and_told_once() {
+        let call =
+            |arguments: &str| json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments});
+        let at = |kind: &str, item: Any| json!({"type": format!("response.output_item.{kind}"), "output_index": 3, "item": item});
+        let end = json!({"type": "response.completed", "response": {
+            "output": [{"type": "message", "content": [{"type": "output_text", "text": "x"}]}],
+            "usage": {"input_tokens": 5, "output_tokens": 7}
+        }});
+        let (told, _) = read(&[
+            at("added", call("")),
+            delta("function_call_arguments", 3, 0, "{}"),
+            json!({"type": "response.function_call_arguments.done", "output_index": 3, "arguments": "{}"}),
+            at("done", call("{}")),
+            json!({"type": "response.web_search_call.searching", "output_index": 4}),
+            json!({"type": "response.something_new", "output_index": 5, "delta": "?"}),
+            json!({"type": "keepalive"}),
+            end,
+        ]);
+        assert_eq!(told, ["0 call f", "0 +{}", "0 closed", "2 text", "2 +x", "2 closed", "5/7", "ToolUse"]);
+        let bare = json!({"type": "response.output_item.done", "item": call("{}")});
+        assert_eq!(read(&[bare]), (Vec::new(), Ok(())), "of no place");
+    }
+
+    #[test]
+    fn as_many_items_are_held_as_may_be_and_not_one_more() {
+        let text = |index: u64| delta("output_text", index, 0, "x");
+        let most: Vec<Any> = (0..1024).map(text).collect();
+        assert_eq!(read(&most).1, Ok(()));
+        assert_eq!(read(&[most, vec![text(1024)]].concat()).1, Err(Fault::TooLarge));
+    }
+
+    #[test]
+    fn an_answer_ends_by_its_status_and_a_failed_one_is_none() {
+        let whole = |body: Any| {
+            let mut told = Told::default();
+            let text = body.to_string();
+            let tree = Tree::read(&text, DEPTH_MAX, Nodes::new()).unwrap();
+            super::whole(tree.root(), &mut told).map(|()| told.0.last().cloned().unwrap_or_default())
+        };
+        let refusal = json!([{"type": "message", "content": [{"type": "refusal", "refusal": "No."}]}]);
+        for (body, wanted) in [
+            (json!({"status": "completed", "output": []}), "EndTurn"),
+            (json!({"output": []}), "EndTurn"),
+            (json!({"status": "completed", "output": [{"type": "custom_tool_call", "name": "f"}]}), "ToolUse"),
+            (
+                json!({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": []}),
+                "MaxTokens",
+            ),
+            (json!({"status": "incomplete", "incomplete_details": {"reason": "new"}, "output": []}), "EndTurn"),
+        ] {
+            assert_eq!(whole(body.clone()), Ok(wanted.to_owned()), "{body}");
+        }
+        assert!(whole(json!({"status": "completed", "output": refusal})).unwrap().starts_with("Refusal"));
+        assert!(matches!(
+            whole(json!({"status": "failed", "error": {"code": "x", "message": "y"}})),
+            Err(Fault::Vendor(_))
+        ));
+        assert!(matches!(whole(json!({"error": {"message": "y"}})), Err(Fault::Vendor(_))));
+        assert_eq!(whole(json!({"status": "queued", "output": []})), Err(Fault::Empty));
+        assert_eq!(whole(json!([])), Err(Fault::NotJson));
+        let ended = json!({"type": "response.failed", "response": {"error": {"code": "slow_down", "message": "y"}}});
+        let (_, outcome) = read(&[ended]);
+        let Err(fault) = outcome else { panic!("it failed") };
+        assert_eq!(fault.failure(crate::protocol::Protocol::Responses, "up", "public").reason(), "rate_limited");
+    }
+}

@@ -1,0 +1,275 @@
+//! The conversation as items: instructions, turns, calls and what they gave back, in the order in which they were said.
+//!
+//! It must not give an item an id, but for reasoning: the vendor looks for what it is named, and keeps nothing of ours.
+//!
+//! Read next: `responses/write_request/reasoning.rs`, `rules/pairing.rs` (which brought results behind their calls).
+
+use super::{Writer, refused};
+use crate::protocol::chat::write_request::foreign::FarResults;
+use crate::protocol::chat::write_request::parts::{Part, Said, file_name};
+use crate::protocol::chat::write_request::results::says_error;
+use crate::protocol::form::{
+    Action, Arguments, Block, BlockKind, Call, Image, Outcome, OutcomeContent, Refused, Request, Side, Turn,
+};
+use crate::protocol::rules::{arguments, names};
+use crate::protocol::text::{Json, Text, compact};
+use crate::protocol::tree::Value;
+
+/// A call as it was sent.
+pub(super) struct Sent {
+    id: String,
+    is_custom: bool,
+}
+
+impl Writer<'_> {
+    /// The member `input`.
+    ///
+    /// # Errors
+    /// Nothing in the conversation says anything.
+    pub(super) fn input(&mut self, request: &Request<'_>) -> Result<(), Refused> {
+        self.json.key("input").open_array();
+        let empty = self.json.as_bytes().len();
+        self.instructions(&request.system);
+        let last = request.turns.len().saturating_sub(1);
+        for (index, turn) in request.turns.iter().enumerate() {
+            match turn.side {
+                Side::System => self.instructions(&turn.blocks),
+                Side::User => self.user(turn, index == last),
+                Side::Assistant => self.assistant(turn, index == last),
+            }
+        }
+        if self.json.as_bytes().len() == empty {
+            return Err(refused(request.surface, "messages", "at least one message is required"));
+        }
+        self.json.close_array();
+        Ok(())
+    }
+
+    /// A message of instructions; nothing if they are blank.
+    fn instructions(&mut self, blocks: &[Block<'_>]) {
+        let Some(first) = blocks.first() else { return };
+        let parts = self.words().parts(first.at, blocks);
+        if !parts.is_empty() && parts.iter().all(Part::is_text) {
+            self.message("developer", &parts);
+        }
+    }
+
+    fn user(&mut self, turn: &Turn<'_>, is_last: bool) {
+        let has_results = self.results(&turn.blocks);
+        let parts = self.words().parts(turn.at, &turn.blocks);
+        // An empty message is worth sending only as what is to be answered. One without blocks held results.
+        let is_asked = is_last && !has_results && !turn.blocks.is_empty();
+        if !parts.is_empty() {
+            self.message("user", &parts);
+        } else if is_asked {
+            self.message("user", &[Part::of(Said::Text(Text::made("")))]);
+        }
+    }
+
+    fn message(&mut self, role: &str, parts: &[Part<'_>]) {
+        self.json.open_object().key("type").str("message").key("role").str(role).key("content").open_array();
+        for part in parts {
+            write(part, &mut self.json);
+        }
+        self.json.close_array().close_object();
+    }
+
+    fn assistant(&mut self, turn: &Turn<'_>, is_last: bool) {
+        self.calls.clear();
+        let last_call = turn.blocks.iter().rposition(|block| matches!(block.kind, BlockKind::Call(_)));
+        if is_last && last_call.is_none() && turn.blocks.iter().any(says_something) {
+            self.warnings.add(Action::Emulated, turn.at);
+        }
+        let mut results = None;
+        // Reasoning waits for what it led to: without, the vendor does not take it.
+        let mut thought = Vec::new();
+        for (index, block) in turn.blocks.iter().enumerate() {
+            let said = match &block.kind {
+                BlockKind::Thinking(thinking) => {
+                    thought.push(thinking);
+                    continue;
+                }
+                BlockKind::Call(call) => {
+                    self.thought(&mut thought);
+                    self.call(block, call);
+                    continue;
+                }
+                BlockKind::Text(text) => vec![text.borrowed()],
+                BlockKind::Refusal(text) => {
+                    if !text.is_blank() {
+                        self.thought(&mut thought);
+                        self.said("refusal", "refusal", std::slice::from_ref(text), "final_answer");
+                    }
+                    continue;
+                }
+                BlockKind::File(file) => self.words().document(block.at, file),
+                BlockKind::Opaque(opaque) => match opaque.name.value().as_ref() {
+                    "search_result" => self.words().search_result(block.at, opaque.value),
+                    "compaction" => {
+                        let summary = self.words().summary(block.at, opaque.value);
+                        summary.map(Vec::from).unwrap_or_default()
+                    }
+                    _ => {
+                        let results = results.get_or_insert_with(|| FarResults::of(&turn.blocks));
+                        let told = self.words().far_tool(turn.at, opaque, results);
+                        told.map(Text::made).into_iter().collect()
+                    }
+                },
+                // Refused of an assistant.
+                BlockKind::Image(_) | BlockKind::Result(_) => Vec::new(),
+            };
+            if said.iter().all(Text::is_blank) {
+                continue;
+            }
+            self.thought(&mut thought);
+            // Newer models go astray where this is missing, and no other protocol has a word for it.
+            let is_before_call = last_call.is_some_and(|call| call > index);
+            self.said("output_text", "text", &said, if is_before_call { "commentary" } else { "final_answer" });
+        }
+    }
+
+    fn said(&mut self, kind: &str, member: &str, texts: &[Text<'_>], phase: &str) {
+        self.json.open_object().key("type").str("message").key("role").str("assistant");
+        self.json.key("content").open_array().open_object().key("type").str(kind).key(member).joined(texts);
+        self.json.close_object().close_array().key("phase").str(phase).close_object();
+    }
+
+    fn call(&mut self, block: &Block<'_>, call: &Call<'_>) {
+        let given = call.id.as_ref().map(Text::value).unwrap_or_default();
+        let id = match names::responses_call_id(given) {
+            empty if empty.is_empty() => format!("call_{}", self.calls_made),
+            id => id.into_owned(),
+        };
+        self.calls_made = self.calls_made.saturating_add(1);
+        let name = self.tool_name(&call.name, format_args!("{}.name", block.at));
+        let (kind, member) =
+            if call.is_custom { ("custom_tool_call", "input") } else { ("function_call", "arguments") };
+        self.json.open_object().key("type").str(kind).key("call_id").str(&id).key("name").str(&name).key(member);
+        match &call.arguments {
+            Arguments::Json(input) => arguments::write_arguments(*input, &mut self.json),
+            Arguments::Text(text) if text.is_empty() && !call.is_custom => drop(self.json.str("{}")),
+            Arguments::Text(text) => drop(self.json.text(text)),
+        }
+        self.json.close_object();
+        self.calls.push(Sent { id, is_custom: call.is_custom });
+    }
+
+    /// The results at the front of a user's turn, in the order of their calls; true if there were any.
+    fn results(&mut self, blocks: &[Block<'_>]) -> bool {
+        let mut calls = std::mem::take(&mut self.calls).into_iter();
+        let mut is_any = false;
+        for block in blocks {
+            let BlockKind::Result(result) = &block.kind else { continue };
+            is_any = true;
+            let given = result.id.as_ref().map(Text::value).unwrap_or_default();
+            let sent = calls.next();
+            let sent = sent.unwrap_or(Sent { id: names::responses_call_id(given).into_owned(), is_custom: false });
+            let kind = if sent.is_custom { "custom_tool_call_output" } else { "function_call_output" };
+            self.json.open_object().key("type").str(kind).key("call_id").str(&sent.id).key("output");
+            self.outcome(result);
+            self.json.close_object();
+        }
+        is_any
+    }
+
+    /// What a tool gave back: a text, or parts where there is more to show.
+    fn outcome(&mut self, result: &Outcome<'_>) {
+        let mut parts: Vec<Part<'_>> = Vec::new();
+        match &result.content {
+            OutcomeContent::Nothing => {}
+            OutcomeContent::Text(text) => parts.push(Part::of(Said::Text(text.borrowed()))),
+            OutcomeContent::Blocks(blocks) => blocks.iter().for_each(|block| self.shown(block, &mut parts)),
+        }
+        let says_error = match parts.first().map(|part| &part.said) {
+            Some(Said::Text(text)) => says_error(text),
+            Some(Said::Texts(texts)) => texts.first().is_some_and(says_error),
+            _ => false,
+        };
+        if result.is_error && !says_error {
+            let first = parts.first_mut().filter(|part| part.is_text());
+            match first {
+                Some(Part { said: Said::Texts(texts), .. }) => texts.insert(0, Text::made("Error: ")),
+                Some(Part { said, .. }) => {
+                    let text = std::mem::replace(said, Said::Texts(Vec::new()));
+                    if let Said::Text(text) = text {
+                        *said = Said::Texts(vec![Text::made("Error: "), text]);
+                    }
+                }
+                None => parts.insert(0, Part::of(Said::Text(Text::made("Error: ")))),
+            }
+        }
+        if parts.iter().all(Part::is_text) {
+            let mut lines: Vec<Text<'_>> = Vec::new();
+            for part in &parts {
+                if !lines.is_empty() {
+                    lines.push(Text::made("\n"));
+                }
+                match &part.said {
+                    Said::Text(text) => lines.push(text.borrowed()),
+                    Said::Texts(texts) => lines.extend(texts.iter().map(Text::borrowed)),
+                    Said::Image(_) | Said::File(..) => {}
+                }
+            }
+            self.json.joined(&lines);
+            return;
+        }
+        self.json.open_array();
+        for part in &parts {
+            write(part, &mut self.json);
+        }
+        self.json.close_array();
+    }
+
+    fn shown<'t>(&mut self, block: &'t Block<'t>, parts: &mut Vec<Part<'t>>) {
+        match &block.kind {
+            BlockKind::Text(text) | BlockKind::Refusal(text) => parts.push(Part::of(Said::Text(text.borrowed()))),
+            BlockKind::Image(image) => parts.push(Part::of(Said::Image(image))),
+            BlockKind::File(file) => self.words().file(block, file, parts),
+            BlockKind::Opaque(opaque) => parts.push(match opaque.name.value().as_ref() {
+                "search_result" => Part::of(Said::Texts(self.words().search_result(block.at, opaque.value))),
+                "tool_reference" => {
+                    let name = opaque.value.get("tool_name").and_then(Value::text).unwrap_or(Text::made(""));
+                    let name = self.tool_name(&name, block.at);
+                    Part::of(Said::Text(Text::made(format!("[tool available: {name}]"))))
+                }
+                _ => {
+                    let mut json = Vec::new();
+                    compact(opaque.value.raw(), &mut json);
+                    Part::of(Said::Text(Text::made(String::from_utf8(json).unwrap_or_default())))
+                }
+            }),
+            // No result holds them: the reader refuses it.
+            BlockKind::Thinking(_) | BlockKind::Call(_) | BlockKind::Result(_) => {}
+        }
+    }
+}
+
+fn says_something(block: &Block<'_>) -> bool {
+    matches!(&block.kind, BlockKind::Text(text) | BlockKind::Refusal(text) if !text.is_blank())
+}
+
+fn write(part: &Part<'_>, json: &mut Json) {
+    json.open_object().key("type");
+    match &part.said {
+        Said::Text(text) => drop(json.str("input_text").key("text").text(text)),
+        Said::Texts(texts) => drop(json.str("input_text").key("text").joined(texts)),
+        Said::Image(image) => {
+            json.str("input_image").key("image_url");
+            match image {
+                Image::Url(url) => drop(json.text(url)),
+                Image::Base64 { media_type, data } => {
+                    json.joined(&[Text::made("data:"), media_type.borrowed(), Text::made(";base64,"), data.borrowed()]);
+                }
+            }
+            json.key("detail").str("auto");
+        }
+        Said::File(file, data) => {
+            json.str("input_file").key("filename").str(&file_name(file));
+            json.key("file_data").joined(&[Text::made("data:application/pdf;base64,"), data.borrowed()]);
+        }
+    }
+    if part.is_marked {
+        json.key("prompt_cache_breakpoint").open_object().key("mode").str("explicit").close_object();
+    }
+    json.close_object();
+}

@@ -1,0 +1,90 @@
+//! Reasoning items of earlier answers, made again from what their clients kept of them.
+//!
+//! It must not show the vendor what it did not make: only a carrier of ours holds a responses vendor's item, and whatever
+//! else signed a thought, it is left out.
+//!
+//! Read next: `protocol/carrier.rs`.
+
+use super::Writer;
+use crate::protocol::carrier::{self, Carried, Item};
+use crate::protocol::form::Thinking;
+use crate::protocol::text::Text;
+
+/// Between the parts of a summary where they are told as one text.
+pub const PART_GAP: &str = "\n\n";
+
+impl Writer<'_> {
+    /// Writes what was thought before that which is written next.
+    pub(super) fn thought(&mut self, thought: &mut Vec<&Thinking<'_>>) {
+        for thinking in thought.drain(..).filter(|_| !self.given.without_thinking && self.model.reasoning) {
+            if let Thinking::Shown { text, signature: Some(signature) } = thinking
+                && let Some(Carried::Item(item)) = carrier::unpack(&signature.value())
+            {
+                self.item(&item, text);
+                self.carries_thinking = true;
+            }
+        }
+    }
+
+    fn item(&mut self, item: &Item, text: &Text<'_>) {
+        self.json.open_object().key("type").str("reasoning");
+        if !item.id.is_empty() {
+            self.json.key("id").str(&item.id);
+        }
+        self.json.key("summary").open_array();
+        for part in summary(text, &item.lengths).unwrap_or_default() {
+            self.json.open_object().key("type").str("summary_text").key("text").text(&part).close_object();
+        }
+        self.json.close_array();
+        if let Some(content) = &item.content {
+            self.json.key("content").raw(content);
+        }
+        self.json.key("encrypted_content").str(&item.encrypted).close_object();
+    }
+}
+
+/// The parts of a summary, of these lengths; `None` where somebody changed the text.
+pub fn summary<'a>(text: &Text<'a>, lengths: &[u64]) -> Option<Vec<Text<'a>>> {
+    let mut parts = Vec::with_capacity(lengths.len());
+    let mut rest = text.clone();
+    for (index, length) in lengths.iter().enumerate() {
+        if index > 0 {
+            let (gap, behind) = rest.cut(2);
+            if !gap.is(PART_GAP) {
+                return None;
+            }
+            rest = behind;
+        }
+        let (part, behind) = rest.cut(*length);
+        if part.code_points() != *length {
+            return None;
+        }
+        parts.push(part);
+        rest = behind;
+    }
+    rest.is_empty().then_some(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::summary;
+    use crate::protocol::text::Text;
+
+    fn parts(text: &str, lengths: &[u64]) -> Option<Vec<String>> {
+        let parts = summary(&Text::made(text), lengths)?;
+        Some(parts.iter().map(|part| part.value().into_owned()).collect())
+    }
+
+    #[test]
+    fn a_summary_is_cut_where_it_was_joined_and_nowhere_else() {
+        let said = |parts: &[&str]| Some(parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>());
+        assert_eq!(parts("", &[]), said(&[]));
+        assert_eq!(parts("", &[0]), said(&[""]));
+        assert_eq!(parts("hm", &[2]), said(&["hm"]));
+        assert_eq!(parts("größe\n\n🦀\n\n\n\n", &[5, 1, 0, 0]), said(&["größe", "🦀", "", ""]));
+        assert_eq!(parts("größe\n\n🦀\n\n", &[5, 1, 0]), said(&["größe", "🦀", ""]));
+        for (text, lengths) in [("hm", &[1][..]), ("hm", &[3]), ("hm, so", &[2, 2]), ("h", &[]), ("a\n\nb ", &[1, 1])] {
+            assert_eq!(parts(text, lengths), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Why an answer ended, and what it used.
+//!
+//! It must not leave a number out: agents count by the usage when to shorten their history.
+
+use crate::protocol::form::answer::{Recall, Stop};
+use crate::protocol::text::{Json, Text};
+use crate::usage::Usage;
+
+/// What the model is said to have said where it declined without a word.
+pub(super) const DECLINED: &str = "The model declined to answer.";
+
+/// What was heard besides the items.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    is_cut: bool,
+    /// Why the model declined.
+    declined: Option<String>,
+    usage: Option<Usage>,
+    is_final: bool,
+    generated_bytes: u64,
+}
+
+impl Heard {
+    pub fn stop(&mut self, stop: Stop<'_>) {
+        self.is_cut = matches!(stop, Stop::MaxTokens | Stop::ContextFull);
+        self.declined = match stop {
+            Stop::Refusal { explanation } => {
+                let words = explanation.filter(|words| !words.is_blank());
+                Some(words.map_or_else(|| DECLINED.to_owned(), |words| words.into_value().into_owned()))
+            }
+            _ => None,
+        };
+    }
+
+    pub fn used(&mut self, usage: Usage, is_final: bool) {
+        self.usage = Some(usage);
+        self.is_final |= is_final;
+    }
+
+    pub fn generated(&mut self, text: &Text<'_>) {
+        self.generated_bytes = self.generated_bytes.saturating_add(text.decoded_bytes());
+    }
+
+    /// The output limit cut the answer off.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    pub fn take_declined(&mut self) -> Option<String> {
+        self.declined.take()
+    }
+
+    /// The member `usage`: the vendor's last word, or what comes nearest.
+    pub fn write_usage(&self, recall: &Recall, json: &mut Json) {
+        let told = self.usage.filter(|_| self.is_final).and_then(|usage| usage.believed(self.generated_bytes));
+        let usage = told.unwrap_or_else(|| Usage::estimated(self.usage, recall.body_bytes, self.generated_bytes));
+        json.key("usage");
+        write(&usage, json);
+    }
+}
+
+/// A usage object with every member that clients read.
+pub(in crate::protocol) fn write(usage: &Usage, json: &mut Json) {
+    let written = usage.cache_write_5m.saturating_add(usage.cache_write_1h);
+    json.open_object().key("input_tokens").number(usage.input_total());
+    json.key("input_tokens_details").open_object();
+    json.key("cached_tokens").number(usage.cache_read).key("cache_write_tokens").number(written).close_object();
+    json.key("output_tokens").number(usage.output_total());
+    json.key("output_tokens_details").open_object().key("reasoning_tokens").number(usage.reasoning).close_object();
+    json.key("total_tokens").number(usage.tokens_total()).close_object();
+}

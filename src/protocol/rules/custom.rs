@@ -1,0 +1,52 @@
+//! Custom tools of the responses surface, for vendors that know only functions: an object around one string.
+//!
+//! It must be exact both ways: what is put into the string comes out of it letter by letter.
+//!
+//! Read next: `responses/write_stream/item.rs`, which takes it out again.
+
+use crate::protocol::text::{Json, Text};
+use crate::protocol::tree::Value;
+
+/// What the function is called with.
+pub const SCHEMA: &str =
+    r#"{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],"additionalProperties":false}"#;
+
+/// What is said behind the tool's own description.
+pub fn note(format: Option<Value<'_>>) -> String {
+    let mut note = "Put the raw text into \"input\".".to_owned();
+    let grammar = format.filter(|format| format.get("type").is_some_and(|kind| kind.is("grammar")));
+    if let Some(grammar) = grammar {
+        let text = |name| grammar.get(name).and_then(Value::string).unwrap_or_default();
+        note.push_str(&format!("\nThe text must match this {} grammar:\n{}", text("syntax"), text("definition")));
+    }
+    note
+}
+
+/// The member `description`: the tool's own words, and the note behind them.
+pub fn describe(words: Option<&Text<'_>>, format: Option<Value<'_>>, json: &mut Json) {
+    let note = Text::made(note(format));
+    let words = words.filter(|words| !words.is_blank());
+    let gap = words.map(|_| Text::made("\n\n"));
+    json.key("description").joined(words.into_iter().chain(&gap).chain([&note]));
+}
+
+/// The member `format` as chat has it: a grammar stands in an object of its own there.
+pub fn write_chat_format(format: Value<'_>, json: &mut Json) {
+    json.key("format");
+    if !format.get("type").is_some_and(|kind| kind.is("grammar")) || format.get("grammar").is_some() {
+        json.compact(format.raw());
+        return;
+    }
+    json.open_object().key("type").str("grammar").key("grammar").open_object();
+    for (name, value) in format.members().filter(|(name, value)| !name.is("type") && !value.is_null()) {
+        json.key_text(&name).compact(value.raw());
+    }
+    json.close_object().close_object();
+}
+
+/// The arguments of a call, as a string.
+pub fn write_arguments(input: &Text<'_>, json: &mut Json) {
+    let mut inner = Json::default();
+    inner.open_object().key("input").text(input).close_object();
+    json.str(std::str::from_utf8(inner.as_bytes()).unwrap_or("{}"));
+}

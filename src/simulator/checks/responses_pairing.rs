@@ -1,0 +1,79 @@
+//! The responses vendor's checks of how items belong together: calls and outputs, reasoning and what it led to.
+//!
+//! It must not look at what is in an item (`responses_items.rs`).
+
+use serde_json::Value;
+
+use crate::simulator::errors::Problem;
+
+pub fn check(items: &[Value]) -> Result<(), Problem> {
+    outputs(items)?;
+    for (index, item) in items.iter().enumerate() {
+        if item["type"] == "reasoning" {
+            followed(item, items.get(index + 1..).unwrap_or_default())?;
+        } else {
+            thought_about(item, items.get(..index).unwrap_or_default())?;
+        }
+    }
+    Ok(())
+}
+
+fn refused(text: String) -> Problem {
+    Problem::of_param(text, "input", None)
+}
+
+fn kind(item: &Value) -> &str {
+    item["type"].as_str().unwrap_or("message")
+}
+
+fn is_call(item: &Value) -> bool {
+    matches!(kind(item), "function_call" | "custom_tool_call")
+}
+
+fn outputs(items: &[Value]) -> Result<(), Problem> {
+    let mut open: Vec<&str> = Vec::new();
+    for item in items {
+        let id = item["call_id"].as_str().unwrap_or_default();
+        match kind(item) {
+            "function_call" | "custom_tool_call" => open.push(id),
+            "function_call_output" | "custom_tool_call_output" => {
+                let Some(at) = open.iter().position(|call| *call == id) else {
+                    return Err(refused(format!("No tool call found for function call output with call_id {id}.")));
+                };
+                open.remove(at);
+            }
+            _ => {}
+        }
+    }
+    match open.first() {
+        Some(id) => Err(refused(format!("No tool output found for function call {id}."))),
+        None => Ok(()),
+    }
+}
+
+/// Reasoning is worth something only before what it led to.
+fn followed(reasoning: &Value, rest: &[Value]) -> Result<(), Problem> {
+    let next = rest.iter().find(|item| item["type"] != "reasoning");
+    let leads = next.is_some_and(|item| is_call(item) || item["role"] == "assistant" || kind(item).ends_with("_call"));
+    if leads {
+        return Ok(());
+    }
+    let id = reasoning["id"].as_str().unwrap_or_default();
+    Err(refused(format!("Item '{id}' of type 'reasoning' was provided without its required following item.")))
+}
+
+/// An item of the vendor's own that followed reasoning wants it back, if it is named.
+fn thought_about(item: &Value, before: &[Value]) -> Result<(), Problem> {
+    let Some(id) = item["id"].as_str().filter(|id| id.ends_with('r')) else { return Ok(()) };
+    let serial = id.split_once('_').and_then(|(_, rest)| rest.get(..rest.len().saturating_sub(3)));
+    let Some(serial) = serial else { return Ok(()) };
+    let is_its =
+        |item: &&Value| item["type"] == "reasoning" && item["id"].as_str().is_some_and(|id| id.contains(serial));
+    match before.iter().find(is_its) {
+        Some(_) => Ok(()),
+        None => Err(refused(format!(
+            "Item '{id}' of type '{}' was provided without its required 'reasoning' item: 'rs_{serial}'.",
+            kind(item)
+        ))),
+    }
+}

@@ -1,0 +1,125 @@
+//! The responses vendor's checks of tools and of the choice among them.
+//!
+//! It must not look at calls and results (`responses_pairing.rs`).
+
+use serde_json::Value;
+
+use super::chat::{check_name, invalid, missing, only};
+use super::{Call, chat_schema, given, list};
+use crate::simulator::errors::Problem;
+
+/// Tools that the vendor, or the client by a form of its own, runs.
+const OTHERS: [&str; 12] = [
+    "web_search",
+    "web_search_preview",
+    "web_search_2025_08_26",
+    "file_search",
+    "code_interpreter",
+    "image_generation",
+    "mcp",
+    "computer_use_preview",
+    "local_shell",
+    "shell",
+    "apply_patch",
+    "tool_search",
+];
+const FUNCTION_FIELDS: [&str; 9] = [
+    "type",
+    "name",
+    "description",
+    "parameters",
+    "strict",
+    "defer_loading",
+    "allowed_callers",
+    "output_schema",
+    "async",
+];
+
+pub fn check(call: &Call<'_>) -> Result<(), Problem> {
+    for (index, tool) in list(&call.body["tools"]).iter().enumerate() {
+        check_tool(&format!("tools[{index}]"), tool)?;
+    }
+    for (index, item) in list(&call.body["input"]).iter().enumerate() {
+        for (number, tool) in list(&item["tools"]).iter().enumerate() {
+            check_tool(&format!("input[{index}].tools[{number}]"), tool)?;
+        }
+    }
+    choice(call)
+}
+
+fn check_tool(path: &str, tool: &Value) -> Result<(), Problem> {
+    match tool["type"].as_str() {
+        Some("function") => check_function(path, tool),
+        Some("custom") => {
+            only(path, tool, &["type", "name", "description", "format", "defer_loading", "allowed_callers"])?;
+            check_name(&format!("{path}.name"), &tool["name"])?;
+            match tool["format"]["type"].as_str() {
+                None | Some("text") => Ok(()),
+                Some("grammar") => only(&format!("{path}.format"), &tool["format"], &["type", "syntax", "definition"]),
+                Some(kind) => Err(invalid(&format!("{path}.format.type"), format!("Invalid value: '{kind}'."))),
+            }
+        }
+        Some("namespace") => {
+            check_name(&format!("{path}.name"), &tool["name"])?;
+            let mut members = list(&tool["tools"]).iter().enumerate();
+            members.try_for_each(|(index, member)| check_tool(&format!("{path}.tools[{index}]"), member))
+        }
+        Some(kind) if OTHERS.contains(&kind) => Ok(()),
+        None => Err(missing(&format!("{path}.type"))),
+        Some(kind) => {
+            let text = format!(
+                "Invalid value: '{kind}'. Supported values are: 'function', 'custom', 'namespace', and the hosted tools."
+            );
+            Err(invalid(&format!("{path}.type"), text))
+        }
+    }
+}
+
+fn check_function(path: &str, tool: &Value) -> Result<(), Problem> {
+    // The chat form, one level deeper, shows as this.
+    check_name(&format!("{path}.name"), &tool["name"])?;
+    only(path, tool, &FUNCTION_FIELDS)?;
+    let Some(schema) = given(tool, "parameters") else {
+        return Ok(());
+    };
+    let (of, param) =
+        (format!("function '{}'", tool["name"].as_str().unwrap_or_default()), format!("{path}.parameters"));
+    match tool["strict"] == false {
+        true => chat_schema::check(&of, &param, schema),
+        false => chat_schema::check_strict(&of, &param, schema),
+    }
+}
+
+fn choice(call: &Call<'_>) -> Result<(), Problem> {
+    let Some(choice) = call.given("tool_choice") else {
+        return Ok(());
+    };
+    let name = match (choice.as_str(), choice["type"].as_str()) {
+        (Some("none" | "auto"), _) => return Ok(()),
+        (Some("required"), _) if !list(&call.body["tools"]).is_empty() => return Ok(()),
+        (None, Some("allowed_tools")) => {
+            return only("tool_choice", choice, &["type", "mode", "tools"]);
+        }
+        (None, Some("function" | "custom")) => {
+            only("tool_choice", choice, &["type", "name"])?;
+            choice["name"].as_str()
+        }
+        (None, Some(kind)) if OTHERS.contains(&kind) => return Ok(()),
+        _ => {
+            let text = "Invalid value: 'tool_choice'. Supported values are: 'none', 'auto', and 'required'.";
+            return Err(invalid("tool_choice", text));
+        }
+    };
+    let Some(name) = name else {
+        return Err(missing("tool_choice.name"));
+    };
+    let tools = list(&call.body["tools"]).iter();
+    let mut offered = tools.flat_map(|tool| std::iter::once(tool).chain(list(&tool["tools"])));
+    match offered.any(|tool| tool["name"] == name && tool["type"] == choice["type"]) {
+        true => Ok(()),
+        false => {
+            let text = format!("Tool choice '{name}' not found in 'tools' parameter.");
+            Err(Problem::of_param(text, "tool_choice", None))
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Responses, as their vendor writes them: whole and as a stream of numbered events.
+//!
+//! It must not decide what is said (`answer.rs`), nor when it is sent (`play.rs`). Read next: `responses/items.rs`.
+
+mod items;
+
+use std::ops::Range;
+
+use serde_json::Value;
+
+use super::answer::Answer;
+use super::behaviour::{Behaviour, Calls, ErrorForm, Items, KeepAlive, Shape, UsageMode};
+use super::json::{pretty, quote};
+use super::part::Part;
+use super::request::Turn;
+use super::usage::Usage;
+
+const PADDING: &str = "aK3xQ9mZ7tRw2LpV";
+
+/// What an answer depends on besides the conversation.
+#[derive(Debug, Default)]
+pub struct Offered {
+    /// Reasoning is to come with its ciphertext.
+    encrypted: bool,
+    /// Names of tools that take plain text.
+    customs: Vec<String>,
+    /// Members of namespaces, by name.
+    members: Vec<(String, String)>,
+    /// `tools` and `reasoning`, which the vendor repeats in its answer.
+    tools: String,
+    reasoning: String,
+}
+
+impl Offered {
+    pub fn read(body: &Value) -> Self {
+        let items = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let added = items(&body["input"]).into_iter().filter(|item| item["type"] == "additional_tools");
+        let offered: Vec<Value> = added.flat_map(|item| items(&item["tools"])).chain(items(&body["tools"])).collect();
+        let name = |tool: &Value| tool["name"].as_str().unwrap_or_default().to_owned();
+        let mut read = Self {
+            encrypted: items(&body["include"]).iter().any(|word| word == "reasoning.encrypted_content"),
+            tools: if body["tools"].is_array() { body["tools"].to_string() } else { "[]".to_owned() },
+            reasoning: if body["reasoning"].is_object() { body["reasoning"].to_string() } else { "null".to_owned() },
+            ..Self::default()
+        };
+        for tool in &offered {
+            for member in items(&tool["tools"]).iter().filter(|_| tool["type"] == "namespace") {
+                read.members.push((name(member), name(tool)));
+                read.customs.extend((member["type"] == "custom").then(|| name(member)));
+            }
+            read.customs.extend((tool["type"] == "custom").then(|| name(tool)));
+        }
+        read
+    }
+}
+
+#[derive(Debug)]
+pub struct Reply {
+    turn: Turn,
+    behaviour: Behaviour,
+    answer: Answer,
+    /// The part of every id that makes it unique.
+    serial: String,
+    created: i64,
+    steps: Vec<Step>,
+}
+
+/// One event of a stream, before it is worded; kept small, because streams can be long. The first number is the item's.
+#[derive(Clone, Debug)]
+enum Step {
+    Created,
+    InProgress,
+    Unknown,
+    Added(usize),
+    /// A part of a reasoning item's summary, by its number.
+    SummaryBegins(usize, usize),
+    SummaryDelta(usize, usize, Range<usize>),
+    SummaryText(usize, usize),
+    SummaryEnds(usize, usize),
+    ContentBegins(usize),
+    Delta(usize, Range<usize>),
+    Annotation(usize, usize),
+    /// The whole of a text or of a call's arguments, again.
+    Whole(usize),
+    ContentEnds(usize),
+    /// How far a search of the vendor's own is.
+    Search(usize, &'static str),
+    Done(usize),
+    Terminal,
+}
+
+impl Reply {
+    pub fn new(turn: Turn, behaviour: Behaviour, serial: String, created: i64) -> Self {
+        let answer = Answer::new(&turn, &behaviour);
+        let mut reply = Self { turn, behaviour, answer, serial, created, steps: Vec::new() };
+        if reply.turn.stream {
+            reply.plan();
+        }
+        reply
+    }
+
+    /// The body of a JSON answer.
+    pub fn whole(&self) -> String {
+        pretty(&self.envelope(true), 2)
+    }
+
+    /// Events in a stream.
+    pub fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    pub fn usage(&self) -> Usage {
+        self.answer.usage
+    }
+
+    /// The bytes of output that the event at `index` shows.
+    pub fn shown_bytes(&self, index: usize) -> usize {
+        match self.steps.get(index) {
+            Some(Step::Delta(_, range) | Step::SummaryDelta(_, _, range)) => range.len(),
+            _ => 0,
+        }
+    }
+
+    /// The name and the data of the event at `index`.
+    pub fn event(&self, index: usize) -> Option<(String, String)> {
+        let step = self.steps.get(index)?;
+        let (name, fields) = match step {
+            Step::Created => ("response.created".to_owned(), self.begun()),
+            Step::InProgress => ("response.in_progress".to_owned(), self.begun()),
+            Step::Unknown => ("response.sim_unknown".to_owned(), r#","n":1"#.to_owned()),
+            Step::Terminal => {
+                (format!("response.{}", self.status()), format!(r#","response":{}"#, self.envelope(true)))
+            }
+            step => self.item_event(step, index)?,
+        };
+        let (number, unknown) = (self.number(index), self.unknown_field());
+        let data = format!(r#"{{"type":"{name}"{fields},"sequence_number":{number}{unknown}}}"#);
+        Some((name, data))
+    }
+
+    /// The events that say that the answer failed. `error` has the members of the first.
+    pub fn error(&self, error: &str) -> Vec<(&'static str, String)> {
+        let number = self.steps.len();
+        let failed = || {
+            let response = self.envelope_of("failed", "[]", "null", &format!("{{{error}}}"), "null");
+            (
+                "response.failed",
+                format!(r#"{{"type":"response.failed","response":{response},"sequence_number":{number}}}"#),
+            )
+        };
+        let flat = || ("error", format!(r#"{{"type":"error",{error},"sequence_number":{number}}}"#));
+        match self.behaviour.error_form {
+            ErrorForm::Flat => vec![flat()],
+            ErrorForm::Nested => vec![(
+                "error",
+                format!(r#"{{"type":"error","error":{{"type":"server_error",{error}}},"sequence_number":{number}}}"#),
+            )],
+            ErrorForm::Failed => vec![failed()],
+            ErrorForm::Both => vec![flat(), failed()],
+        }
+    }
+
+    fn plan(&mut self) {
+        let mut steps = vec![Step::Created, Step::InProgress];
+        if self.behaviour.unknown {
+            steps.push(Step::Unknown);
+        }
+        if self.behaviour.items != Items::Last {
+            self.plan_items(&mut steps);
+        }
+        if !self.behaviour.nofinish && !self.behaviour.nodone {
+            steps.push(Step::Terminal);
+        }
+        self.steps = steps;
+    }
+
+    fn plan_items(&self, steps: &mut Vec<Step>) {
+        let mut waiting = Vec::new();
+        for (item, part) in self.answer.parts.iter().enumerate() {
+            let planned = self.item_steps(item, part);
+            match part {
+                Part::Call(_) if self.behaviour.calls == Calls::Interleaved => waiting.push(planned.into_iter()),
+                _ => steps.extend(planned),
+            }
+        }
+        while !waiting.is_empty() {
+            waiting.retain_mut(|planned| {
+                steps.extend(planned.next());
+                planned.len() > 0
+            });
+        }
+    }
+
+    fn item_steps(&self, item: usize, part: &Part) -> Vec<Step> {
+        let form = self.behaviour.items;
+        if form == Items::Done {
+            return vec![Step::Done(item)];
+        }
+        let mut steps = vec![Step::Added(item)];
+        let pieces = if form == Items::Whole { Vec::new() } else { self.answer.pieces(part) };
+        let deltas = pieces.into_iter().map(|range| Step::Delta(item, range));
+        match part {
+            Part::Thinking(_) | Part::Redacted => {
+                for (number, range) in self.summary(item).into_iter().enumerate() {
+                    let middle = range.start + range.len() / 2;
+                    let middle = part.output().floor_char_boundary(middle).max(range.start);
+                    steps.push(Step::SummaryBegins(item, number));
+                    if form != Items::Whole {
+                        let halves = [range.start..middle, middle..range.end];
+                        let halves = halves.into_iter().filter(|half| !half.is_empty());
+                        steps.extend(halves.map(|half| Step::SummaryDelta(item, number, half)));
+                    }
+                    steps.extend([Step::SummaryText(item, number), Step::SummaryEnds(item, number)]);
+                }
+            }
+            Part::Text(text) => {
+                steps.push(Step::ContentBegins(item));
+                steps.extend(deltas);
+                steps.extend((0..text.sources.len()).map(|number| Step::Annotation(item, number)));
+                steps.extend([Step::Whole(item), Step::ContentEnds(item)]);
+            }
+            Part::Refusal(_) => {
+                steps.push(Step::ContentBegins(item));
+                steps.extend(deltas);
+                steps.extend([Step::Whole(item), Step::ContentEnds(item)]);
+            }
+            Part::Call(_) => {
+                steps.extend(deltas);
+                steps.push(Step::Whole(item));
+            }
+            Part::Search(_) => {
+                steps.extend(["in_progress", "searching", "completed"].map(|phase| Step::Search(item, phase)));
+            }
+            Part::Unknown(_) => {}
+        }
+        steps.push(Step::Done(item));
+        steps
+    }
+
+    fn begun(&self) -> String {
+        format!(r#","response":{}"#, self.envelope_of("in_progress", "[]", "null", "null", "null"))
+    }
+
+    fn status(&self) -> &'static str {
+        match self.behaviour.finish.as_deref() {
+            Some("failed") => "failed",
+            Some("completed") => "completed",
+            Some(_) => "incomplete",
+            None if self.answer.limited => "incomplete",
+            None => "completed",
+        }
+    }
+
+    /// The response as it stands at its end.
+    fn envelope(&self, is_listed: bool) -> String {
+        let status = self.status();
+        let listed = is_listed
+            && !(self.turn.stream && self.behaviour.items == Items::Unlisted)
+            && self.behaviour.shape != Some(Shape::NoChoices);
+        let items: Vec<String> = (0..self.answer.parts.len()).filter(|_| listed).map(|item| self.item(item)).collect();
+        let usage = match self.answer.usage.mode {
+            UsageMode::None => "null".to_owned(),
+            _ => self.answer.usage.responses(),
+        };
+        let error = match status {
+            "failed" => {
+                let code = quote(self.behaviour.error_code.as_deref().unwrap_or("server_error"));
+                let message = quote(self.behaviour.explanation.as_deref().unwrap_or("The model failed."));
+                format!(r#"{{"code":{code},"message":{message}}}"#)
+            }
+            _ => "null".to_owned(),
+        };
+        let why = match status {
+            "incomplete" => {
+                let reason = self.behaviour.finish.as_deref().unwrap_or("max_output_tokens");
+                format!(r#"{{"reason":{}}}"#, quote(reason))
+            }
+            _ => "null".to_owned(),
+        };
+        self.envelope_of(status, &format!("[{}]", items.join(",")), &usage, &error, &why)
+    }
+
+    fn envelope_of(&self, status: &str, output: &str, usage: &str, error: &str, why: &str) -> String {
+        let offered = &self.turn.offered;
+        let completed = if status == "completed" { self.created.to_string() } else { "null".to_owned() };
+        let limit = self.turn.max_tokens.map_or_else(|| "null".to_owned(), |limit| limit.to_string());
+        let tier = self.behaviour.tier(&self.turn.service_tier);
+        let tier = tier.map(|tier| format!(r#""service_tier":"{tier}","#)).unwrap_or_default();
+        let searches = match self.answer.usage.searches {
+            0 => String::new(),
+            count => format!(r#""tool_usage":{{"web_search":{{"num_requests":{count}}}}},"#),
+        };
+        format!(
+            r#"{{"id":"resp_{}","object":"response","created_at":{},"status":"{status}","background":false,"completed_at":{completed},"error":{error},"incomplete_details":{why},"instructions":null,"max_output_tokens":{limit},"model":{},"output":{output},"parallel_tool_calls":true,"previous_response_id":null,"reasoning":{},{tier}{searches}"store":false,"temperature":1.0,"text":{{"format":{{"type":"text"}},"verbosity":"medium"}},"tool_choice":"auto","tools":{},"top_p":1.0,"truncation":"disabled","usage":{usage},"user":null,"metadata":{{}}{}}}"#,
+            self.serial,
+            self.created,
+            self.model(),
+            offered.reasoning,
+            offered.tools,
+            self.unknown_field(),
+        )
+    }
+
+    /// Signs of life are events and are counted.
+    fn number(&self, index: usize) -> usize {
+        if self.behaviour.keep_alive == Some(KeepAlive::Ping) { index * 2 + 1 } else { index }
+    }
+
+    fn padding(&self, index: usize) -> String {
+        match self.turn.obfuscation {
+            true => format!(r#","obfuscation":"{}""#, &PADDING[..index * 5 % PADDING.len()]),
+            false => String::new(),
+        }
+    }
+
+    fn model(&self) -> String {
+        quote(self.behaviour.model.as_ref().unwrap_or(&self.turn.model))
+    }
+
+    fn unknown_field(&self) -> &'static str {
+        if self.behaviour.unknown { r#","sim_unknown":{"a":[1,null]}"# } else { "" }
+    }
+}
+
+/// The data of a sign of life before the event at `index`.
+pub fn keep_alive(index: usize) -> String {
+    format!(r#"{{"type":"keepalive","sequence_number":{}}}"#, index * 2)
+}

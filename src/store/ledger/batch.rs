@@ -1,0 +1,217 @@
+//! Endings of requests, entered together: an entry each, and everything that is added up once for all of them.
+//!
+//! Under load a commit has many endings of few accounts and keys. So a row that each of them would move (a balance, what a
+//! key has spent, a sum that pages read) is read once and written once. Whoever begins a batch must close it in the same
+//! transaction, and write nothing else to the ledger in between. Must not decide what an ending costs.
+
+use super::{COLUMNS, Ending, Entry, activity, balances, entry_hash, key};
+use crate::money::{Micro, Parts};
+use rusqlite::{OptionalExtension, Transaction, params};
+use std::collections::BTreeMap;
+
+pub(super) struct Batch<'a> {
+    transaction: &'a Transaction<'a>,
+    /// The ledger's last entry: what the next one is chained to.
+    last: (i64, Vec<u8>),
+    accounts: BTreeMap<&'a str, Balance>,
+    keys: key::Spending<'a>,
+    sums: activity::Sums<'a>,
+}
+
+/// An account's balance, after what was entered.
+#[derive(Clone, Copy)]
+struct Balance {
+    parts: Parts,
+    is_changed: bool,
+}
+
+impl<'a> Batch<'a> {
+    pub(super) fn begin(transaction: &'a Transaction<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            transaction,
+            last: last(transaction)?,
+            accounts: BTreeMap::new(),
+            keys: key::Spending::default(),
+            sums: activity::Sums::default(),
+        })
+    }
+
+    /// Enters one ending; false where the request had ended before. The balance is the last word: what it cannot bear
+    /// becomes a write-off, whatever the process that settled believed.
+    pub(super) fn end(&mut self, ending: &'a Ending, detail: String) -> rusqlite::Result<bool> {
+        let had = self.balance(&ending.account)?;
+        let taken = Parts { paid: ending.paid.min(had.paid), trial: ending.trial.min(had.trial) };
+        let left = had.minus(taken);
+        let change = (Micro::ZERO.minus(taken.paid), Micro::ZERO.minus(taken.trial));
+        let entry = Entry::new(ending.kind(), &ending.request_id, &ending.account, ending.at_ms, change, detail);
+        let (bal_paid, bal_trial) = (left.paid, left.trial);
+        let writeoff = ending.cost().minus(taken.total());
+        let (seq, prev) = (self.last.0 + 1, self.last.1.clone());
+        let mut entry = Entry { seq, prev, bal_paid, bal_trial, writeoff, ..entry };
+        entry.hash = entry_hash(&entry);
+        if !insert(self.transaction, &entry, IF_NEW)? {
+            return Ok(false);
+        }
+        self.last = (entry.seq, entry.hash);
+        self.accounts.insert(&ending.account, Balance { parts: left, is_changed: true });
+        self.keys.count(ending, taken.total());
+        self.sums.count(ending, taken.total());
+        Ok(true)
+    }
+
+    fn balance(&mut self, account: &'a str) -> rusqlite::Result<Parts> {
+        if let Some(known) = self.accounts.get(account) {
+            return Ok(known.parts);
+        }
+        let (paid, trial) = balances(self.transaction, account)?;
+        let parts = Parts { paid, trial };
+        self.accounts.insert(account, Balance { parts, is_changed: false });
+        Ok(parts)
+    }
+
+    /// Writes what was added up.
+    pub(super) fn close(self) -> rusqlite::Result<()> {
+        for (account, balance) in &self.accounts {
+            if balance.is_changed {
+                set_balance(self.transaction, account, balance.parts)?;
+            }
+        }
+        self.keys.write(self.transaction)?;
+        self.sums.write(self.transaction)
+    }
+}
+
+/// A request ends once: the unique indexes tell, and the one look into them is the writing itself.
+const IF_NEW: &str = " ON CONFLICT DO NOTHING";
+
+/// Chains `entry` to the last one, stores it, and moves the account's balance to what it says.
+pub(super) fn append(transaction: &Transaction<'_>, mut entry: Entry) -> rusqlite::Result<()> {
+    let (seq, hash) = last(transaction)?;
+    (entry.seq, entry.prev) = (seq + 1, hash);
+    entry.hash = entry_hash(&entry);
+    insert(transaction, &entry, "")?;
+    set_balance(transaction, &entry.account, Parts { paid: entry.bal_paid, trial: entry.bal_trial })
+}
+
+fn last(transaction: &Transaction<'_>) -> rusqlite::Result<(i64, Vec<u8>)> {
+    let last = transaction
+        .prepare_cached("SELECT seq, hash FROM entry ORDER BY seq DESC LIMIT 1")?
+        .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    Ok(last.unwrap_or((0, vec![0; 32])))
+}
+
+fn insert(transaction: &Transaction<'_>, entry: &Entry, otherwise: &str) -> rusqlite::Result<bool> {
+    let sql = format!("INSERT INTO entry ({COLUMNS}) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13){otherwise}");
+    let inserted = transaction.prepare_cached(&sql)?.execute(params![
+        entry.seq,
+        entry.kind,
+        entry.reference,
+        entry.account,
+        entry.at_ms,
+        entry.d_paid,
+        entry.d_trial,
+        entry.bal_paid,
+        entry.bal_trial,
+        entry.writeoff,
+        entry.detail,
+        entry.prev,
+        entry.hash,
+    ])?;
+    Ok(inserted > 0)
+}
+
+fn set_balance(transaction: &Transaction<'_>, account: &str, parts: Parts) -> rusqlite::Result<()> {
+    let sql = "UPDATE account SET paid = ?2, trial = ?3 WHERE id = ?1";
+    transaction.prepare_cached(sql)?.execute(params![account, parts.paid, parts.trial])?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::money::{Micro, Parts};
+    use crate::protocol::Protocol;
+    use crate::store::ledger::{Detail, Ending, Ledger, Outcome, Post};
+    use crate::usage::Usage;
+    use std::path::Path;
+
+    const NOW: i64 = 1_800_000_000_000;
+    const DAY_MS: i64 = 86_400_000;
+
+    fn opened(dir: &Path) -> Ledger {
+        let ledger = Ledger::open(dir).unwrap();
+        for (account, paid, trial) in [("acct_a", 900_000, 50_000), ("acct_b", 10_000_000, 0)] {
+            ledger.open_account(account, Some(NOW + DAY_MS), NOW).unwrap();
+            let (d_paid, d_trial) = (Micro::new(paid), Micro::new(trial));
+            ledger.post(&Post { kind: "grant", reference: account, account, d_paid, d_trial, at_ms: NOW }).unwrap();
+        }
+        ledger
+    }
+
+    fn ending(number: usize, account: &str, at_ms: i64, outcome: Outcome) -> Ending {
+        let costs = outcome != Outcome::VendorCut;
+        Ending {
+            request_id: format!("req_{number}"),
+            account: account.into(),
+            at_ms,
+            paid: Micro::new(if costs { 250_000 } else { 0 }),
+            trial: Micro::new(if costs && number.is_multiple_of(2) { 30_000 } else { 0 }),
+            writeoff: Micro::ZERO,
+            detail: Detail {
+                key_id: format!("key_{}", number % 2),
+                key_shown: "gw-sk-…".into(),
+                model: ["beta-5.2", "alpha-haiku"][number % 2].into(),
+                surface: Protocol::Chat,
+                vendor: "beta".into(),
+                outcome,
+                usage: Usage { input: 10, cache_read: 3, output: 5, ..Usage::default() },
+                price_version: "pv_1".into(),
+                estimated: false,
+                conversation: (!number.is_multiple_of(3)).then(|| format!("c{}", number % 4)),
+                took_ms: None,
+                first_token_ms: None,
+            },
+        }
+    }
+
+    /// Every row of every table that an ending moves.
+    fn rows(dir: &Path) -> Vec<String> {
+        let connection = rusqlite::Connection::open(dir.join("ledger.db")).unwrap();
+        let tables = ["entry", "account", "key_spend", "spent", "conversation", "applied", "applied_key"];
+        let of = |table: &str| -> Vec<String> {
+            let mut statement = connection.prepare(&format!("SELECT * FROM {table} ORDER BY 1, 2, 3")).unwrap();
+            let count = statement.column_count();
+            let row = |row: &rusqlite::Row<'_>| {
+                let values: Vec<rusqlite::types::Value> = (0..count).map(|index| row.get(index).unwrap()).collect();
+                Ok(format!("{table} {values:?}"))
+            };
+            statement.query_map([], row).unwrap().map(Result::unwrap).collect()
+        };
+        tables.into_iter().flat_map(of).collect()
+    }
+
+    #[test]
+    fn endings_in_one_commit_leave_what_they_leave_one_by_one() {
+        let (together, apart) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut endings: Vec<_> = (0..24)
+            .map(|number: usize| {
+                let account = if number.is_multiple_of(5) { "acct_b" } else { "acct_a" };
+                let outcome = if number.is_multiple_of(7) { Outcome::VendorCut } else { Outcome::Completed };
+                // Some come late, and some an hour later; the first account has nothing left half way.
+                let at_ms = NOW + [0, 3_600_000, -2 * DAY_MS][number % 3];
+                ending(number, account, at_ms, outcome)
+            })
+            .collect();
+        // A request that has ended in this very commit.
+        endings.push(Ending { paid: Micro::new(1), ..endings[1].clone() });
+        let given: Vec<_> = endings.iter().map(|ending| (ending, Parts::ZERO)).collect();
+        assert_eq!(opened(together.path()).end_requests(&given, "boot").unwrap(), 24);
+        let ledger = opened(apart.path());
+        let new: usize = given.iter().map(|one| ledger.end_requests(&[*one], "boot").unwrap()).sum();
+        assert_eq!(new, 24);
+        let (expected, found) = (rows(apart.path()), rows(together.path()));
+        assert!(expected.iter().filter(|row| row.starts_with("entry")).count() == 26, "two grants and 24 ends");
+        assert!(expected.iter().any(|row| row.starts_with("conversation")));
+        assert_eq!(found, expected);
+    }
+}

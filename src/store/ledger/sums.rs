@@ -1,0 +1,139 @@
+//! The sums that pages and limits read (`spent`, `conversation`, `key_spend`), laid beside the entries that they are sums
+//! of: which are not, and making them anew.
+//!
+//! Each is defined once, as the question that adds the entries up; the audit compares with its answer, and making anew
+//! keeps it. Must not change an entry or a balance.
+
+use super::{Ledger, activity};
+use crate::store::StoreError;
+use crate::store::sqlite;
+use rusqlite::{Connection, params};
+
+/// A sum that is not what its entries add up to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WrongSum {
+    /// The table.
+    pub of: &'static str,
+    /// The row: its keys.
+    pub row: String,
+}
+
+/// One table of sums.
+struct Table {
+    name: &'static str,
+    /// Its keys, as one text.
+    shown: &'static str,
+    columns: &'static str,
+    /// The columns as the entries have them.
+    entries: &'static str,
+}
+
+const TABLES: [Table; 3] = [
+    Table {
+        name: "spent",
+        shown: "'account ' || account || ', hour ' || hour || ', model ' || model",
+        columns: "account, hour, model, responses, credits, input, cache_read, output",
+        entries: "SELECT account, at / 3600000 AS hour, ifnull(model, '') AS model, count(*) AS responses,
+                    min(-sum(d_paid + d_trial), (SELECT credits FROM ceiling)) AS credits, min(sum(input), (SELECT tokens FROM ceiling)) AS input,
+                    min(sum(cache_read), (SELECT tokens FROM ceiling)) AS cache_read, min(sum(output), (SELECT tokens FROM ceiling)) AS output
+                  FROM response GROUP BY account, hour, ifnull(model, '')",
+    },
+    Table {
+        name: "conversation",
+        shown: "'account ' || account || ', conversation ' || id",
+        columns: "account, id, began_at, last_at, turns, credits, input, cache_read, output",
+        entries: "SELECT account, conversation AS id, min(at) AS began_at, max(at) AS last_at, count(*) AS turns,
+                    min(-sum(d_paid + d_trial), (SELECT credits FROM ceiling)) AS credits, min(sum(input), (SELECT tokens FROM ceiling)) AS input,
+                    min(sum(cache_read), (SELECT tokens FROM ceiling)) AS cache_read, min(sum(output), (SELECT tokens FROM ceiling)) AS output
+                  FROM response WHERE conversation IS NOT NULL GROUP BY account, conversation",
+    },
+    Table {
+        name: "key_spend",
+        shown: "'key ' || key || ', day ' || day",
+        columns: "key, day, total, used_at",
+        entries: "SELECT key, day, sum(spent) OVER (PARTITION BY key ORDER BY day) AS total, used_at
+                  FROM (SELECT key_id AS key, at / 86400000 AS day, -sum(d_paid + d_trial) AS spent, max(at) AS used_at
+                        FROM entry WHERE kind IN ('debit', 'void') AND key_id IS NOT NULL GROUP BY 1, 2)",
+    },
+];
+
+/// Debits with their tokens, of each class no more than counts: what a vendor tells may be nonsense.
+const RESPONSES: &str = "ceiling (each, tokens, credits) AS (VALUES (?1, ?2, ?3)), response AS (
+  SELECT account, at, model, conversation, d_paid, d_trial,
+    min(ifnull(detail ->> '$.usage.input', 0) + ifnull(detail ->> '$.usage.cache_read', 0)
+      + ifnull(detail ->> '$.usage.cache_write_5m', 0) + ifnull(detail ->> '$.usage.cache_write_1h', 0)
+      + ifnull(detail ->> '$.usage.audio_input', 0), (SELECT each FROM ceiling)) AS input,
+    min(ifnull(detail ->> '$.usage.cache_read', 0), (SELECT each FROM ceiling)) AS cache_read,
+    min(ifnull(detail ->> '$.usage.output', 0) + ifnull(detail ->> '$.usage.audio_output', 0), (SELECT each FROM ceiling)) AS output
+  FROM entry WHERE kind = 'debit' AND json_valid(detail))";
+
+impl Table {
+    /// What the table should hold.
+    fn question(&self) -> String {
+        format!("WITH {RESPONSES}, told AS MATERIALIZED ({})", self.entries)
+    }
+
+    /// The rows that differ, in either direction: at most `most`.
+    fn wrong(&self, connection: &Connection, most: u32) -> rusqlite::Result<Vec<WrongSum>> {
+        let Self { name, shown, columns, .. } = self;
+        let sql = format!(
+            "{}, kept AS MATERIALIZED (SELECT {columns} FROM {name})
+             SELECT DISTINCT {shown} FROM (
+               SELECT * FROM (SELECT {columns} FROM told EXCEPT SELECT {columns} FROM kept)
+               UNION ALL SELECT * FROM (SELECT {columns} FROM kept EXCEPT SELECT {columns} FROM told)
+             ) ORDER BY 1 LIMIT ?4",
+            self.question()
+        );
+        let [each, tokens, credits] = CEILINGS;
+        connection
+            .prepare(&sql)?
+            .query_map(params![each, tokens, credits, most], |row| Ok(WrongSum { of: name, row: row.get(0)? }))?
+            .collect()
+    }
+
+    fn rebuild(&self, connection: &Connection) -> rusqlite::Result<()> {
+        let Self { name, columns, .. } = self;
+        connection.execute(&format!("DELETE FROM {name}"), [])?;
+        let sql = format!("{} INSERT INTO {name} ({columns}) SELECT {columns} FROM told", self.question());
+        connection.execute(&sql, CEILINGS)?;
+        Ok(())
+    }
+}
+
+const CEILINGS: [i64; 3] =
+    [activity::TOKENS_COUNTED_MAX.cast_signed(), activity::TOKENS_SUM_MAX, activity::CREDITS_SUM_MAX];
+
+impl Ledger {
+    /// The sums that are not what their entries add up to, at most `most` of each table, and the whole of each table as
+    /// of one moment. Nobody who writes waits for it.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn wrong_sums(&self, most: u32) -> Result<Vec<WrongSum>, StoreError> {
+        self.read("add the ledger up beside its sums", |connection| {
+            let wrong = TABLES.iter().map(|table| table.wrong(connection, most));
+            Ok(wrong.collect::<rusqlite::Result<Vec<_>>>()?.concat())
+        })
+    }
+
+    /// Makes the sums anew from the entries, in one transaction: whoever settles waits for it. Says which were wrong, at
+    /// most `most` of each table.
+    ///
+    /// # Errors
+    /// The ledger cannot be written; then nothing is changed.
+    pub fn rebuild_sums(&self, most: u32) -> Result<Vec<WrongSum>, StoreError> {
+        let mut writer = self.writer();
+        let sql = |source| StoreError::sqlite("make the ledger's sums anew", source);
+        let transaction = sqlite::write(&mut writer).map_err(sql)?;
+        let mut wrong = Vec::new();
+        for table in &TABLES {
+            let found = table.wrong(&transaction, most).map_err(sql)?;
+            if !found.is_empty() {
+                table.rebuild(&transaction).map_err(sql)?;
+            }
+            wrong.extend(found);
+        }
+        transaction.commit().map_err(sql)?;
+        Ok(wrong)
+    }
+}

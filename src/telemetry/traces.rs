@@ -1,0 +1,294 @@
+//! Traces, where they are wanted: one span for a request and one for each attempt at a vendor, sent as OTLP over HTTP.
+//!
+//! As with the access log, a request's end only puts its spans into a bounded queue; a thread of its own sends them, and what a
+//! collector is too slow for is dropped and counted. Must not hold a body, a header, a key or an account: every text in a span
+//! is made here, by the config, or by this gateway's own ids. Next: `traces/otlp.rs` (how a batch is written).
+
+mod otlp;
+
+use super::METRICS;
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, Instant};
+
+/// Requests whose spans wait for the sender. More: dropped and counted.
+const QUEUE: usize = 2_048;
+/// Spans that are sent at one time, and how long the first of them waits for others.
+const BATCH_SPANS: usize = 512;
+const BATCH_WITHIN: Duration = Duration::from_secs(1);
+/// How long connecting to the collector, one write and its answer may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// What is read of an answer: its status.
+const ANSWER_BYTES: usize = 64;
+/// All requests, as a share.
+pub const ALL: u32 = 1_000_000;
+
+/// What is traced, and where it is sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// `host:port` and path of the collector.
+    pub authority: String,
+    pub path: String,
+    /// How many of a million requests.
+    pub share: u32,
+    /// Vendors get a `traceparent` too.
+    pub to_vendors: bool,
+}
+
+pub type TraceId = [u8; 16];
+pub type SpanId = [u8; 8];
+
+/// What a caller said in `traceparent`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parent {
+    pub trace: TraceId,
+    pub span: SpanId,
+}
+
+/// Who did something, in OTLP's numbers.
+#[derive(Debug, Clone, Copy)]
+pub enum Kind {
+    Server = 2,
+    Client = 3,
+}
+
+#[derive(Debug)]
+pub enum Fact {
+    Text(String),
+    Number(u64),
+}
+
+/// One thing that took some time.
+#[derive(Debug)]
+pub struct Span {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub trace: TraceId,
+    pub id: SpanId,
+    pub parent: Option<SpanId>,
+    /// Since 1970.
+    pub began: Duration,
+    pub ended: Duration,
+    pub is_failed: bool,
+    pub facts: Vec<(&'static str, Fact)>,
+}
+
+/// The door to the sender. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Traces(Option<(Arc<Plan>, SyncSender<Told>)>);
+
+enum Told {
+    Spans(Vec<Span>),
+    /// All before this is to be sent; whoever waits is told.
+    Flush(SyncSender<()>),
+}
+
+impl Traces {
+    /// Starts the sender, where there is a plan.
+    ///
+    /// # Errors
+    /// The thread cannot be had.
+    pub fn start(plan: Option<&Plan>) -> io::Result<Self> {
+        let Some(plan) = plan else { return Ok(Self::default()) };
+        let (door, queue) = sync_channel(QUEUE);
+        let plan = Arc::new(plan.clone());
+        let sender = Sender { plan: Arc::clone(&plan), queue, is_failing: false };
+        std::thread::Builder::new().name("traces".into()).spawn(move || sender.run())?;
+        Ok(Self(Some((plan, door))))
+    }
+
+    pub fn plan(&self) -> Option<&Plan> {
+        self.0.as_ref().map(|(plan, _)| &**plan)
+    }
+
+    pub fn write(&self, spans: Vec<Span>) {
+        let Some((_, door)) = &self.0 else { return };
+        let count = spans.len();
+        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = door.try_send(Told::Spans(spans)) {
+            METRICS.spans_dropped("full", count);
+        }
+    }
+
+    /// Waits until what was written before is sent, or given up.
+    pub fn flush(&self, patience: Duration) {
+        let Some((_, door)) = &self.0 else { return };
+        let (done, all) = sync_channel(1);
+        if door.try_send(Told::Flush(done)).is_ok() {
+            let _ = all.recv_timeout(patience);
+        }
+    }
+}
+
+struct Sender {
+    plan: Arc<Plan>,
+    queue: Receiver<Told>,
+    is_failing: bool,
+}
+
+impl Sender {
+    fn run(mut self) {
+        let mut batch = Vec::new();
+        let mut due = Instant::now();
+        loop {
+            let wait = if batch.is_empty() { BATCH_WITHIN } else { due.saturating_duration_since(Instant::now()) };
+            match self.queue.recv_timeout(wait) {
+                Ok(Told::Spans(spans)) => {
+                    if batch.is_empty() {
+                        due = Instant::now() + BATCH_WITHIN;
+                    }
+                    batch.extend(spans);
+                    if batch.len() >= BATCH_SPANS {
+                        self.send(&mut batch);
+                    }
+                }
+                Ok(Told::Flush(done)) => {
+                    self.send(&mut batch);
+                    let _ = done.try_send(());
+                }
+                Err(RecvTimeoutError::Timeout) => self.send(&mut batch),
+                Err(RecvTimeoutError::Disconnected) => return self.send(&mut batch),
+            }
+        }
+    }
+
+    /// Once: a collector that is away costs spans, never memory.
+    fn send(&mut self, batch: &mut Vec<Span>) {
+        if batch.is_empty() {
+            return;
+        }
+        let count = batch.len();
+        let outcome = self.post(&otlp::document(batch));
+        batch.clear();
+        match outcome {
+            Ok(()) if self.is_failing => log::info!("the collector {} takes traces again", self.plan.authority),
+            Ok(()) => {}
+            Err(ref error) => {
+                METRICS.spans_dropped("failed", count);
+                if !self.is_failing {
+                    log::warn!("send traces to {}: {error}; they are dropped until it takes them", self.plan.authority);
+                }
+            }
+        }
+        self.is_failing = outcome.is_err();
+    }
+
+    fn post(&self, body: &str) -> io::Result<()> {
+        let Plan { authority, path, .. } = &*self.plan;
+        let nowhere = || io::Error::new(io::ErrorKind::NotFound, "it has no address");
+        let address = authority.to_socket_addrs()?.next().ok_or_else(nowhere)?;
+        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut head = format!("POST {path} HTTP/1.1\r\nhost: {authority}\r\ncontent-type: application/json\r\n");
+        let _ = write!(head, "content-length: {}\r\nconnection: close\r\n\r\n", body.len());
+        stream.write_all(head.as_bytes())?;
+        stream.write_all(body.as_bytes())?;
+        let mut answer = Vec::new();
+        stream.take(ANSWER_BYTES as u64).read_to_end(&mut answer)?;
+        let answer = String::from_utf8_lossy(&answer);
+        let status = answer.split(' ').nth(1).unwrap_or_default();
+        if answer.starts_with("HTTP/1.") && status.starts_with('2') {
+            return Ok(());
+        }
+        Err(io::Error::other(format!("it answers with status {status:?}")))
+    }
+}
+
+/// Reads a `traceparent` of version 00 or of a later one, which begins with the same.
+pub fn parent(text: &str) -> Option<Parent> {
+    let mut parts = text.split('-');
+    let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let more = parts.next().is_some();
+    let [version] = unhex(version)?;
+    let [_flags] = unhex(flags)?;
+    if version == 0xff || version == 0 && more {
+        return None;
+    }
+    let parent = Parent { trace: unhex(trace)?, span: unhex(span)? };
+    (parent.trace != [0; 16] && parent.span != [0; 8]).then_some(parent)
+}
+
+/// The `traceparent` of a span that is told.
+pub fn traceparent(trace: &TraceId, span: &SpanId) -> String {
+    format!("00-{}-{}-01", hex(trace), hex(span))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Lower case alone, as the standard has it.
+fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digits = text.as_bytes();
+    let is_digit = |digit: &u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(digit);
+    if digits.len() != N * 2 || !digits.iter().all(is_digit) {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    #[test]
+    fn a_traceparent_is_read_as_the_standard_has_it_or_not_at_all() {
+        let read = parent(TEXT).unwrap();
+        assert_eq!(traceparent(&read.trace, &read.span), TEXT);
+        assert!(parent(&TEXT.replace("-01", "-00")).is_some(), "whether others trace it is not asked");
+        assert!(parent(&format!("{}-more", TEXT.replacen("00", "42", 1))).is_some(), "a later version");
+        for bad in [
+            "",
+            "00",
+            &TEXT.replacen("00", "ff", 1),
+            &format!("{TEXT}-more"),
+            &TEXT.to_uppercase(),
+            &TEXT.replace('4', "g"),
+            &TEXT.replace("4bf92f3577b34da6a3ce929d0e0e4736", &"0".repeat(32)),
+            &TEXT.replace("00f067aa0ba902b7", &"0".repeat(16)),
+            &TEXT.replace("-01", "-1"),
+            &TEXT.replace("0ba9", "0ba"),
+            &TEXT.replace("-01", ""),
+        ] {
+            assert_eq!(parent(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_full_queue_drops_and_counts_and_holds_nobody_up() {
+        let plan = Plan { authority: "127.0.0.1:1".into(), path: "/".into(), share: ALL, to_vendors: false };
+        let (door, _queue) = sync_channel(QUEUE);
+        let traces = Traces(Some((Arc::new(plan), door)));
+        let before = METRICS.dropped_spans("full");
+        for _ in 0..QUEUE {
+            traces.write(Vec::new());
+        }
+        assert_eq!(METRICS.dropped_spans("full"), before);
+        let span = || Span {
+            name: "request",
+            kind: Kind::Server,
+            trace: [1; 16],
+            id: [2; 8],
+            parent: None,
+            began: Duration::ZERO,
+            ended: Duration::ZERO,
+            is_failed: false,
+            facts: Vec::new(),
+        };
+        traces.write(vec![span(), span()]);
+        assert_eq!(METRICS.dropped_spans("full"), before + 2);
+        traces.flush(Duration::from_secs(60));
+    }
+}

@@ -1,0 +1,275 @@
+//! Many clients at one time that leave, read slowly, or never end their header: memory and files are bounded, nothing is
+//! left behind, and the others are served. The default run is small; `GATEWAY_LONG=1` is as many as two cores carry.
+
+use crate::account::Account;
+use crate::h2::resident_kib;
+use crate::surface::{BOTH, Chat, Messages, Surface};
+use crate::world::{Plan, SOON, World, wait_for};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// As many clients as one address may be.
+fn plan() -> Plan {
+    let plan = Plan::default().limit("connections_per_address", 0).limit("open_requests_per_account", 65_536);
+    plan.limit("drain_after_client_seconds", 1).limit("drain_hidden_seconds", 1)
+}
+
+/// Nothing is held, nothing runs, and the gateway has no more files open than before, but for connections to the vendor
+/// that it keeps.
+fn wait_quiet(world: &World, files_before: usize, kept: usize) {
+    let limit = Duration::from_secs(60);
+    wait_for("all holds to be gone", limit, || (world.metric("gateway_open_holds", &[]) == 0.0).then_some(()));
+    wait_for("all connections to be gone", limit, || {
+        (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
+    });
+    wait_for("all files to be closed", limit, || (world.open_files() <= files_before + kept).then_some(()));
+}
+
+/// One client that leaves at some point of its request, or does not.
+fn leaves(world: &World, account: &Account, number: u64) {
+    let surface = BOTH[(number % 2) as usize];
+    let request = surface.stream(&account.key, "events=12 gap_ms=2 input=10 output=12").bytes();
+    let mut connection = world.connect();
+    match number % 5 {
+        // In the middle of its own words.
+        0 => drop(connection.send(&request[..request.len() / 2])),
+        // Before anything was answered.
+        1 => drop(connection.send(&request)),
+        // In the middle of the answer.
+        2 | 3 => {
+            connection.send(&request);
+            let mut answer = connection.begin();
+            for _ in 0..number % 7 {
+                connection.more(&mut answer);
+            }
+        }
+        _ => {
+            connection.send(&request);
+            let answer = connection.answer();
+            assert!(surface.is_complete(&answer), "{}", answer.text());
+        }
+    }
+    connection.forget();
+}
+
+#[test]
+fn clients_that_come_and_leave_by_the_thousand_leave_nothing_behind() {
+    let cycles: u64 = if crate::is_long() { 10_000 } else { 400 };
+    let (world, threads) = (plan().start(), 16);
+    let account = world.funded(1_000_000_000_000);
+    world.works(Chat, &account.key);
+    let (files, next) = (world.open_files(), AtomicU64::new(0));
+    let most = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= cycles {
+                        return;
+                    }
+                    leaves(&world, &account, number);
+                    if number % 100 == 50 {
+                        most.fetch_max(world.metric("gateway_open_holds", &[]) as u64, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    assert!(most.load(Ordering::Relaxed) > 0, "what is watched does not move");
+    wait_quiet(&world, files, threads + 2);
+    // Every fifth left before its request was whole; the others are in the books once each.
+    let endings = world.endings(&account);
+    let asked = cycles - cycles.div_ceil(5) + 1;
+    assert!(endings.len() as u64 <= asked, "{} endings of {asked} requests", endings.len());
+    let whole = cycles / 5 + 1;
+    let completed = endings.iter().filter(|ending| ending["outcome"] == "completed").count() as u64;
+    assert!(completed >= whole, "{completed} of {whole} that stayed");
+    let (resident, rows) = (resident_kib(world.pid()), endings.len());
+    println!("{cycles} cycles, {rows} endings, {completed} complete, {resident} KiB resident");
+    world.close();
+}
+
+/// The first byte of an answer, and then nothing is read.
+async fn begin(port: u16, request: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    stream.write_all(request).await.unwrap();
+    let mut first = [0; 1];
+    stream.read_exact(&mut first).await.unwrap();
+    stream
+}
+
+/// How much its vendor has written to a stream that nobody reads.
+fn written(world: &World) -> u64 {
+    let requests = world.vendor.requests();
+    requests.as_array().unwrap().iter().filter_map(|call| call["answer"]["shown_bytes"].as_u64()).max().unwrap_or(0)
+}
+
+#[test]
+fn clients_that_do_not_read_hold_their_vendor_up_and_cost_little_memory() {
+    let readers: usize = if crate::is_long() { 60 } else { 5 };
+    let world = plan().limit("client_write_seconds", 5).start();
+    let account = world.funded(100_000_000_000_000);
+    world.works(Messages, &account.key);
+    let (before, files) = (resident_kib(world.pid()), world.open_files());
+    let runtime = runtime();
+    // More than all buffers on the way together take.
+    let bytes = 60 * 1_048_576;
+    let marker = format!("overrun=1 bytes={bytes} events=1000 input=10 output=100");
+    let request = Chat.request(&account.key, &Chat.body(&marker, true, bytes)).bytes();
+    let held = runtime.block_on(async {
+        let mut held = Vec::new();
+        for _ in 0..readers {
+            held.push(begin(world.edge, &request).await);
+        }
+        held
+    });
+    // The vendor is held up: what it has written no longer grows.
+    let mut last = (0, Instant::now());
+    wait_for("the vendor to be held up", Duration::from_secs(90), || {
+        let now = written(&world);
+        if now != last.0 {
+            last = (now, Instant::now());
+        }
+        (now > 0 && last.1.elapsed() > Duration::from_secs(1)).then_some(())
+    });
+    let grown = resident_kib(world.pid()).saturating_sub(before);
+    println!("{readers} readers: {} KiB each, of {} written", grown / readers as u64, last.0);
+    assert!(last.0 < bytes, "everything was read, for a client that reads nothing: {}", last.0);
+    // In kernel buffers lies what they take; in the gateway a write, and what came in meanwhile. Some more is the allocator's.
+    assert!(grown < 4_096 + 256 * readers as u64, "{grown} KiB for {readers} clients that do not read");
+    world.works(Messages, &account.key);
+    // They are given up after a while, whether or not they leave.
+    wait_quiet(&world, files, readers + 2);
+    drop(held);
+    let endings = world.endings(&account);
+    let given_up = endings.iter().filter(|ending| ending["outcome"] == "client_left").count();
+    assert_eq!(given_up, readers, "each is billed for what was generated");
+    world.close();
+}
+
+/// The times that whole requests took, sorted.
+fn served(world: &World, account: &Account, requests: usize) -> Vec<Duration> {
+    let mut connection = world.connect();
+    let request = |surface: Surface| surface.whole(&account.key, "input=1 output=1");
+    let mut times: Vec<_> = (0..requests)
+        .map(|number| {
+            let began = Instant::now();
+            let answer = connection.ask(&request(BOTH[number % 2]));
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            began.elapsed()
+        })
+        .collect();
+    times.sort();
+    times
+}
+
+/// Sends a header byte by byte until the gateway has closed; how long that took.
+async fn trickle(port: u16) -> Duration {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let _ = stream.write_all(b"POST /v1/messages HTTP/1.1\r\nhost: g\r\nx: ").await;
+    let began = Instant::now();
+    let mut end = [0; 64];
+    while stream.write_all(b"x").await.is_ok() {
+        let read = tokio::time::timeout(Duration::from_millis(500), stream.read(&mut end)).await;
+        if matches!(read, Ok(Ok(0) | Err(_))) {
+            break;
+        }
+    }
+    began.elapsed()
+}
+
+#[test]
+fn headers_that_never_end_are_cut_off_and_cost_others_little() {
+    let clients: usize = if crate::is_long() { 5_000 } else { 300 };
+    let world = plan().limit("header_read_seconds", 4).start();
+    let account = world.funded(1_000_000_000_000);
+    let alone = served(&world, &account, 100);
+    let (before, files) = (resident_kib(world.pid()), world.open_files());
+    let runtime = runtime();
+    let port = world.edge;
+    let tasks: Vec<_> = (0..clients).map(|_| runtime.spawn(trickle(port))).collect();
+    wait_for("all to be connected", SOON, || {
+        (world.metric("gateway_client_connections", &[]) >= clients as f64 * 0.9).then_some(())
+    });
+    let others = served(&world, &account, 100);
+    let grown = resident_kib(world.pid()).saturating_sub(before);
+    let at = |times: &[Duration]| (times[50], times[98]);
+    println!("{clients} clients: {grown} KiB more; others {:?}, alone {:?}", at(&others), at(&alone));
+    assert!(grown < 200 * 1_024, "{grown} KiB");
+    let cut: Vec<_> = runtime.block_on(async {
+        let mut cut = Vec::new();
+        for task in tasks {
+            cut.push(task.await.unwrap());
+        }
+        cut
+    });
+    assert_eq!(cut.len(), clients);
+    let longest = cut.iter().max().unwrap();
+    assert!(*longest < Duration::from_secs(30), "{longest:?}");
+    wait_quiet(&world, files, 4);
+    world.close();
+}
+
+#[test]
+fn many_streams_at_one_time_lose_nothing_and_each_is_debited() {
+    let (streams, events): (usize, usize) = if crate::is_long() { (3_000, 30) } else { (150, 5) };
+    let world = plan().start();
+    let account = world.funded(1_000_000_000_000);
+    world.works(Chat, &account.key);
+    let before = resident_kib(world.pid());
+    let runtime = runtime();
+    let (mut complete, mut peak) = (0, 0);
+    runtime.block_on(async {
+        let mut running = tokio::task::JoinSet::new();
+        for number in 0..streams {
+            let surface = BOTH[number % 2];
+            let marker = format!("events={events} gap_ms=1000 input=1 output={events}");
+            let (request, port) = (surface.stream(&account.key, &marker).bytes(), world.edge);
+            running.spawn(async move {
+                let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                stream.write_all(&request).await.unwrap();
+                let mut all = Vec::new();
+                let mut piece = [0; 8_192];
+                // The connection stays open after the answer.
+                while !all.ends_with(b"0\r\n\r\n") {
+                    let count = stream.read(&mut piece).await.unwrap();
+                    assert!(count > 0, "a stream was cut: {}", String::from_utf8_lossy(&all));
+                    all.extend_from_slice(&piece[..count]);
+                }
+                let text = String::from_utf8_lossy(&all).into_owned();
+                let delta = if surface == Chat { "\"delta\":{\"content\":\"" } else { "text_delta" };
+                assert_eq!(text.matches(delta).count(), events, "{text}");
+                assert!(text.contains(surface.terminal()) && !text.contains(surface.error_frame()), "{text}");
+            });
+        }
+        loop {
+            peak = peak.max(resident_kib(world.pid()));
+            match tokio::time::timeout(Duration::from_millis(500), running.join_next()).await {
+                Err(_) => {}
+                Ok(None) => break,
+                Ok(Some(done)) => {
+                    done.unwrap();
+                    complete += 1;
+                }
+            }
+        }
+    });
+    let each = peak.saturating_sub(before) / streams as u64;
+    println!("{streams} streams at one time, {complete} whole, {each} KiB each");
+    assert_eq!(complete, streams);
+    assert!(each < 128, "{each} KiB for each stream");
+    let ended = wait_for("all to be in the books", SOON, || {
+        let endings = world.endings(&account);
+        (endings.len() > streams).then_some(endings)
+    });
+    assert_eq!(ended.len(), streams + 1);
+    assert!(ended.iter().all(|ending| ending["outcome"] == "completed" && ending["kind"] == "debit"));
+    world.close();
+}

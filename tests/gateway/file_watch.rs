@@ -1,0 +1,187 @@
+//! The config file and what it names are read anew once they have been changed, without a signal; and what is no good, or
+//! not whole yet, changes nothing.
+
+use crate::account::Account;
+use crate::client::Request;
+use crate::surface::Chat;
+use crate::world::{Plan, SOON, World, wait_for};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Longer than a change may take that is seen: each look is a quarter of a second, and a file rests for one.
+const UNSEEN: Duration = Duration::from_secs(4);
+
+impl World {
+    fn reloads(&self, result: &str) -> f64 {
+        self.metric("gateway_config_reloads_total", &[&format!("result=\"{result}\"")])
+    }
+
+    fn config_file(&self) -> String {
+        std::fs::read_to_string(&self.config).unwrap()
+    }
+
+    fn sells(&self, account: &Account, model: &str) -> bool {
+        self.ask(&Request::get(&format!("/v1/models/{model}")).bearer(&account.key)).status == 200
+    }
+
+    fn wait_sold(&self, account: &Account, model: &str) {
+        wait_for(&format!("{model} to be sold"), SOON, || self.sells(account, model).then_some(()));
+    }
+}
+
+/// The shipped file with another name for its last model.
+fn selling(shipped: &str, model: &str) -> String {
+    let text = shipped.replace("id: beta-5.5", &format!("id: {model}"));
+    assert_ne!(text, shipped);
+    text
+}
+
+#[test]
+fn a_changed_file_is_taken_up_and_a_bad_one_changes_nothing_and_is_told_once() {
+    let world = World::new();
+    let account = world.account();
+    let shipped = world.config_file();
+    std::fs::write(&world.config, selling(&shipped, "beta-6")).unwrap();
+    world.wait_sold(&account, "beta-6");
+    assert_eq!((world.reloads("ok"), world.reloads("refused")), (1.0, 0.0));
+
+    std::fs::write(&world.config, format!("{shipped}colour: blue\n")).unwrap();
+    wait_for("the refusal", SOON, || (world.reloads("refused") > 0.0).then_some(()));
+    assert!(world.sells(&account, "beta-6") && !world.sells(&account, "beta-5.5"));
+    let began = Instant::now();
+    while began.elapsed() < UNSEEN {
+        assert_eq!((world.reloads("ok"), world.reloads("refused")), (1.0, 1.0), "one change is tried once");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(world.log().matches("reload refused").count(), 1);
+    assert!(world.log().contains("colour"), "{}", world.log());
+
+    // An editor that writes beside and renames; the file was away in between.
+    std::fs::remove_file(&world.config).unwrap();
+    let beside = world.dir.path().join("gateway.yaml~");
+    std::fs::write(&beside, selling(&shipped, "beta-7")).unwrap();
+    std::fs::rename(&beside, &world.config).unwrap();
+    world.wait_sold(&account, "beta-7");
+    assert_eq!((world.reloads("ok"), world.reloads("refused")), (2.0, 1.0));
+    // With a signal there is no second reading behind the first.
+    std::fs::write(&world.config, &shipped).unwrap();
+    world.signal("HUP");
+    world.wait_sold(&account, "beta-5.5");
+    std::thread::sleep(UNSEEN);
+    assert_eq!((world.reloads("ok"), world.reloads("refused")), (3.0, 1.0));
+    world.close();
+}
+
+#[test]
+fn a_file_that_is_being_written_is_not_read_half() {
+    let world = World::new();
+    let account = world.account();
+    let whole = selling(&world.config_file(), "beta-6");
+    // What stands before the last model is a whole file too, which sells less.
+    let (first, last) = whole.split_at(whole.find("  - id: beta-5.2").unwrap());
+    std::fs::write(&world.config, first).unwrap();
+    let began = Instant::now();
+    let mut written = first.to_owned();
+    for line in last.lines() {
+        std::thread::sleep(Duration::from_millis(300));
+        written.push_str(line);
+        written.push('\n');
+        std::fs::write(&world.config, &written).unwrap();
+        assert!(world.sells(&account, "beta-5.2"), "half a file was read after {:?}", began.elapsed());
+    }
+    assert!(began.elapsed() > Duration::from_secs(3), "this was to take longer than one look");
+    world.wait_sold(&account, "beta-6");
+    assert_eq!((world.reloads("ok"), world.reloads("refused")), (1.0, 0.0));
+    world.close();
+}
+
+/// A folder as Kubernetes mounts a ConfigMap: the files are links by way of `..data`, which is turned as a whole.
+fn turn(folder: &Path, version: &str, files: &[(&str, &str)]) {
+    let of_version = folder.join(version);
+    std::fs::create_dir(&of_version).unwrap();
+    for (name, text) in files {
+        std::fs::write(of_version.join(name), text).unwrap();
+        let link = folder.join(name);
+        if std::fs::symlink_metadata(&link).is_err() {
+            symlink(PathBuf::from("..data").join(name), &link).unwrap();
+        }
+    }
+    symlink(version, folder.join("..next")).unwrap();
+    std::fs::rename(folder.join("..next"), folder.join("..data")).unwrap();
+}
+
+#[test]
+fn links_that_are_turned_bring_new_settings_and_new_secrets() {
+    let mounted = tempfile::tempdir().unwrap();
+    let folder = mounted.path();
+    let secret = format!("api_key: \"file:{}\"", folder.join("beta.key").display());
+    let world = Plan::default().edit("api_key: \"sim-beta-key\"", &secret);
+    turn(folder, "..1", &[("beta.key", "key-of-yesterday\n")]);
+    let mut world = world.start();
+    let account = world.account();
+    let sent = |world: &World| {
+        assert_eq!(world.ask(&Chat.whole(&account.key, "input=1 output=1")).status, 200);
+        let headers = world.vendor.last()["headers"].clone();
+        let sent = headers.as_array().unwrap().iter().find(|header| header[0] == "authorization").cloned();
+        sent.expect("the vendor's key")[1].as_str().unwrap().to_owned()
+    };
+    assert_eq!(sent(&world), "Bearer key-of-yesterday");
+    turn(folder, "..2", &[("beta.key", "key-of-today\n")]);
+    wait_for("the new key", SOON, || (sent(&world) == "Bearer key-of-today").then_some(()));
+
+    // The config file itself, mounted so.
+    let shipped = world.config_file();
+    world.signal("TERM");
+    assert_eq!(world.wait_end(SOON), 0);
+    turn(folder, "..3", &[("beta.key", "key-of-today\n"), ("gateway.yaml", &shipped)]);
+    world.config = folder.join("gateway.yaml");
+    world.start_gateway();
+    let next = selling(&shipped, "beta-6");
+    turn(folder, "..4", &[("beta.key", "key-of-tomorrow\n"), ("gateway.yaml", &next)]);
+    world.wait_sold(&account, "beta-6");
+    assert_eq!(sent(&world), "Bearer key-of-tomorrow");
+    assert_eq!((world.reloads("ok"), world.reloads("refused")), (1.0, 0.0), "both at once");
+    // A secret that is gone is refused; the one before stays, and the log does not tell it.
+    std::fs::remove_file(folder.join("beta.key")).unwrap();
+    wait_for("the refusal", SOON, || (world.reloads("refused") > 0.0).then_some(()));
+    assert_eq!(sent(&world), "Bearer key-of-tomorrow");
+    assert!(!world.log().contains("key-of-"), "{}", world.log());
+    turn(folder, "..5", &[("beta.key", "key-of-the-day-after\n"), ("gateway.yaml", &next)]);
+    wait_for("the secret that is back", SOON, || (sent(&world) == "Bearer key-of-the-day-after").then_some(()));
+    world.close();
+}
+
+#[test]
+fn who_does_not_want_it_has_the_signal_alone_and_hears_what_only_a_restart_takes() {
+    let store = "store: {kind: embedded}";
+    let world = Plan::default().edit(store, &format!("{store}\nwatch: false")).start();
+    let account = world.account();
+    let shipped = world.config_file();
+    std::fs::write(&world.config, selling(&shipped, "beta-6")).unwrap();
+    std::thread::sleep(UNSEEN);
+    assert_eq!((world.reloads("ok"), world.sells(&account, "beta-6")), (0.0, false));
+    world.signal("HUP");
+    world.wait_sold(&account, "beta-6");
+    assert!(!world.log().contains("was changed"), "{}", world.log());
+    let moved = shipped.replace(&format!("admin: \"127.0.0.1:{}\"", world.admin), "admin: \"127.0.0.1:1\"");
+    assert_ne!(moved, shipped);
+    std::fs::write(&world.config, moved).unwrap();
+    world.signal("HUP");
+    wait_for("the word", SOON, || world.log().contains("listen.admin was changed").then_some(()));
+    assert_eq!(world.log().matches("was changed").count(), 1, "{}", world.log());
+    world.close();
+}
+
+#[test]
+fn the_sidecar_of_many_edges_looks_too() {
+    let world = Plan::default().shared().start();
+    let sidecar = &world.beside.as_ref().unwrap().sidecar;
+    let catalog = || crate::client::ask(sidecar.sidecar, &Request::get("/docs")).text();
+    assert!(!catalog().contains("beta-6"));
+    std::fs::write(&sidecar.config, selling(&sidecar.config_file(), "beta-6")).unwrap();
+    wait_for("the catalog's new model", SOON, || catalog().contains("beta-6").then_some(()));
+    assert_eq!((sidecar.reloads("ok"), sidecar.reloads("refused")), (1.0, 0.0));
+    assert_eq!(world.reloads("ok"), 0.0, "the edge's own file was left alone");
+    world.close();
+}

@@ -1,0 +1,320 @@
+//! A gateway's long life: pages that are reached all through an upgrade, one upgrade after the other under load, a clock that
+//! jumps, hours of work, and secrets that stay where they are.
+
+use crate::account::{Account, taken};
+use crate::client::{self, Request};
+use crate::crash::{self, Habit};
+use crate::surface::{BOTH, Chat};
+use crate::world::{Plan, SOON, World, wait_for};
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// What an old process may take for the way out.
+const WAY_OUT: Duration = Duration::from_secs(60);
+const PASSWORD: &str = "CANARY+long+password";
+
+impl World {
+    /// Signs up through the edge; the session's cookie.
+    fn visitor(&self, email: &str) -> String {
+        let answer = self.ask(&Request::form("/dashboard/sign-up", &format!("email={email}&password={PASSWORD}")));
+        assert_eq!(answer.status, 303, "{}", answer.text());
+        answer.header("set-cookie").unwrap().split(';').next().unwrap().to_owned()
+    }
+
+    fn page(&self, path: &str, cookie: &str) -> client::Answer {
+        self.ask(&Request::get(path).header("cookie", cookie))
+    }
+}
+
+/// An old process ends well by itself.
+fn ends_well(old: &mut std::process::Child) {
+    let status = wait_for("the old gateway to end", WAY_OUT, || old.try_wait().unwrap());
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn the_pages_are_reached_all_through_an_upgrade_and_a_live_page_finds_the_successor() {
+    let mut world = World::new();
+    let cookie = world.visitor("page@example.test");
+    let live = Request::get("/dashboard/live").header("cookie", &cookie);
+    let mut before = world.connect();
+    before.send(&live.bytes());
+    let mut stream = before.begin();
+    assert!(stream.status == 200 && before.more(&mut stream), "{}", stream.text());
+    let (edge, sidecar, admin) = (world.edge, world.sidecar, world.admin);
+    let (stop, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        // Each over a connection of its own. Public addresses are handed over; the private ones are two for a while, and
+        // whoever is about to be served when the old one closes asks again, as the edge itself does.
+        let ask_all = |port: u16, path: &'static str| {
+            let (stop, asked, cookie) = (&stop, &asked, &cookie);
+            scope.spawn(move || {
+                let request = Request::get(path).header("cookie", cookie);
+                while !stop.load(Ordering::Relaxed) {
+                    let mut answer = client::try_ask(port, &request);
+                    if port != edge {
+                        answer = answer.or_else(|| client::try_ask(port, &request));
+                    }
+                    let status = answer.map(|answer| answer.status);
+                    assert_eq!(status, Some(200), "{path} on {port}");
+                    asked.fetch_add(1, Ordering::Relaxed);
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            });
+        };
+        for (port, path) in [(edge, "/dashboard"), (sidecar, "/dashboard"), (edge, "/healthz"), (admin, "/metrics")] {
+            ask_all(port, path);
+        }
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let mut old = world.upgrade();
+            ends_well(&mut old);
+        }));
+        stop.store(true, Ordering::Relaxed);
+        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+    assert!(asked.load(Ordering::Relaxed) > 100, "{asked:?}");
+    // The live page's stream ended with the old process; the browser asks again, of the successor, with the same cookie.
+    before.finish(&mut stream);
+    let mut after = world.connect();
+    after.send(&live.bytes());
+    let mut stream = after.begin();
+    assert!(stream.status == 200 && after.more(&mut stream), "{}", stream.text());
+    drop(after);
+    world.close();
+}
+
+#[test]
+fn one_upgrade_after_the_other_under_load_refuses_nothing_and_cuts_nothing() {
+    let mut world = World::new();
+    let account = world.funded(crash::FUNDS);
+    let rounds = if crate::is_long() { 20 } else { 2 };
+    let streams = if crate::is_long() { 200 } else { 10 };
+    let mut complete = 0;
+    let log = crash::under_load(world.edge, &account.key, &[Habit::Whole, Habit::Stream], || {
+        for _ in 0..rounds {
+            let begin = |surface: crate::surface::Surface| {
+                let mut connection = world.connect();
+                connection.send(&surface.stream(&account.key, "events=40 gap_ms=50 input=10 output=5").bytes());
+                let mut answer = connection.begin();
+                assert!(answer.status == 200 && connection.more(&mut answer), "{}", answer.text());
+                (surface, connection, answer)
+            };
+            let running: Vec<_> = BOTH.into_iter().cycle().take(streams).map(begin).collect();
+            let mut old = world.upgrade();
+            for (surface, mut connection, mut answer) in running {
+                connection.finish(&mut answer);
+                assert!(surface.is_complete(&answer), "a stream was cut: {}", answer.text());
+                complete += 1;
+            }
+            ends_well(&mut old);
+        }
+    });
+    assert!(log.odd.is_empty(), "{} odd answers: {:?}", log.odd.len(), log.odd.first());
+    assert!(log.cut.is_empty(), "{} answers cut", log.cut.len());
+    let answers = log.whole.len() + complete;
+    let endings = wait_for("all to be in the ledger", SOON, || {
+        Some(world.endings(&account)).filter(|endings| endings.len() >= answers)
+    });
+    assert_eq!(endings.len(), answers, "every answer once, and nothing else");
+    assert_eq!(taken(&endings), crash::FUNDS - world.standing(&account).balance);
+    println!("{rounds} upgrades: {} answers, {complete} streams, nothing refused, nothing cut", log.whole.len());
+    world.close();
+}
+
+/// Where Debian's package puts the library that tells a process another time.
+fn faketime() -> Option<&'static Path> {
+    let places =
+        ["/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1", "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1"];
+    places.into_iter().map(Path::new).find(|path| path.exists())
+}
+
+#[test]
+fn a_clock_that_jumps_refuses_nobody_and_cuts_nothing() {
+    let Some(library) = faketime() else {
+        assert!(std::env::var_os("CI").is_none(), "libfaketime is missing: scripts/test installs it");
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let clock = dir.path().join("clock");
+    let set = |offset: &str| {
+        std::fs::write(dir.path().join("next"), offset).unwrap();
+        std::fs::rename(dir.path().join("next"), &clock).unwrap();
+    };
+    set("+0");
+    let plan = Plan::default().limit("idle_seconds", 5).limit("sign_ups_per_address_per_hour", 100);
+    let plan = plan.environment("LD_PRELOAD", library.as_os_str()).environment("FAKETIME_TIMESTAMP_FILE", &clock);
+    // Time-outs are measured by the clock that no operator sets.
+    let plan = plan.environment("DONT_FAKE_MONOTONIC", "1").environment("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    let world = plan.environment("FAKETIME_NO_CACHE", "1").start();
+    let account = world.account();
+    world.json(&["key", "set", &account.key_id, "--requests-per-minute", "1000"]);
+    let mut cookie = world.visitor("clock@example.test");
+    let (mut count, mut dates) = (0, HashSet::new());
+    // A session lives for twelve idle hours, so a day ends it; a clock that is put back ends none.
+    let jumps = [("+1h", true), ("+0", true), ("-1h", true), ("+1d", false), ("-1d", true), ("+0", false)];
+    for (offset, sessions_live) in jumps {
+        let mut running = world.connect();
+        running.send(&Chat.stream(&account.key, "events=8 gap_ms=200 input=10 output=5").bytes());
+        let mut answer = running.begin();
+        assert!(answer.status == 200 && running.more(&mut answer), "{offset}: {}", answer.text());
+        set(offset);
+        for surface in BOTH {
+            world.works(surface, &account.key);
+        }
+        running.finish(&mut answer);
+        assert!(Chat.is_complete(&answer), "{offset}: {}", answer.text());
+        count += 3;
+        assert_eq!(world.page("/dashboard", &cookie).status == 200, sessions_live, "{offset}: a session");
+        dates.insert(world.ended_at(&account, count));
+        // A wrong password, and then the right one: nobody waits for a clock to come back.
+        let sign_in = |password: &str| {
+            let form = format!("email=clock@example.test&password={password}");
+            world.ask(&Request::form("/dashboard/sign-in", &form))
+        };
+        assert_eq!(sign_in("wrong+password").status, 401, "{offset}");
+        let signed_in = sign_in(PASSWORD);
+        assert_eq!(signed_in.status, 303, "{offset}: {}", signed_in.text());
+        cookie = signed_in.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+        assert_eq!(world.page("/dashboard", &cookie).status, 200, "{offset}");
+        let answer = world.ask(&Request::get("/v1/credits").bearer(&account.key));
+        assert_eq!(answer.status, 200, "{offset}: {}", answer.text());
+    }
+    assert!(dates.len() >= 3, "the clock did not jump: {dates:?}");
+    let endings = world.endings(&account);
+    let ids: HashSet<_> = endings.iter().map(|ending| ending["request_id"].as_str().unwrap()).collect();
+    assert_eq!((endings.len(), ids.len()), (count, count), "no request twice");
+    assert!(endings.iter().all(|ending| ending["outcome"] == "completed"));
+    assert!(!world.log().contains("ERROR"), "{}", world.log());
+    world.close();
+}
+
+impl World {
+    /// The day of the latest of so many endings, as the ledger has it.
+    fn ended_at(&self, account: &Account, count: usize) -> String {
+        let endings = wait_for("the requests to end", SOON, || {
+            Some(self.endings(account)).filter(|endings| endings.len() >= count)
+        });
+        let newest = endings.iter().max_by_key(|ending| ending["seq"].as_i64()).unwrap();
+        newest["at"].as_str().unwrap()[..10].to_owned()
+    }
+
+    /// Memory of the gateway, in KiB.
+    fn memory(&self) -> i64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+}
+
+#[test]
+fn work_for_a_long_time_takes_no_more_memory_and_no_more_files() {
+    let (warm, soak, allowed) = if crate::is_long() {
+        (Duration::from_secs(300), Duration::from_secs(1_800), 4 * 1_024)
+    } else {
+        (Duration::from_secs(3), Duration::from_secs(6), 48 * 1_024)
+    };
+    let world = World::new();
+    let account = world.funded(crash::FUNDS);
+    let mut samples = Vec::new();
+    let log = crash::under_load(world.edge, &account.key, &[Habit::Whole, Habit::Stream, Habit::Abort], || {
+        std::thread::sleep(warm);
+        let began = Instant::now();
+        while began.elapsed() < soak {
+            samples.push((world.memory(), world.open_files()));
+            std::thread::sleep(soak / 20);
+        }
+    });
+    assert!(log.odd.is_empty(), "{:?}", log.odd.first());
+    // Of each half the middle value, which no burst moves.
+    let middle = |samples: &[(i64, usize)]| {
+        let mut memory: Vec<_> = samples.iter().map(|(memory, _)| *memory).collect();
+        let mut files: Vec<_> = samples.iter().map(|(_, files)| *files).collect();
+        memory.sort_unstable();
+        files.sort_unstable();
+        (memory[memory.len() / 2], files[files.len() / 2])
+    };
+    let (first, last) = samples.split_at(samples.len() / 2);
+    let ((memory, files), (memory_later, files_later)) = (middle(first), middle(last));
+    println!("{} answers in {soak:?}: {memory} → {memory_later} KiB, {files} → {files_later} files", log.whole.len());
+    assert!(memory_later - memory <= allowed, "{memory} → {memory_later} KiB: {samples:?}");
+    assert!(files_later <= files + 16, "{files} → {files_later} files: {samples:?}");
+    world.close();
+}
+
+/// Every file under a folder.
+fn files(dir: &Path, into: &mut Vec<(String, Vec<u8>)>) {
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            files(&path, into);
+        } else if let Ok(bytes) = std::fs::read(&path) {
+            into.push((path.display().to_string(), bytes));
+        }
+    }
+}
+
+#[test]
+fn passwords_sessions_invitations_and_prompts_are_in_no_log_no_metric_and_no_file() {
+    let access = tempfile::tempdir().unwrap();
+    let store = "store: {kind: embedded}";
+    let log_to = format!("{store}\naccess_log: {:?}", access.path().join("access.log").display().to_string());
+    let world = Plan::default().edit(store, &log_to).environment("RUST_LOG", "trace").start();
+    let cookie = world.visitor("canary@example.test");
+    let token = cookie.split_once('=').unwrap().1.to_owned();
+    let shown = world.json(&["account", "show", "canary@example.test"]);
+    let (_, key) = world.key(shown["account_id"].as_str().unwrap(), "canary");
+    let invite = world.json(&["account", "invite"]);
+    let code =
+        invite.to_string().split('"').filter(|word| word.len() >= 16 && !word.contains(' ')).map(str::to_owned).next();
+    for surface in BOTH {
+        for stream in [false, true] {
+            let marker = "text=CANARY-prompt input=10 output=5";
+            let request = if stream { surface.stream(&key, marker) } else { surface.whole(&key, marker) };
+            let answer = world.ask(&request);
+            let is_told = if stream { surface.is_complete(&answer) } else { answer.has("CANARY-prompt") };
+            assert!(answer.status == 200 && is_told, "{}", answer.text());
+            // A vendor that fails, a marker that it cannot read, a key that is nobody's, a body that is no JSON.
+            world.ask(&surface.whole(&key, "text=CANARY-prompt status=500"));
+            world.ask(&surface.whole(&key, "CANARY-prompt"));
+            world.ask(&surface.whole("gw-sk-CANARY-of-nobody", "text=CANARY-prompt"));
+            world.ask(&Request::post(surface.path(), b"{CANARY-prompt".to_vec()).bearer(&key));
+        }
+    }
+    let mut broken = world.connect();
+    broken.send(format!("POST /v1/messages HTTP/1.1\r\nx-api-key: {key}\r\nno field\r\n\r\n").as_bytes());
+    assert!(broken.try_begin().is_none_or(|answer| answer.status == 400));
+    let wrong = Request::form("/dashboard/sign-in", "email=canary@example.test&password=CANARY+wrong+password");
+    assert_eq!(world.ask(&wrong).status, 401);
+    let mut seen = Vec::new();
+    for path in ["/dashboard", "/dashboard/keys", "/dashboard/activity", "/dashboard/account", "/docs"] {
+        let page = world.page(path, &cookie);
+        assert_eq!(page.status, 200, "{path}");
+        seen.push((path.to_owned(), page.body));
+    }
+    wait_for("the access log", SOON, || {
+        std::fs::read_to_string(access.path().join("access.log")).ok().filter(|text| text.lines().count() > 20)
+    });
+    seen.push(("metrics".into(), world.metrics().into_bytes()));
+    seen.push(("log".into(), world.log().into_bytes()));
+    files(access.path(), &mut seen);
+    files(&world.data_dir(), &mut seen);
+    assert!(world.log().contains("TRACE"), "the log was to tell everything");
+    let mut secrets = vec!["CANARY".to_owned(), "a long password".into(), token, key];
+    secrets.extend(code);
+    // As whoever prints bytes one by one writes it; streams have it in pieces.
+    secrets.push("'C', 'A', 'N', 'A'".into());
+    secrets.push("67, 65, 78, 65".into());
+    let holds = |bytes: &[u8], text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+    let mut leaks = Vec::new();
+    for (what, bytes) in &seen {
+        for secret in secrets.iter().filter(|secret| holds(bytes, secret)) {
+            let text = String::from_utf8_lossy(bytes);
+            let line = text.lines().find(|line| line.contains(secret.as_str())).unwrap_or_default();
+            leaks.push(format!("{what}: {}", line.chars().take(300).collect::<String>()));
+        }
+    }
+    assert!(leaks.is_empty(), "{leaks:#?}");
+    world.close();
+}

@@ -1,0 +1,212 @@
+//! More work than there is room for: new requests are refused at once and told when to come again, those that run are
+//! finished, and afterwards everything is as it was.
+
+use crate::account::Account;
+use crate::client::{Answer, Connection};
+use crate::surface::{BOTH, Chat, Messages, Surface};
+use crate::world::{Plan, SOON, World, wait_for};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Requests that are always served at one time.
+const ALWAYS: usize = 8;
+
+/// Streams that have begun and go on for a while.
+fn streams(world: &World, account: &Account, count: usize) -> Vec<(Connection, Answer)> {
+    let begun = (0..count).map(|_| {
+        let mut connection = world.connect();
+        connection.send(&Chat.stream(&account.key, "events=10 gap_ms=500 input=1 output=10").bytes());
+        let answer = connection.begin();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        (connection, answer)
+    });
+    begun.collect()
+}
+
+fn finish(streams: Vec<(Connection, Answer)>) {
+    for (mut connection, mut answer) in streams {
+        connection.finish(&mut answer);
+        assert!(Chat.is_complete(&answer), "a stream that ran was not finished: {}", answer.text());
+    }
+}
+
+#[track_caller]
+fn is_refused(surface: Surface, answer: &Answer) {
+    surface.fails(answer, (503, "server_error"), (529, "overloaded_error"), Some("overloaded"));
+    assert_eq!(answer.header("retry-after"), Some("2"));
+}
+
+#[test]
+fn past_the_memory_budget_new_work_is_refused_and_what_runs_is_finished() {
+    // This process alone is larger than that.
+    let world = Plan::default().limit("memory_bytes", 1_048_576).start();
+    let account = world.account();
+    wait_for("the shortage to be seen", SOON, || world.log().contains("memory is at 90 %").then_some(()));
+    let open = streams(&world, &account, ALWAYS);
+    for surface in BOTH {
+        let mut connection = world.connect();
+        // The header alone: whoever waited for the body would wait here.
+        connection.send(&surface.whole(&account.key, "input=1 output=1").head());
+        is_refused(surface, &connection.answer());
+    }
+    assert_eq!(world.metric("gateway_rejected_total", &["reason=\"memory\""]), 2.0);
+    assert_eq!(world.vendor.calls(), ALWAYS as u64);
+    finish(open);
+    // However little there is, some are served.
+    world.works(Messages, &account.key);
+    world.close();
+}
+
+#[test]
+fn control_within_the_memory_budget_nobody_is_refused() {
+    let world = World::new();
+    let account = world.account();
+    let open = streams(&world, &account, ALWAYS);
+    BOTH.into_iter().for_each(|surface| drop(world.works(surface, &account.key)));
+    assert!(world.metric("gateway_resident_bytes", &[]) > 1_000_000.0);
+    finish(open);
+    assert_eq!(world.metric("gateway_rejected_total", &[]), 0.0);
+    world.close();
+}
+
+/// The budget can be changed while the gateway runs, and memory that is let go counts no more.
+#[test]
+fn memory_that_fills_up_is_noticed_and_so_is_its_end() {
+    let plan = Plan::default().limit("drain_after_client_seconds", 1).limit("drain_hidden_seconds", 1);
+    let world = plan.start();
+    let account = world.funded(100_000_000_000);
+    world.works(Chat, &account.key);
+    let resident = world.metric("gateway_resident_bytes", &[]) as u64;
+    let budget = (resident + 160 * 1_048_576) * 10 / 9;
+    let text = std::fs::read_to_string(&world.config).unwrap();
+    std::fs::write(&world.config, format!("{text}  memory_bytes: {budget}\n")).unwrap();
+    world.signal("HUP");
+    wait_for("the reload", SOON, || {
+        (world.metric("gateway_config_reloads_total", &["result=\"ok\""]) == 1.0).then_some(())
+    });
+    let mut body = Chat.body("delay_ms=20000", true, 1_000);
+    let padding = "x".repeat(8 * 1_048_576);
+    body["messages"][0]["content"] = format!("[[sim delay_ms=20000]] {padding}").into();
+    let request = Chat.request(&account.key, &body).bytes();
+    let mut held: Vec<Connection> = Vec::new();
+    // So many bodies of 8 MiB do not fit.
+    wait_for("memory to fill up", SOON, || {
+        let mut connection = world.connect();
+        connection.send(&request);
+        held.push(connection);
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(held.len() < 100, "bodies of 800 MiB are no shortage");
+        world.log().contains("memory is at 90 %").then_some(())
+    });
+    assert!(held.len() > ALWAYS);
+    wait_for("a request to be refused", SOON, || {
+        let answer = world.ask(&Messages.whole(&account.key, "input=1 output=1"));
+        (answer.status != 200).then(|| is_refused(Messages, &answer))
+    });
+    drop(held);
+    // Whether or not the memory has gone back by then.
+    wait_for("everybody to be served", Duration::from_secs(60), || {
+        let answer = world.ask(&Messages.whole(&account.key, "input=1 output=1"));
+        (answer.status == 200).then_some(())
+    });
+    world.close();
+}
+
+#[test]
+fn past_nine_tenths_of_the_files_new_work_is_told_so_and_its_connection_closed() {
+    let world = World::new();
+    let account = world.account();
+    let open = streams(&world, &account, ALWAYS + 2);
+    // Room for a few more, all of it in the last tenth.
+    world.limit_open_files(world.open_files() * 10 / 9);
+    wait_for("the shortage to be seen", SOON, || world.log().contains("open files are at 90 %").then_some(()));
+    for surface in BOTH {
+        let mut connection = world.connect();
+        connection.send(&surface.whole(&account.key, "input=1 output=1").bytes());
+        is_refused(surface, &connection.answer());
+        assert!(connection.is_closed(), "its file is free again");
+    }
+    assert_eq!(world.metric("gateway_rejected_total", &["reason=\"files\""]), 2.0);
+    finish(open);
+    world.limit_open_files(1_024);
+    wait_for("room", SOON, || world.log().contains("there is room for new work again").then_some(()));
+    world.works(Chat, &account.key);
+    world.close();
+}
+
+/// What an open loop of so many requests a second came to.
+#[derive(Debug, Default)]
+struct Load {
+    answered: AtomicU64,
+    refused: AtomicU64,
+    failed: AtomicU64,
+    /// The longest that a refusal took, in µs.
+    slowest_refusal: AtomicU64,
+}
+
+/// Asks `rate` times a second for a while, whatever is answered: each request on time, on one of the connections.
+fn open_loop(world: &World, account: &Account, rate: u64, lasts: Duration) -> Load {
+    let load = Load::default();
+    let (threads, stop) = (32, AtomicBool::new(false));
+    let request = Chat.whole(&account.key, "delay_ms=200 input=1 output=1").bytes();
+    let began = Instant::now();
+    let next = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let mut connection = world.connect();
+                while !stop.load(Ordering::Relaxed) {
+                    let due = began + Duration::from_micros(next.fetch_add(1, Ordering::Relaxed) * 1_000_000 / rate);
+                    if due > began + lasts {
+                        return;
+                    }
+                    std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                    let sent = Instant::now();
+                    connection.send(&request);
+                    let Some(answer) = connection.try_answer() else {
+                        load.failed.fetch_add(1, Ordering::Relaxed);
+                        connection = world.connect();
+                        continue;
+                    };
+                    let took = u64::try_from(sent.elapsed().as_micros()).unwrap();
+                    if answer.header("connection") == Some("close") {
+                        // Its body was not read.
+                        connection = world.connect();
+                    }
+                    match answer.status {
+                        200 => &load.answered,
+                        429 | 503 => {
+                            load.slowest_refusal.fetch_max(took, Ordering::Relaxed);
+                            &load.refused
+                        }
+                        other => panic!("{other}: {}", answer.text()),
+                    }
+                    .fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    load
+}
+
+/// Far more than may run at one time: as many are answered as can be, the rest are told at once, nobody waits in vain.
+#[test]
+fn under_too_many_requests_as_many_are_answered_as_may_run_and_the_rest_are_told_at_once() {
+    let open = 8;
+    let world = Plan::default().limit("open_requests", open).limit("keepalive_requests", 1_000_000).start();
+    let account = world.funded(1_000_000_000);
+    let lasts = Duration::from_secs(if crate::is_long() { 20 } else { 3 });
+    // Each takes 200 ms at the vendor, so 8 at a time are 40 in a second.
+    let peak = open_loop(&world, &account, 30, lasts);
+    assert_eq!(peak.failed.load(Ordering::Relaxed), 0, "{peak:?}");
+    let overload = open_loop(&world, &account, if crate::is_long() { 1_500 } else { 400 }, lasts);
+    println!("at 30/s {peak:?}\nfar above {overload:?}");
+    let (before, now) = (peak.answered.load(Ordering::Relaxed), overload.answered.load(Ordering::Relaxed));
+    assert!(now * 10 >= before * 9, "{now} answered under overload, {before} below it");
+    assert!(overload.refused.load(Ordering::Relaxed) > now, "{overload:?}");
+    assert_eq!(overload.failed.load(Ordering::Relaxed), 0, "{overload:?}");
+    // On an idle machine it is a millisecond.
+    assert!(overload.slowest_refusal.load(Ordering::Relaxed) < 2_000_000, "{overload:?}");
+    world.works(Chat, &account.key);
+    world.close();
+}

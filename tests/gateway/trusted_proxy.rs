@@ -1,0 +1,153 @@
+//! Behind a proxy: whose address counts, whom the edge believes, and whom it does not.
+//!
+//! Every address of 127.0.0.0/8 is this machine's, so that one test can be the proxy and a stranger.
+
+use crate::client::Request;
+use crate::world::{Plan, SOON, World, wait_for};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// Whom the gateway of these tests believes.
+const PROXY: &str = "127.0.0.5";
+const STRANGER: &str = "127.0.0.6";
+const PASSWORD: &str = "a+long+password";
+
+/// A gateway that trusts [`PROXY`] and 127.0.1.0/24, and where its access log is.
+fn behind_a_proxy(plan: Plan) -> (World, PathBuf, TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("access.log");
+    let store = "store: {kind: embedded}";
+    let plan = plan.edit(store, &format!("{store}\naccess_log: {:?}", path.display().to_string()));
+    let trust = format!("listen:\n  trust_proxy: [\"{PROXY}\", \"127.0.1.0/24\"]\n");
+    (plan.edit("listen:\n", &trust).start(), path, dir)
+}
+
+/// What curl gets that asks from an address of this machine: the header and the body.
+fn curl(world: &World, from: &str, path: &str, header: &[&str], form: Option<&str>) -> (u16, String) {
+    let mut curl = Command::new("curl");
+    curl.args(["--silent", "--include", "--max-time", "40", "--interface", from, "--noproxy", "*"]);
+    for field in header {
+        curl.args(["--header", field]);
+    }
+    curl.args(form.iter().flat_map(|form| ["--data", form]));
+    let output = curl.arg(format!("http://127.0.0.1:{}{path}", world.edge)).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
+    (status.unwrap_or_else(|| panic!("no answer: {text}")), text)
+}
+
+/// The addresses in the access log, of which there are so many.
+fn clients(path: &Path, count: usize) -> Vec<String> {
+    let read = || {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.map(|line| line["client"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    let clients = wait_for("every request to be told", SOON, || Some(read()).filter(|told| told.len() >= count));
+    assert_eq!(clients.len(), count, "{clients:?}");
+    clients
+}
+
+#[test]
+fn the_access_log_names_whom_a_trusted_proxy_names_and_nobody_whom_others_do() {
+    let (world, log, _dir) = behind_a_proxy(Plan::default());
+    let lie = "x-forwarded-for: 203.0.113.9";
+    for (from, header, client) in [
+        (PROXY, &[lie][..], "203.0.113.9"),
+        (PROXY, &["x-forwarded-for: 198.51.100.1, 203.0.113.9, 127.0.1.7"], "203.0.113.9"),
+        (PROXY, &["forwarded: for=\"[2001:db8::9]:47\";proto=https"], "2001:db8::9"),
+        (PROXY, &["x-forwarded-for: nobody"], PROXY),
+        (PROXY, &[lie, "connection: keep-alive, x-forwarded-for"], "203.0.113.9"),
+        (PROXY, &[], PROXY),
+        ("127.0.1.200", &[lie], "203.0.113.9"),
+        (STRANGER, &[lie], STRANGER),
+        (STRANGER, &["forwarded: for=203.0.113.9"], STRANGER),
+        (STRANGER, &["x-forwarded-for: 203.0.113.9, 127.0.0.5", "x-real-ip: 203.0.113.9"], STRANGER),
+    ] {
+        let before = clients(&log, std::fs::read_to_string(&log).unwrap_or_default().lines().count()).len();
+        assert_eq!(curl(&world, from, "/healthz", header, None).0, 200);
+        assert_eq!(clients(&log, before + 1).pop().unwrap(), client, "{from} {header:?}");
+    }
+    world.close();
+}
+
+#[test]
+fn sign_ups_and_sessions_are_counted_and_named_by_the_clients_address() {
+    let plan = Plan::default().limit("sign_ups_per_address_per_hour", 2);
+    let (world, _log, _dir) = behind_a_proxy(plan);
+    let mut count = 0;
+    let mut sign_up = |from: &str, client: &str| {
+        count += 1;
+        let form = format!("email=p{count}@example.test&password={PASSWORD}");
+        let header = [format!("x-forwarded-for: {client}"), "x-forwarded-proto: https".into()];
+        let header: Vec<_> = header.iter().map(String::as_str).collect();
+        curl(&world, from, "/dashboard/sign-up", &header, Some(&form))
+    };
+    let first = sign_up(PROXY, "203.0.113.9");
+    assert_eq!([first.0, sign_up(PROXY, "203.0.113.9").0, sign_up(PROXY, "203.0.113.9").0], [303, 303, 429]);
+    assert_eq!(sign_up(PROXY, "203.0.113.10").0, 303, "another client of the same proxy");
+    // Came by https, so the cookie is bound to it; and it is a session's.
+    let cookie = first.1.lines().find_map(|line| line.strip_prefix("set-cookie: ")).expect("a cookie");
+    assert!(cookie.starts_with("__Host-gw=") && cookie.contains("; Secure;"), "{cookie}");
+    let cookie = format!("cookie: {}", cookie.split(';').next().unwrap());
+    let header = ["x-forwarded-for: 203.0.113.9", "x-forwarded-proto: https", &cookie];
+    let (status, page) = curl(&world, PROXY, "/dashboard/account", &header, None);
+    assert!(status == 200 && page.contains("203.0.113.9"), "{page}");
+    assert!(!page.contains(PROXY), "{page}");
+    // A stranger is one address, whatever it says, and came by plain HTTP. Loopback alone is not counted: what it
+    // claims would make it count.
+    for client in ["203.0.113.20", "203.0.113.20", "203.0.113.20"] {
+        let (status, answer) = sign_up(STRANGER, client);
+        assert_eq!(status, 303, "{answer}");
+        assert!(answer.contains("set-cookie: gw-session=") && !answer.contains("Secure"), "{answer}");
+    }
+    world.close();
+}
+
+#[test]
+fn the_connections_of_a_proxy_are_not_one_clients() {
+    let (world, _log, _dir) = behind_a_proxy(Plan::default().limit("connections_per_address", 2));
+    let held = |from: &str| {
+        let mut curl = Command::new("curl");
+        // It says nothing, and so holds its connection for limits.header_read_seconds.
+        curl.args(["--silent", "--max-time", "60", "--interface", from]);
+        curl.arg(format!("telnet://127.0.0.1:{}", world.edge));
+        curl.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null()).spawn().unwrap()
+    };
+    let open = |count: f64| {
+        wait_for("the connections", SOON, || (world.metric("gateway_client_connections", &[]) == count).then_some(()));
+    };
+    open(0.0);
+    let mut all: Vec<_> = (0..5).map(|_| held(PROXY)).collect();
+    open(5.0);
+    assert_eq!(world.metric("gateway_connections_refused_total", &[]), 0.0);
+    all.extend((0..5).map(|_| held(STRANGER)));
+    wait_for("the stranger's third to be refused", SOON, || {
+        (world.metric("gateway_connections_refused_total", &["limit=\"per_address\""]) == 3.0).then_some(())
+    });
+    for mut curl in all {
+        curl.kill().unwrap();
+        curl.wait().unwrap();
+    }
+    open(0.0);
+    world.close();
+}
+
+#[test]
+fn a_proxy_is_trusted_from_the_reload_on_that_names_it() {
+    let (world, log, _dir) = behind_a_proxy(Plan::default());
+    let header = ["x-forwarded-for: 203.0.113.9"];
+    curl(&world, STRANGER, "/healthz", &header, None);
+    assert_eq!(clients(&log, 1), [STRANGER]);
+    let text = std::fs::read_to_string(&world.config).unwrap();
+    std::fs::write(&world.config, text.replace(PROXY, STRANGER)).unwrap();
+    world.signal("HUP");
+    wait_for("the reload", SOON, || (world.metric("gateway_config_reloads_total", &[]) > 0.0).then_some(()));
+    curl(&world, STRANGER, "/healthz", &header, None);
+    curl(&world, PROXY, "/healthz", &header, None);
+    assert_eq!(clients(&log, 3), [STRANGER, "203.0.113.9", PROXY]);
+    assert_eq!(world.ask(&Request::get("/healthz")).status, 200);
+    world.close();
+}

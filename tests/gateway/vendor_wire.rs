@@ -1,0 +1,173 @@
+//! Vendors whose bytes no server of today would send: broken framing, headers out of all proportion, dates. Whatever it is,
+//! it ends in time as a failure in the client's own protocol, costs nothing, and harms nobody else.
+
+use crate::account::{Account, taken};
+use crate::surface::{BOTH, Chat, Surface};
+use crate::world::{Plan, World};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+/// What the vendor says, and whether it closes then.
+#[derive(Clone)]
+struct Says {
+    bytes: Vec<u8>,
+    closes: bool,
+}
+
+/// Reads one request, and the number of the case that it names; `None` where the caller has gone.
+fn read_request(client: &mut TcpStream) -> Option<usize> {
+    let (mut got, mut piece) = (Vec::new(), [0; 65_536]);
+    while !got.ends_with(b"}") {
+        match client.read(&mut piece) {
+            Ok(count) if count > 0 => got.extend_from_slice(&piece[..count]),
+            _ => return None,
+        }
+    }
+    let text = String::from_utf8_lossy(&got).into_owned();
+    let number = text.split("case ").nth(1).and_then(|rest| rest.split(';').next()?.parse().ok());
+    Some(number.unwrap_or(0))
+}
+
+/// A vendor that says to each request what its case is, for as long as the test runs.
+fn vendor(cases: Vec<Says>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        while let Ok((mut client, _)) = listener.accept() {
+            let cases = cases.clone();
+            std::thread::spawn(move || {
+                // Also the next one on the same connection.
+                while let Some(number) = read_request(&mut client) {
+                    if client.write_all(&cases[number].bytes).is_err() || cases[number].closes {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+fn says(head: &str, body: &[u8], closes: bool) -> Says {
+    Says { bytes: [format!("HTTP/1.1 {head}\r\n\r\n").as_bytes(), body].concat(), closes }
+}
+
+const JSON: &str = "200 OK\r\ncontent-type: application/json";
+const EVENTS: &str = "200 OK\r\ncontent-type: text/event-stream";
+
+fn chunked(kind: &str, body: &[u8], closes: bool) -> Says {
+    says(&format!("{kind}\r\ntransfer-encoding: chunked"), body, closes)
+}
+
+fn world_of(cases: Vec<Says>) -> World {
+    let plan = Plan::default().endpoints(&[vendor(cases)]).limit("breaker_failures", 0).limit("attempts", 1);
+    plan.limit("idle_seconds", 1).limit("first_byte_seconds", 1).start()
+}
+
+#[test]
+fn broken_framing_of_a_vendor_is_a_failure_that_costs_nothing() {
+    let many = |count: usize, line: &str| format!("{JSON}\r\n{}content-length: 2", line.repeat(count));
+    let mut cases = vec![
+        ("no header", Says { bytes: b"nothing of HTTP\r\n\r\n".to_vec(), closes: true }),
+        ("a header that does not end", Says { bytes: b"HTTP/1.1 200 OK\r\nx: ".to_vec(), closes: false }),
+        ("two lengths", says(&format!("{JSON}\r\ncontent-length: 2\r\ncontent-length: 3"), b"{}}", false)),
+        ("a length that is none", says(&format!("{JSON}\r\ncontent-length: two"), b"{}", true)),
+        ("a length that is too long", says(&format!("{JSON}\r\ncontent-length: 500"), b"{}", true)),
+        ("a body of which nothing comes", says(&format!("{JSON}\r\ncontent-length: 500"), b"", false)),
+        ("a header of 2 MiB", says(&many(1, &format!("x: {}\r\n", "x".repeat(2 << 20))), b"{}", true)),
+        ("600 header fields", says(&many(600, "x: x\r\n"), b"{}", true)),
+    ];
+    for kind in [JSON, EVENTS] {
+        cases.extend([
+            ("a chunk without a size", chunked(kind, b"\r\n{}\r\n0\r\n\r\n", false)),
+            ("a missing size, closed", chunked(kind, b"\r\n", true)),
+            ("a size below nothing", chunked(kind, b"-2\r\n{}\r\n0\r\n\r\n", false)),
+            ("a size that is none", chunked(kind, b"zz\r\n{}\r\n0\r\n\r\n", false)),
+            ("a size past all bounds", chunked(kind, b"fffffffffffffffff\r\n{}\r\n", false)),
+            ("a size that does not end", chunked(kind, &[b'0'; 100_000], false)),
+            ("a chunk that is longer than its size", chunked(kind, b"2\r\n{}{}{}\r\n0\r\n\r\n", false)),
+            ("a chunk that breaks off", chunked(kind, b"ff\r\n{}", true)),
+            ("no last chunk", chunked(kind, b"2\r\n{}\r\n", true)),
+        ]);
+    }
+    let (names, cases): (Vec<_>, Vec<_>) = cases.into_iter().unzip();
+    let world = world_of(cases);
+    let account = world.account();
+    std::thread::scope(|scope| {
+        for (number, name) in names.iter().enumerate() {
+            let (world, account) = (&world, &account);
+            scope.spawn(move || each_way(world, account, number, name));
+        }
+    });
+    let ended = world.endings(&account);
+    assert!(ended.len() == names.len() * 4 && taken(&ended) == 0, "{ended:?}");
+    assert!(ended.iter().all(|ending| ending["outcome"] == "vendor_error" || ending["outcome"] == "vendor_cut"));
+    assert_eq!(world.standing(&account).held, 0);
+    world.close();
+}
+
+/// Asks for a whole answer and for a stream over each surface.
+fn each_way(world: &World, account: &Account, number: usize, name: &str) {
+    for (surface, stream) in BOTH.into_iter().flat_map(|surface| [(surface, false), (surface, true)]) {
+        let mut body = surface.body("", stream, 10);
+        body["messages"][0]["content"] = format!("case {number};").into();
+        let answer = world.ask(&surface.request(&account.key, &body));
+        let told = match answer.status {
+            200 => answer.has(surface.error_frame()) && !surface.is_complete(&answer),
+            status => (500..505).contains(&status),
+        };
+        assert!(told, "{name}, {surface:?}, stream {stream}: {} {}", answer.status, answer.text());
+    }
+}
+
+/// The same vendor with framing that is in order.
+#[test]
+fn control_a_vendor_of_the_same_make_is_understood() {
+    let body = r#"{"id":"c","object":"chat.completion","created":1,"model":"gpt-5.2","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}"#;
+    for says in [
+        says(&format!("{JSON}\r\ncontent-length: {}", body.len()), body.as_bytes(), false),
+        chunked(JSON, format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len()).as_bytes(), false),
+    ] {
+        let world = world_of(vec![says]);
+        let account = world.account();
+        let answer = world.ask(&Chat.whole(&account.key, "input=1 output=1"));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        world.close();
+    }
+}
+
+fn limited(retry_after: &str) -> Says {
+    let head = format!("429 Too Many Requests\r\ncontent-type: application/json\r\nretry-after: {retry_after}");
+    says(&format!("{head}\r\ncontent-length: 2"), b"{}", false)
+}
+
+#[test]
+fn a_vendors_date_to_come_again_is_told_in_seconds_and_heeded() {
+    let date = |seconds: i64| {
+        let at = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
+        at.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
+    };
+    // A date that has passed is as soon as can be; one that is none is no wait that the vendor asked for.
+    for (retry_after, least, most) in
+        [(date(50), 20, 50), (date(9_000), 60, 60), (date(-50), 1, 1), ("50".into(), 50, 50)]
+    {
+        let port = vendor(vec![limited(&retry_after)]);
+        let plan = Plan::default().endpoints(&[port]).limit("cool_down_probe_seconds", 0);
+        let world = plan.limit("breaker_failures", 0).start();
+        let account = world.account();
+        let ask = |surface: Surface| {
+            let answer = world.ask(&surface.whole(&account.key, "input=1 output=1"));
+            assert_eq!(answer.status, 429, "{}", answer.text());
+            answer.header("retry-after").unwrap().parse::<u64>().unwrap()
+        };
+        for surface in BOTH {
+            let told = ask(surface);
+            assert!((least..=most).contains(&told), "{retry_after}: {told}");
+        }
+        if least > 1 {
+            ask(Chat);
+            assert_eq!(world.metric("gateway_upstream_requests_total", &["vendor=\"beta\""]), 1.0, "{retry_after}");
+        }
+        world.close();
+    }
+}
