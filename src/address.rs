@@ -252,6 +252,19 @@ mod tests {
     }
 
     #[test]
+    fn what_a_client_wrote_hides_no_address_that_a_proxy_appended() {
+        let told = |name: &'static str, list: &[u8]| {
+            let header =
+                HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_bytes(list).unwrap())]);
+            trusted(&["10.0.0.0/8"]).caller(ip("10.0.0.1"), &header).address.to_string()
+        };
+        assert_eq!(told("x-forwarded-for", b"\xe9, 203.0.113.9"), "203.0.113.9");
+        assert_eq!(told("x-forwarded-for", b"203.0.113.9, \xe9"), "10.0.0.1", "that one is the nearest");
+        let named = br#"for=203.0.113.9, host="a,for=198.51.100.8";for=203.0.113.9"#;
+        assert_eq!(told("forwarded", named), "10.0.0.1", "half of a quoted text tells nothing");
+    }
+
+    #[test]
     fn a_list_is_read_back_for_so_many_hops_and_no_further() {
         let list = |hops: usize| format!("203.0.113.9{}", ", 10.0.0.2".repeat(hops));
         let told = |hops: usize| {

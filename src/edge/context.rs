@@ -12,7 +12,6 @@ use crate::config::Settings;
 use crate::money::Micro;
 use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
-use crate::protocol::request::ConversationKey;
 use crate::store::ledger::Outcome;
 use crate::upstreams::{Endpoints, Lease};
 use bytes::Bytes;
@@ -59,8 +58,6 @@ pub struct Call {
     pub settings: Arc<Settings>,
     pub model: Arc<Model>,
     pub upstream: Upstream,
-    /// Of which conversation it is a turn.
-    pub conversation: ConversationKey,
     /// `None` for what is free, and once it has been ended.
     pub hold: Option<Hold>,
     /// Bytes of the client's body, for estimates.

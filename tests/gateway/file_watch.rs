@@ -142,9 +142,12 @@ fn links_that_are_turned_bring_new_settings_and_new_secrets() {
     world.wait_sold(&account, "beta-6");
     assert_eq!(sent(&world), "Bearer key-of-tomorrow");
     assert_eq!((world.reloads("ok"), world.reloads("refused")), (1.0, 0.0), "both at once");
-    // A secret that is gone is refused; the one before stays, and the log does not tell it.
-    std::fs::remove_file(folder.join("beta.key")).unwrap();
+    // A secret that is empty or gone is refused; the one before stays, and the log does not tell it.
+    std::fs::write(folder.join("beta.key"), "").unwrap();
     wait_for("the refusal", SOON, || (world.reloads("refused") > 0.0).then_some(()));
+    assert_eq!(sent(&world), "Bearer key-of-tomorrow");
+    std::fs::remove_file(folder.join("beta.key")).unwrap();
+    wait_for("the second refusal", SOON, || (world.reloads("refused") > 1.0).then_some(()));
     assert_eq!(sent(&world), "Bearer key-of-tomorrow");
     assert!(!world.log().contains("key-of-"), "{}", world.log());
     turn(folder, "..5", &[("beta.key", "key-of-the-day-after\n"), ("gateway.yaml", &next)]);
@@ -166,10 +169,16 @@ fn who_does_not_want_it_has_the_signal_alone_and_hears_what_only_a_restart_takes
     assert!(!world.log().contains("was changed"), "{}", world.log());
     let moved = shipped.replace(&format!("admin: \"127.0.0.1:{}\"", world.admin), "admin: \"127.0.0.1:1\"");
     assert_ne!(moved, shipped);
+    let (before, after) = moved.split_once("sidecar: \"127.0.0.1:").unwrap();
+    let (_, after) = after.split_once('"').unwrap();
+    let moved = format!("{before}sidecar: \"127.0.0.1:2\"{after}");
     std::fs::write(&world.config, moved).unwrap();
     world.signal("HUP");
     wait_for("the word", SOON, || world.log().contains("listen.admin was changed").then_some(()));
-    assert_eq!(world.log().matches("was changed").count(), 1, "{}", world.log());
+    assert_eq!(world.log().matches("was changed").count(), 2, "{}", world.log());
+    world.wait_sold(&account, "beta-5.5");
+    // The pages are where they were.
+    assert_eq!(world.ask(&Request::get("/dashboard/sign-in")).status, 200);
     world.close();
 }
 

@@ -109,7 +109,6 @@ pub async fn prepare(
         settings: Arc::clone(settings),
         model,
         upstream,
-        conversation: order.conversation,
         hold,
         body_bytes: order.body.len() as u64,
         sent_bytes,

@@ -306,6 +306,34 @@ mod tests {
         Ok((serde_json::from_slice(&out).unwrap(), warnings))
     }
 
+    #[test]
+    fn tools_that_an_item_brings_along_are_judged_and_held_for_like_others() {
+        for kind in ["additional_tools", "tool_search_output"] {
+            let item = |tool: Any| json!({"type": kind, "call_id": "c1", "execution": "client", "tools": [tool]});
+            let body = |tool: Any| json!({"model": "public", "input": [item(tool)]}).to_string();
+            let failure = sent(&body(json!({"type": "code_interpreter"})), &SENDER).unwrap_err();
+            assert_eq!(failure.code.as_deref(), Some("unsupported_value"), "{kind}");
+            let searches = body(json!({"type": "web_search"}));
+            let features = read(Protocol::Responses, searches.as_bytes()).unwrap().features;
+            assert!(features.web_search.is_some() && features.tools, "{kind}");
+            let (out, warnings) = sent(&searches, &SENDER).unwrap();
+            assert!(!out.to_string().contains("web_search") && !warnings.is_empty(), "{kind}: {out}");
+        }
+    }
+
+    #[test]
+    fn nothing_that_is_kept_at_the_vendor_can_be_named_however_it_is_said() {
+        for item in [
+            json!({"id": "msg_secret"}),
+            json!({"type": null, "id": "msg_secret"}),
+            json!({"type": "computer_call_output", "call_id": "c", "output": {"type": "x", "file_id": "f"}}),
+            json!({"type": "shell_call", "call_id": "c", "environment": {"type": "x", "container_id": "k"}}),
+        ] {
+            let body = json!({"model": "public", "input": [item]}).to_string();
+            assert!(sent(&body, &SENDER).is_err(), "{body}");
+        }
+    }
+
     fn refusal(body: &Any) -> (String, String) {
         let failure = sent(&body.to_string(), &SENDER).unwrap_err();
         (failure.param.unwrap_or_default(), failure.code.unwrap_or_default())
