@@ -579,7 +579,7 @@ limits! {
     /// One request's body.
     body_bytes = 33_554_432, 1_024..=268_435_456;
     /// Memory of this process; from 90 % of it on, new work is refused with 503 and what runs is finished. 0: what the
-    /// control group allows, or what the machine has free at the start, whichever is less.
+    /// control group allows, or what the machine has free at the time, whichever is less.
     memory_bytes = 0, 0..=1_099_511_627_776;
     /// All request bodies held at one time; past it, 503.
     bodies_in_flight_bytes = 1_073_741_824, 1_048_576..=68_719_476_736;
