@@ -13,6 +13,7 @@
 pub mod app;
 pub mod holds;
 pub mod idempotency;
+mod lately;
 pub mod ledger;
 pub mod redis;
 pub mod sqlite;

@@ -195,6 +195,19 @@ pub fn write(connection: &mut Connection) -> rusqlite::Result<Transaction<'_>> {
     connection.transaction_with_behavior(TransactionBehavior::Immediate)
 }
 
+/// A connection that only reads.
+///
+/// # Errors
+/// The file, which must exist, cannot be opened.
+pub fn open_reader(path: &Path, operation: &'static str) -> Result<Connection, StoreError> {
+    let connection = open(path, operation)?;
+    // Only the writer's connection carries the log back into the file.
+    connection
+        .execute_batch("PRAGMA query_only = ON; PRAGMA wal_autocheckpoint = 0;")
+        .map_err(|source| StoreError::Sqlite { operation, source })?;
+    Ok(connection)
+}
+
 /// A fixed set of connections for point reads of a few microseconds.
 pub struct Readers {
     connections: Vec<Mutex<Connection>>,
@@ -205,30 +218,21 @@ impl Readers {
     /// # Errors
     /// The file, which must exist, cannot be opened.
     pub fn open(path: &Path, count: usize, operation: &'static str) -> Result<Self, StoreError> {
-        let reader = || {
-            let connection = open(path, operation)?;
-            // Only the writer's connection carries the log back into the file.
-            connection
-                .execute_batch("PRAGMA query_only = ON; PRAGMA wal_autocheckpoint = 0;")
-                .map_err(|source| StoreError::Sqlite { operation, source })?;
-            Ok(Mutex::new(connection))
-        };
-        Ok(Self { connections: (0..count).map(|_| reader()).collect::<Result<_, _>>()?, next: AtomicUsize::new(0) })
+        let reader = |_| open_reader(path, operation).map(Mutex::new);
+        Ok(Self { connections: (0..count).map(reader).collect::<Result<_, _>>()?, next: AtomicUsize::new(0) })
     }
 
-    /// Runs `read` on a free connection; where all are busy, waits for one.
+    /// Runs `read` on a free connection; where all are busy, waits for one. The first ones are tried first: what a
+    /// connection has in its cache is good until the next commit, so fewer of them read fewer pages anew.
     pub fn with<T>(&self, read: impl FnOnce(&Connection) -> T) -> T {
-        let start = self.next.fetch_add(1, Ordering::Relaxed);
-        let count = self.connections.len();
-        for offset in 0..count {
-            let Some(slot) = self.connections.get((start.wrapping_add(offset)) % count) else { continue };
+        for slot in &self.connections {
             match slot.try_lock() {
                 Ok(connection) => return read(&connection),
                 Err(TryLockError::Poisoned(poisoned)) => return read(&poisoned.into_inner()),
                 Err(TryLockError::WouldBlock) => {}
             }
         }
-        let slot = &self.connections[start % count];
+        let slot = &self.connections[self.next.fetch_add(1, Ordering::Relaxed) % self.connections.len()];
         read(&slot.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
