@@ -1,7 +1,7 @@
 //! What the gateway adds: measured beside nothing, nginx and a bare Pingora pass-through, in turns, in one run.
 //! `scripts/bench` builds what is needed and runs this.
 //!
-//! `speed GATEWAY BARE NGINX|- SECONDS ROUNDS JSON`: whoever is measured has a core of its own; the simulated vendor and
+//! `speed GATEWAY BARE NGINX|- SECONDS ROUNDS JSON [peers]`: whoever is measured has a core of its own; the simulated vendor and
 //! the load share another. CPU is the process's own, from `/proc`; ratios are of medians of the same rounds. Must not
 //! judge: the table says what was seen, `scripts/bench` what is asked for.
 //!
@@ -14,6 +14,8 @@
 mod instructions;
 #[path = "speed/load.rs"]
 mod load;
+#[path = "speed/peers.rs"]
+mod peers;
 mod rig;
 #[path = "speed/system.rs"]
 mod system;
@@ -136,12 +138,16 @@ fn compare(arguments: Vec<String>) {
     let (gateway, bare, nginx) = (PathBuf::from(next()), PathBuf::from(next()), next());
     let seconds = Duration::from_secs(next().parse().expect("seconds"));
     let (rounds, out) = (next().parse::<usize>().expect("rounds"), next());
+    let with_peers = arguments.next().is_some_and(|word| word == "peers");
     let (vendor, _simulator) = system::simulator(&gateway);
     let mut systems = vec![System::direct(vendor)];
     if nginx != "-" {
         systems.push(System::nginx(&nginx, vendor));
     }
     systems.push(System::bare(&bare, vendor));
+    if with_peers {
+        systems.extend(peers::installed(vendor));
+    }
     systems.push(System::gateway(&gateway, vendor));
     let names: Vec<_> = systems.iter().map(|system| system.name).collect();
     let mut book = Book::default();
@@ -152,12 +158,12 @@ fn compare(arguments: Vec<String>) {
     }
     for round in 0..rounds {
         for case in &CASES {
-            for system in in_turn(&systems, round).filter(|system| system.takes(case.way.translated)) {
+            for system in in_turn(&systems, round).filter(|system| system.takes(case.way, case.bytes, 0)) {
                 measure(&mut book, system, case, seconds);
             }
         }
         for (way, count) in STREAMS {
-            for system in in_turn(&systems, round).filter(|system| system.takes(way.translated)) {
+            for system in in_turn(&systems, round).filter(|system| system.takes(way, 0, count)) {
                 measure_streams(&mut book, system, way, count);
             }
         }
@@ -167,7 +173,7 @@ fn compare(arguments: Vec<String>) {
         }
         println!("round {} of {rounds} done", round + 1);
     }
-    for system in &systems {
+    for system in systems.iter().filter(|system| system.takes(PASSED, 0, HELD[0])) {
         book.note("streams held", "streams", system.name, streams_held(system) as f64);
     }
     book.print(&names);

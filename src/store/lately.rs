@@ -71,6 +71,14 @@ impl<V: Clone> Lately<V> {
         self.lock().forget();
     }
 
+    /// For a minute it is as if another process's write had only just been made.
+    #[cfg(test)]
+    pub fn hold_still(&self) {
+        let mut memory = self.lock();
+        memory.look();
+        memory.looked = Instant::now() + Duration::from_secs(60);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Memory<V>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -145,13 +153,6 @@ mod tests {
             self.lately.get(key.as_bytes(), || Ok(self.read(key))).unwrap()
         }
 
-        /// The memory believes that it has just looked.
-        fn hold_still(&self) {
-            let mut memory = self.lately.lock();
-            memory.look();
-            memory.looked = Instant::now() + Duration::from_secs(60);
-        }
-
         fn look_is_due(&self) {
             self.lately.lock().seen.take();
         }
@@ -161,10 +162,14 @@ mod tests {
     fn a_row_is_read_once_until_another_connection_commits() {
         let world = World::new();
         world.set("a", 1);
-        world.hold_still();
+        world.lately.hold_still();
         assert_eq!((world.get("a"), world.get("a"), world.reads.get()), (Some(1), Some(1), 1));
         world.set("a", 2);
-        assert_eq!((world.get("a"), world.reads.get()), (Some(1), 1), "within the time of a look it may be the old one");
+        assert_eq!(
+            (world.get("a"), world.reads.get()),
+            (Some(1), 1),
+            "within the time of a look it may be the old one"
+        );
         world.lately.lock().looked = Instant::now() - LOOK;
         assert_eq!((world.get("a"), world.reads.get()), (Some(2), 2), "and after it, it may not");
     }
@@ -187,7 +192,7 @@ mod tests {
     fn what_was_forgotten_is_read_anew_at_once() {
         let world = World::new();
         world.set("a", 1);
-        world.hold_still();
+        world.lately.hold_still();
         world.get("a");
         world.set("a", 2);
         world.lately.forget();
@@ -198,7 +203,7 @@ mod tests {
     fn a_row_that_was_read_before_a_write_is_not_kept_after_it() {
         let world = World::new();
         world.set("a", 1);
-        world.hold_still();
+        world.lately.hold_still();
         let row = world.lately.get(b"a", || {
             let row = world.read("a");
             world.set("a", 2);
@@ -212,7 +217,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_asked_for_every_time_and_rows_are_limited() {
         let world = World::new();
-        world.hold_still();
+        world.lately.hold_still();
         assert_eq!((world.get("b"), world.get("b"), world.reads.get()), (None, None, 2));
         for number in 0..=ROWS_MAX {
             world.lately.get(&number.to_le_bytes(), || Ok(Some(1))).unwrap();

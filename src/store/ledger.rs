@@ -365,13 +365,19 @@ impl Ledger {
         })
     }
 
-    /// As [`Ledger::account`], where a row may be remembered for [`lately::LOOK`](crate::store) that another process has
-    /// changed since: whatever that cannot bear, the commit of an ending does not take either.
+    /// As [`Ledger::account`], where a row may be remembered for a millisecond that another process has changed
+    /// since (`store/lately.rs`): whatever that cannot bear, the commit of an ending does not take either.
     ///
     /// # Errors
     /// The ledger cannot be read.
     pub fn account_lately(&self, account: &str, boot: &str) -> Result<Option<Account>, StoreError> {
         self.standing.get([boot, account].concat().as_bytes(), || self.account(account, boot))
+    }
+
+    /// As [`Lately::hold_still`].
+    #[cfg(test)]
+    pub fn hold_accounts_still(&self) {
+        self.standing.hold_still();
     }
 
     /// What is remembered of accounts is read anew from here on.

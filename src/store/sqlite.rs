@@ -11,8 +11,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavio
 use std::fs::{DirBuilder, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -208,32 +207,46 @@ pub fn open_reader(path: &Path, operation: &'static str) -> Result<Connection, S
     Ok(connection)
 }
 
-/// A fixed set of connections for point reads of a few microseconds.
+/// Connections for point reads of a few microseconds: one, and as many more, up to a limit, as were ever busy at one
+/// time.
 pub struct Readers {
-    connections: Vec<Mutex<Connection>>,
-    next: AtomicUsize,
+    first: Mutex<Connection>,
+    more: Vec<Mutex<Option<Connection>>>,
+    path: PathBuf,
+    operation: &'static str,
 }
 
 impl Readers {
     /// # Errors
     /// The file, which must exist, cannot be opened.
     pub fn open(path: &Path, count: usize, operation: &'static str) -> Result<Self, StoreError> {
-        let reader = |_| open_reader(path, operation).map(Mutex::new);
-        Ok(Self { connections: (0..count).map(reader).collect::<Result<_, _>>()?, next: AtomicUsize::new(0) })
+        let first = Mutex::new(open_reader(path, operation)?);
+        let more = (1..count).map(|_| Mutex::new(None)).collect();
+        Ok(Self { first, more, path: path.to_owned(), operation })
     }
 
-    /// Runs `read` on a free connection; where all are busy, waits for one. The first ones are tried first: what a
+    /// Runs `read` on a free connection; where all are busy, waits for the first. They are tried in order: what a
     /// connection has in its cache is good until the next commit, so fewer of them read fewer pages anew.
     pub fn with<T>(&self, read: impl FnOnce(&Connection) -> T) -> T {
-        for slot in &self.connections {
-            match slot.try_lock() {
-                Ok(connection) => return read(&connection),
-                Err(TryLockError::Poisoned(poisoned)) => return read(&poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => {}
+        match self.first.try_lock() {
+            Ok(connection) => return read(&connection),
+            Err(TryLockError::Poisoned(poisoned)) => return read(&poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        for slot in &self.more {
+            let mut slot = match slot.try_lock() {
+                Ok(slot) => slot,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => continue,
+            };
+            if slot.is_none() {
+                *slot = open_reader(&self.path, self.operation).ok();
+            }
+            if let Some(connection) = &*slot {
+                return read(connection);
             }
         }
-        let slot = &self.connections[self.next.fetch_add(1, Ordering::Relaxed) % self.connections.len()];
-        read(&slot.lock().unwrap_or_else(PoisonError::into_inner))
+        read(&self.first.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -241,6 +254,31 @@ impl Readers {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn readers_are_opened_when_those_there_are_busy_and_then_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.db");
+        open(&path, "open x").unwrap();
+        let readers = Readers::open(&path, 2, "read x").unwrap();
+        let count = || 1 + readers.more.iter().filter(|slot| slot.lock().unwrap().is_some()).count();
+        let answer =
+            |connection: &Connection| connection.query_row("SELECT 42", [], |row| row.get::<_, i64>(0)).unwrap();
+        assert_eq!((readers.with(answer), count()), (42, 1));
+        let inner = readers.with(|_| readers.with(answer));
+        assert_eq!((inner, count()), (42, 2), "one more, while the first is busy");
+        std::thread::scope(|scope| {
+            let third = readers.with(|_| {
+                readers.with(|_| {
+                    let third = scope.spawn(|| readers.with(answer));
+                    std::thread::yield_now();
+                    assert!(!third.is_finished(), "the third has to wait");
+                    third
+                })
+            });
+            assert_eq!(third.join().unwrap(), 42);
+        });
+    }
 
     #[test]
     fn a_new_file_and_its_folder_are_private_and_many_may_open_it_at_once() {
