@@ -95,7 +95,7 @@ pub async fn prepare(
     };
     let fallbacks = fallbacks.map(|fallbacks| fallbacks.with_headers(version.clone(), flags));
     let again = order.again_without_thinking(&sent);
-    share.cover(order.kept_bytes(&sent, again.is_some(), fallbacks.is_some()), limits.bodies_in_flight_bytes)?;
+    share.cover(order.kept_bytes(&sent, again.is_some(), fallbacks.as_deref()), limits.bodies_in_flight_bytes)?;
     let voice = sent.voice(keyed.is_some());
     let (stream, warnings) = (order.outline.stream, [sent.warnings, dropped.into_iter().collect()].concat());
     let (path, version) = if crosses { (translate::path(model.protocol()), None) } else { (asked.path, version) };
@@ -183,7 +183,7 @@ impl Sent {
 
 /// A body and the most that it can cost.
 pub(super) struct Priced {
-    sent: Sent,
+    pub sent: Sent,
     /// Of a translation.
     translated: Option<Outline>,
     pub quote: Quote,
@@ -213,7 +213,8 @@ impl<'a> Order<'a> {
     /// Says the request in the vendor's protocol, with these limits.
     fn sent(&self, output_limit: Option<u64>, thinking_budget: Option<u64>) -> Result<Sent, Failure> {
         if self.model.protocol() != self.surface {
-            let translated = translate::request(&self.asked(&self.body, output_limit), false)?;
+            let asked = asked(self.model, self.surface, &self.body, (&self.account_id, self.request_id), output_limit);
+            let translated = translate::request(&translate::Asked { strict: self.strict, ..asked }, false)?;
             let body = match thinking_budget.filter(|_| translated.budget_is_given) {
                 Some(budget) => self.with_budget(&translated.body, budget)?,
                 None => translated.body,
@@ -270,19 +271,6 @@ impl<'a> Order<'a> {
         match warnings.first().filter(|_| self.strict) {
             Some(token) => Err(Failure::new(Kind::InvalidRequest, format!("Strict mode: {token}"))),
             None => Ok(()),
-        }
-    }
-
-    fn asked<'b>(&'b self, body: &'b [u8], output_limit: Option<u64>) -> translate::Asked<'b> {
-        translate::Asked {
-            surface: self.surface,
-            body,
-            target: target(self.model),
-            account_id: &self.account_id,
-            output_limit,
-            strict: self.strict,
-            created: u64::try_from(clock::now_ms() / 1_000).unwrap_or_default(),
-            request_id: self.request_id,
         }
     }
 
@@ -394,10 +382,10 @@ impl<'a> Order<'a> {
     }
 
     /// What is held of the request until it is answered.
-    fn kept_bytes(&self, sent: &Sent, has_again: bool, has_fallbacks: bool) -> u64 {
+    fn kept_bytes(&self, sent: &Sent, has_again: bool, fallbacks: Option<&Fallbacks>) -> u64 {
         // What may be said again is said from the client's body; in another model's words it is about as long.
-        let client = if has_again || has_fallbacks { self.body.len() } else { 0 };
-        let instead = if has_fallbacks { sent.body.len() } else { 0 };
+        let client = if has_again || fallbacks.is_some() { self.body.len() } else { 0 };
+        let instead = fallbacks.map_or(0, |fallbacks| fallbacks.kept_bytes().max(sent.body.len()));
         (sent.body.len() + client + instead) as u64
     }
 
@@ -422,14 +410,23 @@ fn sender<'a>(model: &'a Model, account_id: &'a str, without_reasoning: bool) ->
     Sender { account_id, official: model.vendor.official, may_search, without_reasoning, model: &model.id }
 }
 
-fn target(model: &Model) -> Target<'_> {
-    Target {
+/// What a translation is told, now.
+fn asked<'a>(
+    model: &'a Model,
+    surface: Protocol,
+    body: &'a [u8],
+    (account_id, request_id): (&'a str, &'a str),
+    output_limit: Option<u64>,
+) -> translate::Asked<'a> {
+    let target = Target {
         upstream_model: &model.upstream_model,
         public_model: &model.id,
         max_output_tokens: model.max_output_tokens,
         official: model.vendor.official,
         accepts: &model.accepts,
-    }
+    };
+    let created = u64::try_from(clock::now_ms() / 1_000).unwrap_or_default();
+    translate::Asked { surface, body, target, account_id, output_limit, strict: false, created, request_id }
 }
 
 /// A request said once more.
@@ -459,16 +456,7 @@ pub fn without_thinking(again: &Again, model: &Model) -> Result<Said, Failure> {
         let body = request::rewrite_stripped(&again.body, &outline, &edits, stripped);
         return Ok(Said { body, warnings, recall: None });
     }
-    let asked = translate::Asked {
-        surface: again.surface,
-        body: &again.body,
-        target: target(model),
-        account_id: &again.account_id,
-        output_limit: again.output_limit,
-        strict: false,
-        created: u64::try_from(clock::now_ms() / 1_000).unwrap_or_default(),
-        request_id: &again.request_id,
-    };
+    let asked = asked(model, again.surface, &again.body, (&again.account_id, &again.request_id), again.output_limit);
     let Translated { body, warnings, recall, .. } = translate::request(&asked, true)?;
     Ok(Said { body, warnings, recall: Some(recall) })
 }
