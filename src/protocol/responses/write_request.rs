@@ -4,7 +4,8 @@
 //! missing without an outcome. It must not name anything that its vendor keeps: every request carries its whole history,
 //! and nothing of it is to be stored.
 //!
-//! Read next: `responses/write_request/items.rs` (the conversation), `responses/write_request/extras.rs`.
+//! Read next: `responses/write_request/items.rs` (the conversation), `responses/write_request/extras.rs`,
+//! `chat/write_request/tools.rs` (for both protocols of the vendor).
 
 use crate::protocol::chat::write_request::effort::{self, Thinker};
 use crate::protocol::chat::write_request::foreign::Words;
