@@ -292,7 +292,7 @@ fn where_edges_share_a_store_the_model_that_answered_is_billed_as_well() {
 #[test]
 fn bodies_that_wait_for_their_model_s_turn_count_among_those_in_flight() {
     let vendor = Simulator::start(None);
-    let filler = serde_json::json!({"role": "user", "content": "x".repeat(250_000)});
+    let filler = serde_json::json!({"role": "user", "content": "x".repeat(300_000)});
     // The client's body, the vendor's, and one in the words of each model that may answer instead.
     for (fallback, status) in [("alpha-haiku-4-5-20251001", 200), ("alpha-haiku-4-5-20251001, alpha-sonnet-4-6", 503)] {
         let plan = Plan::default().endpoints(&[vendor.port]).edit(BETA, &format!("{BETA}    fallback: [{fallback}]\n"));
