@@ -4,7 +4,7 @@
 //! What had to be said to be quoted is kept until that model's turn has come; what a model is passed on as it stands is
 //! said then, from the client's body. Must not decide that a model has failed: that is `edge/upstream/attempts.rs`.
 
-use super::call::{self, Order, Priced};
+use super::order::{Order, Priced};
 use crate::account::Principal;
 use crate::billing::pricing::Quote;
 use crate::catalog::Model;
@@ -175,7 +175,7 @@ fn ask(fleet: &Fleet, call: &mut Call, fallbacks: &Fallbacks, Waiting { model, p
     call.shared.set_body(sent.body);
     call.reply.begin_anew(sent.recall);
     let voice = call.reply.voice().cloned().filter(|_| !call.shared.is_keyed());
-    call.shared.expect(model.hides_reasoning(), call::keep_alive(fallbacks.surface, &model, call.stream, voice));
+    call.shared.expect(model.hides_reasoning(), order.sign_of_life(voice));
     if let Some(hold) = &mut call.hold {
         hold.change_model(&model, tier);
     }
