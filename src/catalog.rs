@@ -3,6 +3,8 @@
 //! Immutable once built from the config; a reload builds a new one and a running request keeps the one it was
 //! admitted under. Must not do I/O. Next: `catalog/price.rs` (what a price list says).
 
+#[cfg(test)]
+mod fixture;
 mod price;
 
 use crate::protocol::Protocol;

@@ -96,6 +96,8 @@ mod responses;
 mod responses_vendor;
 #[path = "gateway/revocation.rs"]
 mod revocation;
+#[path = "gateway/secrets.rs"]
+mod secrets;
 #[path = "gateway/sentinel.rs"]
 mod sentinel;
 #[allow(dead_code, reason = "shared with the tests of the scripts")]

@@ -495,7 +495,7 @@ fn an_invitation_that_is_withdrawn_opens_nothing() {
     let used = Terms { invite: Some(&good), ..Terms::default() };
     assert_eq!(open(&accounts, "a@example.com", &used), Opened::Done);
     let states = || {
-        let mut all = accounts.invites().unwrap();
+        let mut all = accounts.invites(None, 100).unwrap();
         all.sort_by_key(|invite| invite.used_by.is_none());
         all.into_iter().map(|invite| (invite.state(NOW), invite.id)).collect::<Vec<_>>()
     };

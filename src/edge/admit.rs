@@ -8,9 +8,10 @@
 mod call;
 mod fallback;
 mod keyed;
+mod order;
 
-pub use call::without_thinking;
 pub use fallback::{Fallbacks, ask_next};
+pub use order::without_thinking;
 
 use super::context::{Call, Context, InFlight, Stage};
 use super::{Gateway, framing, own, reject};

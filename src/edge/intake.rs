@@ -48,7 +48,7 @@ struct State {
     decision: Option<Decision>,
     /// Sent at further attempts instead of the first body.
     body: Option<Bytes>,
-    /// Written to a client that waits too long for the next event.
+    /// Written to a client that waits too long for the next event; its bytes are made then, for events may be numbered.
     keep_alive: Option<SignOfLife>,
 }
 

@@ -25,6 +25,17 @@ const PER_PAGE: u64 = 1_500;
 const PAGE_BASE64_BYTES: u64 = 1_048_576;
 const PACKED_PAGE_BASE64_BYTES: u64 = 8_192;
 
+/// Bytes of a body for each token of its input, and the most memory that is taken for one in one piece; a larger body
+/// grows into it.
+const BODY_BYTES_PER_TOKEN: u64 = 4;
+const BODY_BYTES_MAX: u64 = 32 << 20;
+
+/// The first guess of how long a body becomes whose input comes to so many tokens.
+pub fn body_bytes(input_tokens: u64) -> usize {
+    let bytes = input_tokens.saturating_mul(BODY_BYTES_PER_TOKEN).min(BODY_BYTES_MAX);
+    usize::try_from(bytes).unwrap_or_default()
+}
+
 /// What the request's input comes to.
 pub fn input_tokens(request: &Request<'_>) -> u64 {
     let mut sum = Sum::default();

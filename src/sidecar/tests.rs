@@ -306,27 +306,23 @@ fn spend(world: &World, email: &str, count: u32) -> String {
     ledger.keep_price(&price, 0).unwrap();
     let usage = crate::usage::Usage { input: 1_000, cache_read: 1_000, output: 10, ..Default::default() };
     let now_ms = crate::clock::now_ms();
-    let ending = |n: u32| Ending {
-        request_id: format!("req_{n:032x}"),
-        account: account.clone(),
-        at_ms: now_ms - i64::from(n),
-        paid: Default::default(),
-        trial: crate::money::Micro::new(1_000),
-        writeoff: Default::default(),
-        detail: Detail {
-            key_id: "key_1".into(),
-            key_shown: "gw-sk-Ab12…wxyz".into(),
-            model: if n.is_multiple_of(2) { "even<b>".into() } else { "=odd".into() },
-            surface: crate::protocol::Protocol::Chat,
-            vendor: "beta".into(),
-            outcome: if n == 3 { Outcome::ClientLeft } else { Outcome::Completed },
-            usage,
-            price_version: price.version.clone(),
-            estimated: n == 3,
-            conversation: Some(format!("c{}", n / 60)),
-            took_ms: Some(1_500),
-            first_token_ms: None,
-        },
+    let ending = |n: u32| {
+        let outcome = if n == 3 { Outcome::ClientLeft } else { Outcome::Completed };
+        let plain = Ending::in_test(&format!("req_{n:032x}"), &account, now_ms - i64::from(n), outcome);
+        Ending {
+            trial: crate::money::Micro::new(1_000),
+            detail: Detail {
+                key_shown: "gw-sk-Ab12…wxyz".into(),
+                model: if n.is_multiple_of(2) { "even<b>".into() } else { "=odd".into() },
+                usage,
+                price_version: price.version.clone(),
+                estimated: n == 3,
+                conversation: Some(format!("c{}", n / 60)),
+                took_ms: Some(1_500),
+                ..plain.detail
+            },
+            ..plain
+        }
     };
     let endings: Vec<_> = (1..=count).map(ending).collect();
     let pairs: Vec<_> = endings.iter().map(|ending| (ending, Default::default())).collect();

@@ -7,6 +7,8 @@ mod activity;
 mod batch;
 mod claim;
 mod correct;
+#[cfg(test)]
+mod fixture;
 mod key;
 mod shared;
 mod sums;

@@ -288,3 +288,30 @@ fn where_edges_share_a_store_the_model_that_answered_is_billed_as_well() {
     assert_eq!(micro(&receipt["credits"]), Messages.cost(100, 7), "{receipt}");
     world.close();
 }
+
+#[test]
+fn bodies_that_wait_for_their_model_s_turn_count_among_those_in_flight() {
+    let vendor = Simulator::start(None);
+    let filler = serde_json::json!({"role": "user", "content": "x".repeat(300_000)});
+    // The client's body, the vendor's, and one in the words of each model that may answer instead.
+    for (fallback, status) in [("alpha-haiku-4-5-20251001", 200), ("alpha-haiku-4-5-20251001, alpha-sonnet-4-6", 503)] {
+        let plan = Plan::default().endpoints(&[vendor.port]).edit(BETA, &format!("{BETA}    fallback: [{fallback}]\n"));
+        let world = plan.limit("bodies_in_flight_bytes", 1_048_576).limit("body_bytes", 1_048_576).start();
+        let account = world.funded(crate::crash::FUNDS);
+        let short = Chat.body("input=1 output=1", false, 1_000);
+        let mut long = short.clone();
+        long["messages"].as_array_mut().unwrap().insert(0, filler.clone());
+        // What was refused keeps no room from the next.
+        for (body, status) in [(&short, 200), (&long, status), (&short, 200), (&long, status)] {
+            let before = vendor.calls();
+            let answer = world.ask(&Chat.request(&account.key, body));
+            assert_eq!(
+                (answer.status, vendor.calls() - before),
+                (status, u64::from(status == 200)),
+                "{fallback}: {}",
+                answer.text()
+            );
+        }
+        world.close();
+    }
+}

@@ -37,16 +37,7 @@ impl Resolve for Book {
 }
 
 fn endpoint() -> Endpoint {
-    Endpoint {
-        tls: false,
-        host: "vendor.example".into(),
-        port: 80,
-        authority: "vendor.example".into(),
-        prefix: String::new(),
-        weight: 1,
-        max_concurrent: None,
-        health_check: None,
-    }
+    Endpoint::in_test("vendor.example")
 }
 
 fn limits() -> Limits {

@@ -44,6 +44,21 @@ pub fn write_chat_format(format: Value<'_>, json: &mut Json) {
     json.close_object().close_object();
 }
 
+/// The member `format` as responses has it: what is in a grammar's own object stands beside its type.
+pub fn write_responses_format(format: Value<'_>, json: &mut Json) {
+    let Some(grammar) = format.get("grammar") else {
+        json.key("format").raw(format.raw());
+        return;
+    };
+    json.key("format").open_object().key("type").str("grammar");
+    for member in ["syntax", "definition"] {
+        if let Some(value) = grammar.get(member) {
+            json.key(member).raw(value.raw());
+        }
+    }
+    json.close_object();
+}
+
 /// The arguments of a call, as a string.
 pub fn write_arguments(input: &Text<'_>, json: &mut Json) {
     let mut inner = Json::default();

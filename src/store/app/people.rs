@@ -189,12 +189,10 @@ impl AppDb {
     /// Withdraws the open invitation whose hash begins with `start`. False where there is no such one.
     pub fn withdraw_invite(&self, start: &[u8; 8], now_ms: i64, told: &Act<'_>) -> Result<bool, StoreError> {
         self.write("withdraw an invitation", |transaction| {
-            // As a range, which the primary key serves.
-            let ends = [&start[..], &[0xff; 24]].concat();
             let rows = transaction.execute(
                 "UPDATE invite SET withdrawn_at_ms = ?3, expires_at_ms = ?3
                  WHERE hash >= ?1 AND hash <= ?2 AND used_by IS NULL AND expires_at_ms > ?3",
-                params![start, ends, now_ms],
+                params![start, last_with(start), now_ms],
             )?;
             if rows > 0 {
                 audit::append(transaction, told)?;
@@ -203,15 +201,24 @@ impl AppDb {
         })
     }
 
-    /// The latest invitations, the newest first.
-    pub fn invites(&self, limit: u32) -> Result<Vec<InviteRow>, StoreError> {
+    /// Invitations, the newest first; `before`: those behind the one whose hash begins so.
+    pub fn invites(&self, before: Option<&[u8; 8]>, limit: u32) -> Result<Vec<InviteRow>, StoreError> {
         self.read("list invitations", |connection| {
+            // Those that were made at once are of one time.
+            let place: Option<(i64, Vec<u8>)> = match before {
+                None => Some((i64::MAX, Vec::new())),
+                Some(start) => connection
+                    .prepare_cached("SELECT created_at_ms, hash FROM invite WHERE hash >= ?1 AND hash <= ?2")?
+                    .query_row(params![start, last_with(start)], |row| Ok((row.get(0)?, row.get(1)?)))
+                    .optional()?,
+            };
+            let Some((at_ms, hash)) = place else { return Ok(Vec::new()) };
             connection
                 .prepare_cached(
                     "SELECT hash, created_at_ms, expires_at_ms, created_by, used_by, withdrawn_at_ms FROM invite
-                     ORDER BY created_at_ms DESC, hash LIMIT ?1",
+                     WHERE (created_at_ms, hash) < (?1, ?2) ORDER BY created_at_ms DESC, hash DESC LIMIT ?3",
                 )?
-                .query_map([limit], |row| {
+                .query_map(params![at_ms, hash, limit], |row| {
                     Ok(InviteRow {
                         hash: row.get(0)?,
                         created_at_ms: row.get(1)?,
@@ -224,6 +231,11 @@ impl AppDb {
                 .collect()
         })
     }
+}
+
+/// The last hash that begins so: what begins so is a range, which the primary key serves.
+fn last_with(start: &[u8; 8]) -> Vec<u8> {
+    [&start[..], &[0xff; 24]].concat()
 }
 
 /// Whether the account is an active administrator's, and the only one.

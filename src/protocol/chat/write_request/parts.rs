@@ -5,7 +5,7 @@
 //! Read next: `chat/write_request/results.rs`.
 
 use super::Writer;
-use super::foreign::{FarResults, Words};
+use super::foreign::Words;
 use crate::protocol::form::{At, Block, BlockKind, File, FileContent, Image};
 use crate::protocol::text::{Json, Text};
 
@@ -53,20 +53,10 @@ impl Words<'_> {
                 }
                 BlockKind::Image(image) => parts.push(Part::of(Said::Image(image))),
                 BlockKind::File(file) => self.file(block, file, &mut parts),
-                BlockKind::Opaque(opaque) => match opaque.name.value().as_ref() {
-                    "search_result" => {
-                        parts.push(Part::of(Said::Texts(self.search_result(block.at, opaque.value))));
-                    }
-                    "compaction" => {
-                        let summary = self.summary(block.at, opaque.value);
-                        parts.extend(summary.map(|texts| Part::of(Said::Texts(texts.into()))));
-                    }
-                    _ => {
-                        let results = results.get_or_insert_with(|| FarResults::of(blocks));
-                        let told = self.far_tool(at, opaque, results);
-                        parts.extend(told.map(|text| Part::of(Said::Text(Text::made(text)))));
-                    }
-                },
+                BlockKind::Opaque(opaque) => {
+                    let texts = self.opaque((at, blocks), block.at, opaque, &mut results);
+                    parts.extend((!texts.is_empty()).then(|| Part::of(Said::Texts(texts))));
+                }
                 // Results stand before; calls and reasoning are not a user's to say.
                 BlockKind::Result(_) | BlockKind::Call(_) | BlockKind::Thinking(_) => {}
             }
@@ -117,7 +107,7 @@ impl Writer<'_> {
     /// A message of instructions; nothing if they are blank.
     pub(super) fn instructions(&mut self, blocks: &[Block<'_>]) {
         // Instructions hold texts only, and so the parts of a user's turn serve.
-        let parts = self.words().parts(At::System(0), blocks);
+        let parts = self.words.parts(At::System(0), blocks);
         if parts.is_empty() || !parts.iter().all(Part::is_text) {
             return;
         }
