@@ -63,7 +63,7 @@ pub async fn prepare(
     let body_read = Instant::now();
     let outline = request::read(surface, &body)?;
     let model = model(settings, &principal, &outline.model)?.door(surface, &outline);
-    let crosses = model.protocol() != surface;
+    let crosses = !model.passes(surface);
     let count = if asked.free { Some(translate::count_tokens(surface, &body)) } else { None };
     // A responses vendor is not asked: its counter wants another body than its answers do.
     if (crosses || surface == Protocol::Responses)
@@ -143,7 +143,7 @@ fn model<'a>(settings: &'a Settings, principal: &Principal, id: &str) -> Result<
 /// What a stream's client is told while its vendor is silent. A stream that is passed on is kept alive by its vendor, in
 /// the vendor's way.
 pub(super) fn keep_alive(surface: Protocol, model: &Model, stream: bool, voice: Option<Voice>) -> Option<SignOfLife> {
-    (stream && model.protocol() != surface).then(|| SignOfLife::of(surface, voice))
+    (stream && !model.passes(surface)).then(|| SignOfLife::of(surface, voice))
 }
 
 /// What a request asks for, of which model.
@@ -212,7 +212,7 @@ impl<'a> Order<'a> {
 
     /// Says the request in the vendor's protocol, with these limits.
     fn sent(&self, output_limit: Option<u64>, thinking_budget: Option<u64>) -> Result<Sent, Failure> {
-        if self.model.protocol() != self.surface {
+        if !self.model.passes(self.surface) {
             let translated = translate::request(&self.asked(&self.body, output_limit), false)?;
             let body = match thinking_budget.filter(|_| translated.budget_is_given) {
                 Some(budget) => self.with_budget(&translated.body, budget)?,
@@ -281,7 +281,7 @@ impl<'a> Order<'a> {
             account_id: &self.account_id,
             output_limit,
             strict: self.strict,
-            created: u64::try_from(clock::now_ms() / 1_000).unwrap_or_default(),
+            clock: clock::now_seconds,
             request_id: self.request_id,
         }
     }
@@ -445,7 +445,7 @@ pub struct Said {
 /// # Errors
 /// It cannot be said without.
 pub fn without_thinking(again: &Again, model: &Model) -> Result<Said, Failure> {
-    if again.surface == model.protocol() {
+    if model.passes(again.surface) {
         let outline = request::read(again.surface, &again.body)?;
         let edits = Edits {
             model: &model.upstream_model,
@@ -466,7 +466,7 @@ pub fn without_thinking(again: &Again, model: &Model) -> Result<Said, Failure> {
         account_id: &again.account_id,
         output_limit: again.output_limit,
         strict: false,
-        created: u64::try_from(clock::now_ms() / 1_000).unwrap_or_default(),
+        clock: clock::now_seconds,
         request_id: &again.request_id,
     };
     let Translated { body, warnings, recall, .. } = translate::request(&asked, true)?;

@@ -53,7 +53,7 @@ pub fn write(
     };
     request.reasoning.effort = request.reasoning.effort.or(extras.effort);
     extras::blocks(request, warnings)?;
-    refusals::blocks(request)?;
+    refusals::blocks(request, true)?;
     without_nonce(request);
     pairing::pair(request, warnings)?;
     recall.show_thinking = effort::shows_thinking(request);

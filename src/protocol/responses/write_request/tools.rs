@@ -6,7 +6,7 @@
 use super::{Writer, refused};
 use crate::protocol::chat::write_request::tools::{describe, vendor_tool};
 use crate::protocol::form::{Action, At, Choice, Function, Refused, Request, Tool, ToolKind};
-use crate::protocol::rules::{names, schema};
+use crate::protocol::rules::{custom, names, schema};
 use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
 
@@ -76,7 +76,15 @@ impl Writer<'_> {
     }
 
     fn custom(&mut self, index: usize, name: &Text<'_>, description: Option<&Text<'_>>, format: Option<Value<'_>>) {
-        let name = self.tool_name(name, format_args!("{}.custom.name", At::Tool(index)));
+        let own = name;
+        let name = self.tool_name(own, format_args!("{}.custom.name", At::Tool(index)));
+        if self.model.functions_only {
+            self.recall.custom_tools.push(own.value().into_owned());
+            self.json.open_object().key("type").str("function").key("name").str(&name);
+            custom::describe(description, format, &mut self.json);
+            self.json.key("parameters").raw(custom::SCHEMA).key("strict").bool(false).close_object();
+            return;
+        }
         self.json.open_object().key("type").str("custom").key("name").str(&name);
         if let Some(description) = description {
             self.json.key("description").text(description);
@@ -118,7 +126,8 @@ impl Writer<'_> {
 
     fn chosen(&mut self, name: &Text<'_>, sent: &[&Tool<'_>]) {
         let own = sent.iter().find(|tool| name_of(tool).is_some_and(|own| own.is(&name.value())));
-        let is_custom = own.is_some_and(|tool| matches!(tool.kind, ToolKind::Custom { .. }));
+        let is_custom =
+            own.is_some_and(|tool| matches!(tool.kind, ToolKind::Custom { .. })) && !self.model.functions_only;
         let name = self.tool_name(name, "tool_choice.name");
         self.json.open_object().key("type").str(if is_custom { "custom" } else { "function" });
         self.json.key("name").str(&name).close_object();
