@@ -43,6 +43,9 @@ fn yes() -> bool {
     true
 }
 
+/// The class of models whose requests are translated though they keep their protocol.
+const FUNCTIONS_ONLY: &str = "B-R-functions";
+
 struct Vector {
     folder: PathBuf,
     surface: Protocol,
@@ -69,7 +72,7 @@ impl Vector {
     }
 
     fn is_crossing(&self) -> bool {
-        self.surface != self.vendor
+        self.surface != self.vendor || self.case.model == FUNCTIONS_ONLY
     }
 }
 
@@ -167,6 +170,13 @@ fn accepts(class: &str) -> Accepts {
             verbosity: true,
             ..ResponsesModel::default()
         }),
+        FUNCTIONS_ONLY => Accepts::Responses(ResponsesModel {
+            reasoning: true,
+            effort_values: efforts(&["none", "low", "medium", "high"]),
+            summaries: true,
+            functions_only: true,
+            ..ResponsesModel::default()
+        }),
         "B-R-plain" => Accepts::Responses(ResponsesModel { sampling: true, ..ResponsesModel::default() }),
         other => panic!("no such model class: {other}"),
     }
@@ -205,7 +215,7 @@ fn ask(vector: &Vector, body: &[u8]) -> Result<translate::Translated, Failure> {
         account_id: "acct_1",
         output_limit: vector.case.output_limit,
         strict: vector.case.strict,
-        created: 1_700_000_000,
+        clock: || 1_700_000_000,
         request_id: "req_0",
     };
     translate::request(&asked, false)
