@@ -178,10 +178,11 @@ for (const model of MODELS) {
       assert.deepEqual(called.output.at(-1).parsed_arguments, { city: 'Oslo' });
     });
 
-    test('a client that aborts pays for what was made, and no more is made', async () => {
+    test('a client that aborts pays for what was made, once', async () => {
       const fresh = await createAccount();
       const { client } = chatClient(fresh.key, { maxRetries: 0 });
-      const text = prompt('events=200 gap_ms=50 input=50 output=400');
+      // Of a model that may hide its thoughts the rest is waited for.
+      const text = prompt('events=60 gap_ms=50 input=50 output=400');
       const stream = await client.responses.create(ask(model, text, { stream: true, reasoning: undefined }));
       let deltas = 0;
       for await (const { type } of stream) {
@@ -192,7 +193,7 @@ for (const model of MODELS) {
         return Number(held) === 0 && Number(balance) < 300;
       });
       assert.equal((await vendorRequests(text)).length, 1);
-      const helper = client.responses.stream(ask(model, prompt('events=200 gap_ms=50'), { reasoning: undefined }));
+      const helper = client.responses.stream(ask(model, prompt('events=60 gap_ms=50'), { reasoning: undefined }));
       helper.on('response.output_text.delta', () => helper.abort());
       await assert.rejects(helper.finalResponse(), OpenAI.APIUserAbortError);
     });
