@@ -261,7 +261,12 @@ mod tests {
         else {
             panic!("its second protocol")
         };
-        assert!(!accepts.summaries);
+        assert!(!accepts.summaries && !accepts.functions_only);
+        let few = with("gpt-5.5", "upstream_protocol: responses\n    capabilities: {functions_only: true}").unwrap();
+        let passes = |settings: &config::Settings| {
+            settings.catalog.find("beta-5.5").unwrap().by_responses.as_ref().unwrap().passes(Protocol::Responses)
+        };
+        assert_eq!((passes(&both), passes(&few)), (true, false));
         let alone = parse(&local.replace("protocol: chat", "protocol: responses")).unwrap();
         assert_eq!(alone.catalog.find("beta-5.2").unwrap().protocol(), Protocol::Responses);
         for (model, keys, key) in [
