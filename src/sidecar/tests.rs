@@ -131,7 +131,7 @@ async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
     assert_eq!(made.status, 201);
     assert!(!made.body.contains("<script>alert"), "a key's name was not escaped");
     let key = made.inside("new-key").to_owned();
-    assert_eq!(made.body.matches(&key).count(), 13, "the key and its set-up");
+    assert_eq!(made.body.matches(&key).count(), 16, "the key and its set-up");
     let paste = format!("curl http://127.0.0.1:8080/v1/messages \\\n  -H &#34;x-api-key: {key}&#34; \\\n");
     assert!(made.body.replace('"', "&#34;").contains(&paste), "{}", made.body);
     assert!(world.accounts.authenticate(&key, now_ms()).is_ok());

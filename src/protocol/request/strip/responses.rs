@@ -437,7 +437,10 @@ mod tests {
             assert_eq!(input(given, &SENDER), json!([bare, output, said]), "{foreign}");
         }
         let again = Sender { without_reasoning: true, ..SENDER };
-        assert_eq!(input(own.clone(), &again), json!([bare, output, said]));
+        // Then nothing may name what is left out, whatever turn it was of.
+        let mut nameless = said.clone();
+        nameless.as_object_mut().unwrap().remove("id");
+        assert_eq!(input(own.clone(), &again), json!([bare, output, nameless]));
         let readable = json!([{"type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}]}, said]);
         assert_eq!(input(readable.clone(), &SENDER), readable);
         // Who does not say that nothing is stored has ids of things that are not there.
