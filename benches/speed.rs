@@ -46,6 +46,13 @@ const CROSSED: Way =
         name: "chat → messages", path: "/v1/chat/completions", model: "alpha-haiku-4-5-20251001", translated: true
     };
 const CROSSED_BACK: Way = Way { name: "messages → chat", path: "/v1/messages", model: "beta-5.2", translated: true };
+const RESPONSES: Way = Way { name: "responses", path: "/v1/responses", model: "beta-5.5", translated: false };
+const RESPONSES_MESSAGES: Way =
+    Way { name: "responses → messages", path: "/v1/responses", model: "alpha-haiku-4-5-20251001", translated: true };
+const RESPONSES_CHAT: Way =
+    Way { name: "responses → chat", path: "/v1/responses", model: "beta-5.2", translated: true };
+const MESSAGES_RESPONSES: Way =
+    Way { name: "messages → responses", path: "/v1/messages", model: "beta-5.5", translated: true };
 
 /// One row of the table.
 struct Case {
@@ -58,16 +65,22 @@ const fn case(way: Way, bytes: usize, connections: usize) -> Case {
     Case { way, bytes, connections }
 }
 
-const CASES: [Case; 12] = [
+const CASES: [Case; 18] = [
     case(PASSED, 1_024, 1),
     case(PASSED, 1_024, 16),
     case(PASSED, 1_024, 64),
     case(MESSAGES, 1_024, 16),
     case(CROSSED, 1_024, 16),
     case(CROSSED_BACK, 1_024, 16),
+    case(RESPONSES, 1_024, 16),
+    case(RESPONSES_MESSAGES, 1_024, 16),
+    case(RESPONSES_CHAT, 1_024, 16),
+    case(MESSAGES_RESPONSES, 1_024, 16),
     case(PASSED, 65_536, 16),
     case(MESSAGES, 65_536, 16),
     case(CROSSED, 65_536, 16),
+    case(RESPONSES, 65_536, 16),
+    case(RESPONSES_MESSAGES, 65_536, 16),
     case(PASSED, 1_048_576, 1),
     case(MESSAGES, 1_048_576, 1),
     case(CROSSED, 1_048_576, 1),
@@ -75,7 +88,8 @@ const CASES: [Case; 12] = [
 
 /// Streams at one time, of so many events 20 ms apart.
 const EVENTS: usize = 100;
-const STREAMS: [(Way, usize); 4] = [(PASSED, 50), (MESSAGES, 50), (CROSSED, 50), (PASSED, 500)];
+const STREAMS: [(Way, usize); 6] =
+    [(PASSED, 50), (MESSAGES, 50), (CROSSED, 50), (RESPONSES, 50), (RESPONSES_MESSAGES, 50), (PASSED, 500)];
 
 /// How many streams at one time are tried, until they are too many.
 const HELD: [usize; 6] = [100, 250, 500, 800, 1_000, 1_500];

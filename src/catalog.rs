@@ -51,6 +51,12 @@ impl Model {
         }
     }
 
+    /// A request of this surface is passed on, with a few edits; any other is translated.
+    pub fn passes(&self, surface: Protocol) -> bool {
+        let says_all = !matches!(&self.accepts, Accepts::Responses(ResponsesModel { functions_only: true, .. }));
+        self.protocol() == surface && says_all
+    }
+
     /// Of the two protocols that a vendor may serve the model by, the one for this request: the caller's own, but where
     /// chat's would switch its reasoning off. It hangs on the request alone, and may be another one for the next turn.
     pub fn door(self: &Arc<Self>, surface: Protocol, asked: &Outline) -> &Arc<Model> {

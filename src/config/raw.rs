@@ -370,6 +370,10 @@ pub struct Capabilities {
     pub custom_tools: Option<bool>,
     /// Responses vendors: `reasoning.summary` is accepted. Left out: where the model reasons.
     pub summaries: Option<bool>,
+    /// Responses vendors: the server knows tools of type `function` alone. Custom tools, namespaces and tools that clients
+    /// run themselves then go as functions, and come back as what they were; requests of the responses surface are
+    /// translated for that.
+    pub functions_only: Option<bool>,
 }
 
 /// A word for messages vendors, true or false for all others.

@@ -21,6 +21,8 @@ const PER_TOOL: u64 = 8;
 const FOR_TOOLS: u64 = 300;
 const PER_IMAGE: u64 = 1_600;
 const PER_PAGE: u64 = 1_500;
+/// Of a document that only its vendor will see.
+const PAGES_UNSEEN: u64 = 10;
 /// Base64 of a page: of a large one where the pages were counted, of a small one where they are packed.
 const PAGE_BASE64_BYTES: u64 = 1_048_576;
 const PACKED_PAGE_BASE64_BYTES: u64 = 8_192;
@@ -98,6 +100,7 @@ impl Sum {
                 match &file.content {
                     FileContent::Pdf(data) => self.tokens += PER_PAGE * pages(data),
                     FileContent::Text(text) => self.text(text),
+                    FileContent::Url(_) => self.tokens += PER_PAGE * PAGES_UNSEEN,
                     FileContent::Blocks(blocks) => blocks.iter().for_each(|block| self.block(block)),
                 }
             }

@@ -50,6 +50,7 @@ fn accepts(reasoning: bool) -> Accepts {
         sampling: !reasoning,
         cache_breakpoints: true,
         verbosity: true,
+        functions_only: false,
     })
 }
 

@@ -58,7 +58,7 @@ pub async fn prepare(
     let body_read = Instant::now();
     let outline = request::read(surface, &body)?;
     let model = model(settings, &principal, &outline.model)?.door(surface, &outline);
-    let crosses = model.protocol() != surface;
+    let crosses = !model.passes(surface);
     let count = if asked.free { Some(translate::count_tokens(surface, &body)) } else { None };
     // A responses vendor is not asked: its counter wants another body than its answers do.
     if (crosses || surface == Protocol::Responses)

@@ -126,7 +126,7 @@ impl Fallbacks {
 
 /// The most that this model can cost. What is passed on as it stands need not be said for that.
 fn quoted(order: &Order<'_>) -> Result<(Quote, Option<Priced>), Failure> {
-    if order.model.protocol() == order.surface && order.surface != Protocol::Responses {
+    if order.model.passes(order.surface) && order.surface != Protocol::Responses {
         return Ok((order.quote(order.outline, order.body.len())?, None));
     }
     let priced = order.priced()?;
@@ -155,7 +155,7 @@ fn ask(fleet: &Fleet, call: &mut Call, fallbacks: &Fallbacks, Waiting { model, p
     let tier = priced.quote.service_tier;
     let Ok(sent) = order.lowered(priced, fallbacks.limit.min(model.max_output_tokens)) else { return false };
     let (previews, dropped) = order.previews(&fallbacks.flags);
-    let crosses = model.protocol() != fallbacks.surface;
+    let crosses = !model.passes(fallbacks.surface);
     call.again = order.again_without_thinking(&sent);
     call.upstream = Upstream {
         path: translate::path(model.protocol()),

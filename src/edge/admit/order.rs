@@ -73,7 +73,7 @@ impl<'a> Order<'a> {
 
     /// Says the request in the vendor's protocol, with these limits.
     pub fn sent(&self, output_limit: Option<u64>, thinking_budget: Option<u64>) -> Result<Sent, Failure> {
-        if self.model.protocol() != self.surface {
+        if !self.model.passes(self.surface) {
             let asked = asked(self.model, self.surface, &self.body, (&self.account_id, self.request_id), output_limit);
             let translated = translate::request(&translate::Asked { strict: self.strict, ..asked }, false)?;
             let body = match thinking_budget.filter(|_| translated.budget_is_given) {
@@ -200,7 +200,7 @@ impl<'a> Order<'a> {
     /// What a stream's client is told while its vendor is silent. A stream that is passed on is kept alive by its vendor,
     /// in the vendor's way.
     pub fn sign_of_life(&self, voice: Option<Voice>) -> Option<SignOfLife> {
-        let is_due = self.outline.stream && self.model.protocol() != self.surface;
+        let is_due = self.outline.stream && !self.model.passes(self.surface);
         is_due.then(|| SignOfLife::of(self.surface, voice))
     }
 
@@ -240,8 +240,8 @@ fn asked<'a>(
         official: model.vendor.official,
         accepts: &model.accepts,
     };
-    let created = u64::try_from(clock::now_ms() / 1_000).unwrap_or_default();
-    translate::Asked { surface, body, target, account_id, output_limit, strict: false, created, request_id }
+    let clock = clock::now_seconds;
+    translate::Asked { surface, body, target, account_id, output_limit, strict: false, clock, request_id }
 }
 
 /// A request said once more.
@@ -257,7 +257,7 @@ pub struct Said {
 /// # Errors
 /// It cannot be said without.
 pub fn without_thinking(again: &Again, model: &Model) -> Result<Said, Failure> {
-    if again.surface == model.protocol() {
+    if model.passes(again.surface) {
         let outline = request::read(again.surface, &again.body)?;
         let edits = Edits {
             model: &model.upstream_model,

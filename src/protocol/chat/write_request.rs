@@ -51,7 +51,7 @@ pub fn write(
     recall: &mut Recall,
 ) -> Result<Written, Refused> {
     refusals::members(request, warnings)?;
-    refusals::blocks(request)?;
+    refusals::blocks(request, false)?;
     without_nonce(request);
     pairing::pair(request, warnings)?;
     recall.show_thinking = effort::shows_thinking(request);

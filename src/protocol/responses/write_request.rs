@@ -50,7 +50,7 @@ pub fn write(
     };
     request.reasoning.effort = request.reasoning.effort.or(extras.effort);
     extras::blocks(request, warnings)?;
-    refusals::blocks(request)?;
+    refusals::blocks(request, true)?;
     without_nonce(request);
     pairing::pair(request, warnings)?;
     recall.show_thinking = effort::shows_thinking(request);
@@ -171,7 +171,7 @@ impl Writer<'_> {
         let mut writer = ToolWriter {
             surface: self.surface,
             wording: Wording::Flat,
-            takes_custom: true,
+            takes_custom: !self.model.functions_only,
             words: &mut self.words,
             json: &mut self.json,
         };

@@ -15,6 +15,8 @@ pub const SCHEMA: &str =
 pub fn note(format: Option<Value<'_>>) -> String {
     let mut note = "Put the raw text into \"input\".".to_owned();
     let grammar = format.filter(|format| format.get("type").is_some_and(|kind| kind.is("grammar")));
+    // Chat has it one level deeper.
+    let grammar = grammar.map(|format| format.get("grammar").unwrap_or(format));
     if let Some(grammar) = grammar {
         let text = |name| grammar.get(name).and_then(Value::string).unwrap_or_default();
         note.push_str(&format!("\nThe text must match this {} grammar:\n{}", text("syntax"), text("definition")));

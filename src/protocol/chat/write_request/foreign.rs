@@ -84,11 +84,11 @@ impl Words<'_> {
         texts
     }
 
-    /// A document's texts between its tags; of a PDF only its context, which goes before it.
+    /// A document's texts between its tags; of one that is handed on as it is only its context, which goes before it.
     pub fn document<'t>(&mut self, at: At, file: &'t File<'_>) -> Vec<Text<'t>> {
         self.citations(at, file.wants_citations);
         let context = file.context.as_ref().map(|context| [Text::made("Context: "), context.borrowed()]);
-        if let FileContent::Pdf(_) = file.content {
+        if let FileContent::Pdf(_) | FileContent::Url(_) = file.content {
             return context.into_iter().flatten().collect();
         }
         let mut open = String::from("<document");
@@ -100,7 +100,7 @@ impl Words<'_> {
             texts.push(Text::made("\n"));
         }
         match &file.content {
-            FileContent::Pdf(_) => {}
+            FileContent::Pdf(_) | FileContent::Url(_) => {}
             FileContent::Text(text) => texts.push(text.borrowed()),
             FileContent::Blocks(blocks) => {
                 texts.extend(blocks.iter().filter_map(|block| match &block.kind {

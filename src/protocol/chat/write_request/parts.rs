@@ -6,7 +6,7 @@
 
 use super::Writer;
 use super::foreign::Words;
-use crate::protocol::form::{At, Block, BlockKind, File, FileContent, Image};
+use crate::protocol::form::{Action, At, Block, BlockKind, File, FileContent, Image};
 use crate::protocol::text::{Json, Text};
 
 /// What a file is called that has no title.
@@ -26,6 +26,8 @@ pub(in crate::protocol) enum Said<'t> {
     Image(&'t Image<'t>),
     /// A PDF and its data.
     File(&'t File<'t>, &'t Text<'t>),
+    /// A document by its address.
+    FileAt(&'t Text<'t>),
 }
 
 impl<'t> Part<'t> {
@@ -79,6 +81,12 @@ impl Words<'_> {
         match &file.content {
             FileContent::Text(_) => {}
             FileContent::Pdf(data) => parts.push(Part::of(Said::File(file, data))),
+            FileContent::Url(url) => {
+                if file.title.is_some() {
+                    self.warnings.add(Action::Dropped, format_args!("{}.title", block.at));
+                }
+                parts.push(Part::of(Said::FileAt(url)));
+            }
             FileContent::Blocks(blocks) => parts.extend(blocks.iter().filter_map(|block| match &block.kind {
                 BlockKind::Image(image) => Some(Part::of(Said::Image(image))),
                 _ => None,
@@ -138,6 +146,8 @@ fn write(part: &Part<'_>, json: &mut Json) {
             json.key("file_data").joined(&[Text::made("data:application/pdf;base64,"), data.borrowed()]);
             json.close_object();
         }
+        // Refused before; in words it would not be the document.
+        Said::FileAt(url) => drop(json.str("text").key("text").text(url)),
     }
     if part.is_marked {
         json.key("prompt_cache_breakpoint").open_object().key("mode").str("explicit").close_object();

@@ -122,9 +122,10 @@ impl ToolWriter<'_, '_> {
     }
 
     fn custom(&mut self, at: At, name: &Text<'_>, description: Option<&Text<'_>>, format: Option<Value<'_>>) {
+        let own = name;
         let name = match self.surface {
-            Protocol::Chat => self.words.tool_name(name, format_args!("{at}.custom.name")),
-            Protocol::Messages | Protocol::Responses => self.words.tool_name(name, format_args!("{at}.name")),
+            Protocol::Chat => self.words.tool_name(own, format_args!("{at}.custom.name")),
+            Protocol::Messages | Protocol::Responses => self.words.tool_name(own, format_args!("{at}.name")),
         };
         let kind = if self.takes_custom { "custom" } else { "function" };
         self.wording.open(kind, self.json);
@@ -132,6 +133,10 @@ impl ToolWriter<'_, '_> {
         if !self.takes_custom {
             custom::describe(description, format, self.json);
             self.json.key("parameters").raw(custom::SCHEMA);
+            if self.wording == Wording::Flat {
+                self.json.key("strict").bool(false);
+            }
+            self.words.recall.custom_tools.push(own.value().into_owned());
         } else {
             if let Some(description) = description {
                 self.json.key("description").text(description);

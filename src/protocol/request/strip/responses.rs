@@ -179,12 +179,14 @@ impl<'a> Strip<'a> {
                         self.tools(tools, &format!("{}.tools", At::Item(index)), sender)?;
                     }
                 }
-                _ if is_answer => {}
+                // Its vendor may miss the reasoning that its client did not keep.
+                _ if is_answer => carries |= keeps_ids && id.is_some(),
                 // The caller's turn: what was lost was of the turn before.
                 _ => lost_reasoning = false,
             }
             refuse_files(item, index)?;
-            let names_nothing = kind != "reasoning" && (!keeps_ids || is_answer && lost_reasoning);
+            let is_bare = lost_reasoning || sender.without_reasoning;
+            let names_nothing = kind != "reasoning" && (!keeps_ids || is_answer && is_bare);
             if !goes && names_nothing && id.is_some() {
                 self.without_id(item);
             }
@@ -435,7 +437,10 @@ mod tests {
             assert_eq!(input(given, &SENDER), json!([bare, output, said]), "{foreign}");
         }
         let again = Sender { without_reasoning: true, ..SENDER };
-        assert_eq!(input(own.clone(), &again), json!([bare, output, said]));
+        // Then nothing may name what is left out, whatever turn it was of.
+        let mut nameless = said.clone();
+        nameless.as_object_mut().unwrap().remove("id");
+        assert_eq!(input(own.clone(), &again), json!([bare, output, nameless]));
         let readable = json!([{"type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}]}, said]);
         assert_eq!(input(readable.clone(), &SENDER), readable);
         // Who does not say that nothing is stored has ids of things that are not there.

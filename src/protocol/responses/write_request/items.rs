@@ -10,7 +10,7 @@ use crate::protocol::chat::write_request::results::says_error;
 use crate::protocol::form::{
     Action, Arguments, Block, BlockKind, Call, Image, Outcome, OutcomeContent, Refused, Request, Side, Turn,
 };
-use crate::protocol::rules::{arguments, names};
+use crate::protocol::rules::{arguments, custom, names};
 use crate::protocol::text::{Json, Text};
 
 /// A call as it was sent.
@@ -131,16 +131,17 @@ impl Writer<'_> {
         };
         self.calls_made = self.calls_made.saturating_add(1);
         let name = self.words.tool_name(&call.name, format_args!("{}.name", block.at));
-        let (kind, member) =
-            if call.is_custom { ("custom_tool_call", "input") } else { ("function_call", "arguments") };
+        let is_custom = call.is_custom && !self.model.functions_only;
+        let (kind, member) = if is_custom { ("custom_tool_call", "input") } else { ("function_call", "arguments") };
         self.json.open_object().key("type").str(kind).key("call_id").str(&id).key("name").str(&name).key(member);
         match &call.arguments {
             Arguments::Json(input) => arguments::write_arguments(*input, &mut self.json),
-            Arguments::Text(text) if text.is_empty() && !call.is_custom => drop(self.json.str("{}")),
+            Arguments::Text(text) if call.is_custom && !is_custom => custom::write_arguments(text, &mut self.json),
+            Arguments::Text(text) if text.is_empty() && !is_custom => drop(self.json.str("{}")),
             Arguments::Text(text) => drop(self.json.text(text)),
         }
         self.json.close_object();
-        self.calls.push(Sent { id, is_custom: call.is_custom });
+        self.calls.push(Sent { id, is_custom });
     }
 
     /// The results at the front of a user's turn, in the order of their calls; true if there were any.
@@ -196,7 +197,7 @@ impl Writer<'_> {
                 match &part.said {
                     Said::Text(text) => lines.push(text.borrowed()),
                     Said::Texts(texts) => lines.extend(texts.iter().map(Text::borrowed)),
-                    Said::Image(_) | Said::File(..) => {}
+                    Said::Image(_) | Said::File(..) | Said::FileAt(_) => {}
                 }
             }
             self.json.joined(&lines);
@@ -246,6 +247,8 @@ fn write(part: &Part<'_>, json: &mut Json) {
             json.str("input_file").key("filename").str(&file_name(file));
             json.key("file_data").joined(&[Text::made("data:application/pdf;base64,"), data.borrowed()]);
         }
+        // It takes no name beside an address.
+        Said::FileAt(url) => drop(json.str("input_file").key("file_url").text(url)),
     }
     if part.is_marked {
         json.key("prompt_cache_breakpoint").open_object().key("mode").str("explicit").close_object();
