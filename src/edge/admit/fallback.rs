@@ -144,7 +144,7 @@ fn ask(fleet: &Fleet, call: &mut Call, fallbacks: &Fallbacks, model: &Arc<Model>
     let Ok(sent) = order.lowered(priced, fallbacks.limit.min(model.max_output_tokens)) else { return false };
     let (previews, dropped) = order.previews(&fallbacks.flags);
     let crosses = model.protocol() != fallbacks.surface;
-    call.again = order.again_without_thinking(&sent);
+    call.again = order.again_without_thinking(&sent, true);
     call.upstream = Upstream {
         path: translate::path(model.protocol()),
         version: fallbacks.version.clone().filter(|_| !crosses),
