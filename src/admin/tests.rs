@@ -284,14 +284,14 @@ async fn accounts_and_entries_come_in_pages_without_gap_or_overlap() {
 #[tokio::test]
 async fn nobody_suspends_themselves_or_the_last_administrator_who_can_sign_in() {
     let world = world().await;
-    let message = world.fails("POST", "/accounts/root@example.com/suspend", "", 409, "refused").await;
+    let message = world.fails("POST", "/accounts/root@example.com/suspend", "", 422, "refused").await;
     assert!(message.contains("not one's own"), "{message}");
     let admin = |email| {
         let new = NewAccount { email, password: Some("a long password"), role: Role::Admin, trial: None };
         sign_up_with(&world.accounts, &world.billing, &new, now_ms()).unwrap();
     };
     admin("first@example.com");
-    let message = world.fails("POST", "/accounts/first@example.com/suspend", "", 409, "refused").await;
+    let message = world.fails("POST", "/accounts/first@example.com/suspend", "", 422, "refused").await;
     assert!(message.contains("last administrator who can sign in"), "{message}");
     let is_active = |email| world.accounts.find(email).unwrap().unwrap().status == crate::account::Status::Active;
     assert!(is_active("root@example.com") && is_active("first@example.com"));
