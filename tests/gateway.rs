@@ -48,6 +48,8 @@ mod failure;
 mod fallback;
 #[path = "gateway/fallback_reasoning.rs"]
 mod fallback_reasoning;
+#[path = "gateway/fetches.rs"]
+mod fetches;
 #[path = "gateway/file_watch.rs"]
 mod file_watch;
 #[path = "gateway/flood.rs"]
