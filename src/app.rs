@@ -59,8 +59,6 @@ impl Start {
     }
 }
 
-const WAITING: &str = "waiting for the running gateway to hand over: send it SIGQUIT";
-
 /// How often the way down looks whether all is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
 /// How often the watch looks whether the way down has begun: each look wakes a process that may have nothing to do.
@@ -134,7 +132,6 @@ pub fn run(config_file: &Path, mut settings: Settings, start: Start) -> anyhow::
             billing
         }
         Start::Upgrade => {
-            log::info!("{WAITING}");
             let billing = Billing::succeed(&settings.data_dir, &settings.limits)?;
             settings = of_today(config_file, settings);
             billing
@@ -178,10 +175,7 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: Start) -> anyhow:
     let (data_dir, models, limits) = (&settings.data_dir, settings.catalog.models(), &settings.limits);
     let shared = match start {
         Start::Fresh => SharedBilling::serve(data_dir, stores, models, limits)?,
-        Start::Upgrade => {
-            log::info!("{WAITING}");
-            SharedBilling::succeed(data_dir, stores, models, limits)?
-        }
+        Start::Upgrade => SharedBilling::succeed(data_dir, stores, models, limits)?,
     };
     let till = Till::Shared(shared);
     let settings = match start {

@@ -70,6 +70,21 @@ fn one_that_is_told_to_end_ends_at_once_and_the_running_one_serves_on() {
     world.close();
 }
 
+/// Whoever reads that it waits sends the signal at once.
+#[test]
+fn it_says_that_it_waits_only_once_it_can_be_handed_to() {
+    let mut world = World::new();
+    let mut successor = world.begin_successor();
+    let second = world.command(&["run", "--upgrade"]);
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(second.status.code() == Some(1) && said.contains("another successor waits"), "{said}");
+    assert!(!said.contains("waiting for the running gateway"), "{said}");
+    assert_eq!(successor.try_wait().unwrap(), None);
+    let mut old = world.hand_over_to(successor);
+    wait_for("the old gateway to end", SOON, || old.try_wait().unwrap());
+    world.close();
+}
+
 /// It gives a successor a minute to ask for the sockets.
 #[test]
 fn a_gateway_whose_successor_does_not_come_is_told_to_end_all_the_same() {
