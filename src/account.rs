@@ -20,7 +20,7 @@ mod tests;
 
 pub use crate::store::app::Role;
 pub use audit::{Acting, AuditVerdict, By};
-pub use delete::Deleted;
+pub use delete::Closed;
 pub use invite::{INVITE_MS_MAX, INVITES_AT_ONCE_MAX, Invite, InviteState};
 pub use key::parse as parse_key;
 pub use password::{LEAST_CHARS as PASSWORD_LEAST_CHARS, MOST_CHARS as PASSWORD_MOST_CHARS};

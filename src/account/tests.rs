@@ -422,8 +422,8 @@ fn a_mailbox_has_one_trial_however_often_its_account_is_deleted() {
     let signup = giving_trials();
     let first = sign_up(&accounts, &billing, &signup, &stranger("ann.lee@gmail.com"), NOW).unwrap();
     assert!(first.trial.is_some());
-    assert_eq!(accounts.delete(&holder_of(&first.account), NOW).unwrap(), Deleted::Done);
-    assert_eq!(accounts.delete(&holder_of(&first.account), NOW).unwrap(), Deleted::NoAccount, "twice");
+    assert_eq!(accounts.delete(&holder_of(&first.account), NOW).unwrap(), Closed::Done);
+    assert_eq!(accounts.delete(&holder_of(&first.account), NOW).unwrap(), Closed::NoAccount, "twice");
     // Also on another day, under another spelling, and after another deletion: the day's budget is not asked either.
     for (turn, email) in ["annlee+x@gmail.com", "a.n.n.lee@googlemail.com", "ann.lee@gmail.com"].iter().enumerate() {
         let now_ms = NOW + i64::try_from(turn).unwrap() * 86_400_000;
@@ -431,7 +431,7 @@ fn a_mailbox_has_one_trial_however_often_its_account_is_deleted() {
         assert!(again.trial.is_none(), "{email} got a second trial");
         assert_eq!(billing.balance(&again.account.id, now_ms).unwrap().balance, Micro::ZERO, "{email}");
         assert!(billing.balance(&again.account.id, now_ms).unwrap().trial.is_none());
-        assert_eq!(accounts.delete(&holder_of(&again.account), now_ms).unwrap(), Deleted::Done);
+        assert_eq!(accounts.delete(&holder_of(&again.account), now_ms).unwrap(), Closed::Done);
     }
     assert_eq!(complete_sign_ups(&accounts, &billing, NOW).unwrap(), 0);
     // Another mailbox has its own, and an operator gives what an operator gives.
@@ -471,7 +471,7 @@ fn the_last_administrator_cannot_leave() {
     accounts.create_account(&NewAccount { role: Role::Viewer, ..new("viewer@example.com") }, NOW).unwrap();
     accounts.set_status(&second.id, Status::Suspended).unwrap();
     let outcome = accounts.delete(&holder_of(&first), NOW).unwrap();
-    assert_eq!(outcome, Deleted::LastAdministrator, "one who is suspended cannot act, nor can a viewer");
+    assert_eq!(outcome, Closed::LastAdministrator, "one who is suspended cannot act, nor can a viewer");
     assert_eq!(accounts.find("a@example.com").unwrap(), Some(first.clone()), "nothing was changed");
     assert!(accounts.audit(None, 10).unwrap().iter().all(|line| line.act != "account.delete"));
     accounts.set_status(&second.id, Status::Active).unwrap();
@@ -481,8 +481,34 @@ fn the_last_administrator_cannot_leave() {
         let tries = [&first, &second].map(|who| scope.spawn(move || accounts.delete(&holder_of(who), NOW).unwrap()));
         tries.into_iter().map(|one| one.join().unwrap()).collect()
     });
-    assert!(outcomes.contains(&Deleted::Done) && outcomes.contains(&Deleted::LastAdministrator), "{outcomes:?}");
+    assert!(outcomes.contains(&Closed::Done) && outcomes.contains(&Closed::LastAdministrator), "{outcomes:?}");
     assert_eq!(accounts.list().unwrap().iter().filter(|account| account.role == Role::Admin).count(), 1);
+}
+
+#[test]
+fn an_administrator_who_cannot_sign_in_stands_in_for_nobody_who_can() {
+    let (_folder, accounts) = world();
+    let admin = |email, password| {
+        let new = NewAccount { email, password, role: Role::Admin, trial: None };
+        accounts.create_account(&new, NOW).unwrap()
+    };
+    let (first, by_key) = (admin("a@example.com", Some("a long password")), admin("key@example.com", None));
+    let suspend =
+        |who: &Account| accounts.acting(&holder_of(&by_key), NOW).set_status_from_afar(&who.id, Status::Suspended);
+    assert_eq!(accounts.delete(&holder_of(&first), NOW).unwrap(), Closed::LastAdministrator);
+    assert_eq!(suspend(&first).unwrap(), Closed::LastAdministrator);
+    assert_eq!(accounts.find("a@example.com").unwrap(), Some(first.clone()), "nothing was changed");
+    assert!(accounts.audit(None, 10).unwrap().iter().all(|line| line.act != "account.suspend"));
+    let second = admin("b@example.com", Some("another long password"));
+    assert_eq!(suspend(&first).unwrap(), Closed::Done);
+    assert_eq!(suspend(&second).unwrap(), Closed::LastAdministrator);
+    // Who has a key alone can be spared, but not as the last of all.
+    assert_eq!(suspend(&by_key).unwrap(), Closed::Done);
+    // Whoever is on the machine can undo it, and so may do it.
+    assert!(accounts.acting(&holder_of(&by_key), NOW).set_status(&second.id, Status::Suspended).unwrap());
+    assert_eq!(suspend(&by_key).unwrap(), Closed::LastAdministrator);
+    let resumed = accounts.acting(&holder_of(&by_key), NOW).set_status_from_afar(&first.id, Status::Active);
+    assert_eq!(resumed.unwrap(), Closed::Done);
 }
 
 #[test]

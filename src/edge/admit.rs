@@ -79,7 +79,7 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
         return Ok(true);
     }
     if route == Route::Sidecar {
-        ctx.stage = Stage::Sidecar { account: None };
+        ctx.stage = Stage::Sidecar { account: None, again: false };
         return Ok(false);
     }
     match judge(gateway, &settings, session, ctx, route).await {
@@ -92,7 +92,7 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
             Ok(false)
         }
         Ok(Admitted::Sidecar(account)) => {
-            ctx.stage = Stage::Sidecar { account: Some(account) };
+            ctx.stage = Stage::Sidecar { account: Some(account), again: false };
             Ok(false)
         }
         Err(failure) => {

@@ -21,7 +21,7 @@ mod strip;
 pub use conversation::{ConversationKey, SESSION_HEADERS};
 pub use features::{Features, Leftovers, WebSearch};
 pub use rewrite::{Edits, rewrite, rewrite_stripped};
-pub use strip::{Sender, Stripped, for_responses, strip};
+pub use strip::{Sender, Stripped, for_responses, strip, without_reasoning};
 
 /// The deepest nesting of a request that is read.
 pub const DEPTH_MAX: u32 = 64;

@@ -8,7 +8,9 @@ use super::App;
 use super::browser;
 use super::page::{Frame, html};
 use super::problem::Problem;
-use super::session::{CallerAddress, SignedForm, Visitor, blocking, insecure, session_cookie, session_token, site};
+use super::session::{
+    CallerAddress, SignedForm, UNNAMED, Visitor, blocking, insecure, session_cookie, session_token, site,
+};
 use super::throttle::{Rate, Who};
 use crate::account::{
     self, Account, AccountError, Origin, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, SignedUp, Stranger,
@@ -145,8 +147,8 @@ pub async fn sign_up(
         return Ok(html(StatusCode::FORBIDDEN, &sign_up_form(&app, &email, None)));
     }
     let now_ms = now_ms();
-    // Tests and first steps sign up on the machine itself.
-    let counted = !address.to_canonical().is_loopback();
+    // Tests and first steps sign up on the machine itself; a proxy there that names nobody brings everybody.
+    let counted = !address.to_canonical().is_loopback() || headers.contains_key(UNNAMED);
     let who = Who::AddressSigningUp(one_client(address));
     let rate = Rate {
         count: i64::try_from(settings.limits.sign_ups_per_address_per_hour).unwrap_or(i64::MAX),

@@ -25,7 +25,7 @@ fn post(key: &str, body: &Value) -> Request {
 }
 
 /// The events of a stream, each named as it is typed and numbered on from the one before.
-fn events(answer: &Answer) -> Vec<Value> {
+pub fn events(answer: &Answer) -> Vec<Value> {
     let text = answer.text();
     let each = |(number, frame): (usize, &str)| {
         let (name, data) = frame.split_once('\n').unwrap_or_else(|| panic!("{frame}"));
@@ -37,7 +37,7 @@ fn events(answer: &Answer) -> Vec<Value> {
     text.split_terminator("\n\n").enumerate().map(each).collect()
 }
 
-fn kinds(events: &[Value]) -> Vec<&str> {
+pub fn kinds(events: &[Value]) -> Vec<&str> {
     events.iter().map(|event| event["type"].as_str().unwrap()).collect()
 }
 

@@ -89,7 +89,7 @@ pub async fn prepare(
         false => order.fit(gateway, principal).await?,
     };
     let fallbacks = fallbacks.map(|fallbacks| fallbacks.with_headers(version.clone(), flags));
-    let again = order.again_without_thinking(&sent);
+    let again = order.again_without_thinking(&sent, false);
     share.cover(order.kept_bytes(&sent, again.is_some(), fallbacks.as_deref()), limits.bodies_in_flight_bytes)?;
     let voice = sent.voice(keyed.is_some());
     let (stream, warnings) = (order.outline.stream, [sent.warnings, dropped.into_iter().collect()].concat());

@@ -156,7 +156,7 @@ fn ask(fleet: &Fleet, call: &mut Call, fallbacks: &Fallbacks, Waiting { model, p
     let Ok(sent) = order.lowered(priced, fallbacks.limit.min(model.max_output_tokens)) else { return false };
     let (previews, dropped) = order.previews(&fallbacks.flags);
     let crosses = !model.passes(fallbacks.surface);
-    call.again = order.again_without_thinking(&sent);
+    call.again = order.again_without_thinking(&sent, true);
     call.upstream = Upstream {
         path: translate::path(model.protocol()),
         version: fallbacks.version.clone().filter(|_| !crosses),

@@ -186,9 +186,11 @@ impl<'a> Order<'a> {
         self.outline.output_limit.map_or(usual, |limit| limit.field)
     }
 
-    /// Where the vendor may refuse the reasoning in it: what is needed to say it without.
-    pub fn again_without_thinking(&self, sent: &Sent) -> Option<Again> {
-        (sent.carries_thinking && !self.strict).then(|| Again {
+    /// Where the vendor may refuse the reasoning in it: what is needed to say it without. `instead`: of another model, whose
+    /// reasoning is passed on as it stands.
+    pub fn again_without_thinking(&self, sent: &Sent, instead: bool) -> Option<Again> {
+        let is_another_ones = instead && self.model.passes(self.surface) && self.surface != Protocol::Responses;
+        ((sent.carries_thinking || is_another_ones) && !self.strict).then(|| Again {
             surface: self.surface,
             body: self.body.clone(),
             output_limit: sent.output_limit,
@@ -264,9 +266,13 @@ pub fn without_thinking(again: &Again, model: &Model) -> Result<Said, Failure> {
             output_limit: again.output_limit,
             output_limit_field: model.output_limit_field(),
             thinking_budget: None,
-            include_usage: false,
+            include_usage: again.surface == Protocol::Chat && outline.stream,
         };
-        let (stripped, _) = request::for_responses(&again.body, &sender(model, &again.account_id, true))?;
+        let stripped = match again.surface {
+            Protocol::Responses => request::for_responses(&again.body, &sender(model, &again.account_id, true))?.0,
+            surface => request::without_reasoning(surface, &again.body)
+                .ok_or_else(|| Failure::invalid(surface, "messages", "have no reasoning that could be left out"))?,
+        };
         let warnings = stripped.warnings.clone();
         let body = request::rewrite_stripped(&again.body, &outline, &edits, stripped);
         return Ok(Said { body, warnings, recall: None });

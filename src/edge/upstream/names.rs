@@ -127,7 +127,8 @@ impl Names {
                 owners.entry(endpoint).or_default().push((Arc::clone(vendor), index));
             }
         }
-        lock(&self.places).retain(|endpoint, _| owners.contains_key(endpoint));
+        let stale = Duration::from_secs(settings.limits.name_stale_seconds);
+        lock(&self.places).retain(|endpoint, place| owners.contains_key(endpoint) && place.stale == stale);
         let every = Duration::from_secs(settings.limits.name_refresh_seconds);
         for (endpoint, owners) in owners {
             let place = self.place(endpoint, &settings.limits);
@@ -143,6 +144,8 @@ type Owners = Vec<(Arc<Vendor>, usize)>;
 struct Place {
     balancer: LoadBalancer<RoundRobin>,
     host: String,
+    /// How long its last addresses serve where no resolver answers.
+    stale: Duration,
     /// Look-ups of one name must not overlap.
     looking: tokio::sync::Mutex<()>,
     is_busy: AtomicBool,
@@ -152,10 +155,11 @@ struct Place {
 
 impl Place {
     fn new(endpoint: &Endpoint, limits: &Limits, resolver: Arc<dyn Resolve>) -> Self {
+        let stale = Duration::from_secs(limits.name_stale_seconds);
         let mut backends = Backends::new(Box::new(Lookup {
             host: endpoint.host.clone(),
             port: endpoint.port,
-            stale: Duration::from_secs(limits.name_stale_seconds),
+            stale,
             good_at: Mutex::new(None),
             resolver,
         }));
@@ -165,6 +169,7 @@ impl Place {
         Self {
             balancer: LoadBalancer::from_backends(backends),
             host: endpoint.host.clone(),
+            stale,
             looking: tokio::sync::Mutex::new(()),
             is_busy: AtomicBool::new(false),
             began: Mutex::default(),

@@ -49,11 +49,30 @@ pub fn strip(protocol: Protocol, official: bool, body: &[u8], outline: &Outline)
     };
     let mut strip = Strip { text, edits: Vec::new(), warnings: Warnings::default() };
     match protocol {
-        Protocol::Messages => strip.messages(tree.root()),
+        Protocol::Messages => strip.messages(tree.root(), is_unsigned_thinking),
         Protocol::Chat => strip.chat(tree.root()),
         Protocol::Responses => {}
     }
     Stripped { edits: strip.edits, warnings: strip.warnings.into_tokens() }
+}
+
+/// What goes from a body of the same protocol that is said once more, without the reasoning of earlier turns: another
+/// model's, which this vendor may not read. `None`: there is none in it. Responses bodies: see [`for_responses`].
+pub fn without_reasoning(protocol: Protocol, body: &[u8]) -> Option<Stripped> {
+    let text = std::str::from_utf8(body).ok()?;
+    let tree = Tree::read(text, DEPTH_MAX, Nodes::new()).ok()?;
+    let mut strip = Strip { text, edits: Vec::new(), warnings: Warnings::default() };
+    match protocol {
+        Protocol::Messages if has_thinking(tree.root()) => {
+            // A turn that thinks must begin with a thought.
+            strip.members(tree.root(), "", &["thinking"]);
+            strip.messages(tree.root(), is_thinking);
+        }
+        Protocol::Chat => strip.chat(tree.root()),
+        Protocol::Messages | Protocol::Responses => {}
+    }
+    let stripped = Stripped { edits: strip.edits, warnings: strip.warnings.into_tokens() };
+    (!stripped.warnings.is_empty()).then_some(stripped)
 }
 
 struct Strip<'a> {
@@ -117,19 +136,20 @@ impl<'a> Strip<'a> {
         self.remove(&places);
     }
 
-    fn messages(&mut self, root: Value<'a>) {
+    /// `goes`: which blocks of the model's own go.
+    fn messages(&mut self, root: Value<'a>, goes: fn(Value<'_>) -> bool) {
         let (mut places, mut calls) = (Vec::new(), Calls::default());
         for (index, message) in root.get("messages").into_iter().flat_map(Value::items).enumerate() {
             let is_assistant = message.get("role").is_some_and(|role| role.is("assistant"));
             let blocks = || message.get("content").into_iter().flat_map(Value::items);
-            let is_unsigned = |block: &Value<'_>| is_assistant && is_unsigned_thinking(*block);
-            for (part, _) in blocks().enumerate().filter(|(_, block)| is_unsigned(block)) {
+            let goes = |block: &Value<'_>| is_assistant && goes(*block);
+            for (part, _) in blocks().enumerate().filter(|(_, block)| goes(block)) {
                 self.warnings.add(Action::Dropped, At::Part(index, part));
             }
-            let is_left_empty = blocks().next().is_some() && blocks().all(|block| is_unsigned(&block));
+            let is_left_empty = blocks().next().is_some() && blocks().all(|block| goes(&block));
             places.push((self.span(message.raw()), is_left_empty));
             if !is_left_empty {
-                let blocks: Vec<_> = blocks().map(|block| (self.span(block.raw()), is_unsigned(&block))).collect();
+                let blocks: Vec<_> = blocks().map(|block| (self.span(block.raw()), goes(&block))).collect();
                 self.remove(&blocks);
             }
             for block in blocks() {
@@ -198,6 +218,16 @@ impl<'a> Strip<'a> {
 fn is_unsigned_thinking(block: Value<'_>) -> bool {
     block.get("type").is_some_and(|kind| kind.is("thinking"))
         && block.get("signature").and_then(Value::text).is_none_or(|signature| !carrier::is_vendors(&signature.value()))
+}
+
+/// Reasoning, whoever signed it.
+fn is_thinking(block: Value<'_>) -> bool {
+    block.get("type").is_some_and(|kind| kind.is("thinking") || kind.is("redacted_thinking"))
+}
+
+fn has_thinking(root: Value<'_>) -> bool {
+    let mut messages = root.get("messages").into_iter().flat_map(Value::items);
+    messages.any(|message| message.get("content").into_iter().flat_map(Value::items).any(is_thinking))
 }
 
 /// The ids of the calls so far. Each is counted, those that fit too, so that a made one is unique.

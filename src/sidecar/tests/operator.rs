@@ -153,6 +153,17 @@ async fn money_doors_and_an_administrators_key_ask_for_the_password_again() {
 }
 
 #[tokio::test]
+async fn nobody_suspends_themselves() {
+    let root = root().await;
+    let own = root.world.accounts.find("root@example.com").unwrap().unwrap().id;
+    let refused = root.post(&format!("/dashboard/operator/accounts/{own}/suspend"), "").await;
+    assert_eq!(refused.status, 409);
+    assert!(refused.body.contains("You would lock yourself out"), "{}", refused.body);
+    assert_eq!(root.world.accounts.find("root@example.com").unwrap().unwrap().status, Status::Active);
+    assert!(root.acts().is_empty());
+}
+
+#[tokio::test]
 async fn an_account_is_suspended_and_resumed_and_its_holder_is_not_asked() {
     let root = root().await;
     let key = root.world.accounts.create_key(&root.account, "k", now_ms()).unwrap().key;

@@ -34,12 +34,12 @@ pub enum Opened {
     BudgetSpent,
 }
 
-/// What became of deleting an account.
+/// What became of closing an account, for a time or for ever.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Deleted {
+pub enum Closed {
     Done,
     NoAccount,
-    /// Nobody else could act as an operator then.
+    /// Nobody else could act as an operator then, or sign in as one.
     LastAdministrator,
 }
 
@@ -113,10 +113,10 @@ impl AppDb {
         mailbox: &[u8; 32],
         now_ms: i64,
         told: &Act<'_>,
-    ) -> Result<Deleted, StoreError> {
+    ) -> Result<Closed, StoreError> {
         self.write("delete an account", |transaction| {
             if is_last_administrator(transaction, id)? {
-                return Ok(Deleted::LastAdministrator);
+                return Ok(Closed::LastAdministrator);
             }
             transaction.execute(
                 "INSERT OR IGNORE INTO past_trial(mailbox, deleted_at_ms)
@@ -131,7 +131,7 @@ impl AppDb {
                 params![id, pseudonym, now_ms],
             )?;
             if rows == 0 {
-                return Ok(Deleted::NoAccount);
+                return Ok(Closed::NoAccount);
             }
             transaction.execute(
                 "UPDATE api_key SET status = 'revoked', revoked_at_ms = ?2 WHERE account = ?1 AND status <> 'revoked'",
@@ -141,7 +141,22 @@ impl AppDb {
             transaction.execute("UPDATE api_key SET name = '(deleted)' WHERE account = ?1", [id])?;
             transaction.execute("DELETE FROM session WHERE account = ?1", [id])?;
             audit::append(transaction, told)?;
-            Ok(Deleted::Done)
+            Ok(Closed::Done)
+        })
+    }
+
+    /// Closes an account's doors until they are opened again.
+    pub fn suspend_account(&self, id: &str, told: &Act<'_>) -> Result<Closed, StoreError> {
+        self.write("suspend an account", |transaction| {
+            if is_last_administrator(transaction, id)? {
+                return Ok(Closed::LastAdministrator);
+            }
+            let sql = "UPDATE account SET status = 'suspended' WHERE id = ?1 AND deleted_at_ms IS NULL";
+            if transaction.execute(sql, [id])? == 0 {
+                return Ok(Closed::NoAccount);
+            }
+            audit::append(transaction, told)?;
+            Ok(Closed::Done)
         })
     }
 
@@ -238,11 +253,14 @@ fn last_with(start: &[u8; 8]) -> Vec<u8> {
     [&start[..], &[0xff; 24]].concat()
 }
 
-/// Whether the account is an active administrator's, and the only one.
+/// Whether the account is an administrator's and no other active one is left who can do as much: who has no password
+/// cannot sign in, and so stands in for nobody who can.
 fn is_last_administrator(transaction: &Transaction<'_>, id: &str) -> rusqlite::Result<bool> {
     transaction.query_row(
-        "SELECT EXISTS(SELECT 1 FROM account WHERE id = ?1 AND admin = 1 AND deleted_at_ms IS NULL)
-           AND NOT EXISTS(SELECT 1 FROM account WHERE id <> ?1 AND admin = 1 AND status = 'active')",
+        "SELECT EXISTS(
+           SELECT 1 FROM account AS it WHERE id = ?1 AND admin = 1 AND deleted_at_ms IS NULL AND NOT EXISTS(
+             SELECT 1 FROM account WHERE id <> ?1 AND admin = 1 AND status = 'active'
+               AND (password IS NOT NULL OR it.password IS NULL)))",
         [id],
         first,
     )
