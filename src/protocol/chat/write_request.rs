@@ -273,7 +273,7 @@ fn refused(surface: Protocol, path: &str, message: &str) -> Refused {
 pub(in crate::protocol) fn without_nonce(request: &mut Request<'_>) {
     for block in &mut request.system {
         let BlockKind::Text(text) = &mut block.kind else { continue };
-        if let Text::Token { raw, escaped } = text
+        if let Text::Token { raw, escaped, .. } = text
             && raw.starts_with(NONCE)
         {
             *text = Text::token(behind_first_line(raw), *escaped);
