@@ -11,7 +11,7 @@ use super::Protocol;
 use super::failure::{Failure, Kind as FailureKind};
 use super::scan::{Broken, COUNT_MAX, Kind, Scan, Span};
 use crate::usage::ServiceTier;
-use conversation::Signs;
+use conversation::{Head, Signs};
 
 mod conversation;
 mod features;
@@ -351,9 +351,9 @@ impl Reader {
         }
         let Outline { features, signs, .. } = &mut self.outline;
         scan.array(|scan| {
-            let start = scan.at();
-            features.member("messages", scan)?;
-            signs.message(Span { start, end: scan.at() });
+            let mut head = Head::default();
+            features.message(scan, |name, span| head.member(name, span))?;
+            signs.message(head);
             Ok::<(), Stop>(())
         })
         .map(drop)

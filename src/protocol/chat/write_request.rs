@@ -222,7 +222,7 @@ pub(in crate::protocol) fn refused(surface: Protocol, path: &str, message: &str)
 pub(in crate::protocol) fn without_nonce(request: &mut Request<'_>) {
     for block in &mut request.system {
         let BlockKind::Text(text) = &mut block.kind else { continue };
-        if let Text::Token { raw, escaped } = text
+        if let Text::Token { raw, escaped, .. } = text
             && raw.starts_with(NONCE)
         {
             *text = Text::token(behind_first_line(raw), *escaped);

@@ -41,7 +41,10 @@ pub fn strip(protocol: Protocol, official: bool, body: &[u8], outline: &Outline)
         // Its bodies always need some: see `for_responses`.
         Protocol::Responses => true,
     };
-    let Some(text) = std::str::from_utf8(body).ok().filter(|_| !is_clean) else {
+    if is_clean {
+        return Stripped::default();
+    }
+    let Ok(text) = std::str::from_utf8(body) else {
         return Stripped::default();
     };
     let Ok(tree) = Tree::read(text, DEPTH_MAX, Nodes::new()) else {
