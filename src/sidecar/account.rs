@@ -1,4 +1,4 @@
-//! Sign-up, sign-in and sign-out, and every other place where a password is typed ([`try_password`]).
+//! Sign-up, sign-in and sign-out, and every other place where a password is typed (`try_password`).
 //!
 //! An unknown e-mail and a wrong password get the same answer in the same time. Hashes run two at a time, on blocking
 //! threads. Nobody is sent anywhere but to the dashboard afterwards, whatever the address says. Must not know how a
@@ -249,7 +249,7 @@ pub async fn sign_in(
     }
 }
 
-pub const TOO_OFTEN: &str = "Too many tries. Wait a little, then try again.";
+const TOO_OFTEN: &str = "Too many tries. Wait a little, then try again.";
 
 /// What became of a typed password.
 pub enum Tried {
@@ -262,7 +262,7 @@ pub enum Tried {
 }
 
 /// Looks at a password that somebody typed, as often as that may be done.
-pub async fn try_password(app: &App, email: &str, password: String, address: IpAddr) -> Result<Tried, Problem> {
+async fn try_password(app: &App, email: &str, password: String, address: IpAddr) -> Result<Tried, Problem> {
     let now_ms = now_ms();
     let email = throttled_email(email);
     let (place, account) = (one_client(address), email.clone());
