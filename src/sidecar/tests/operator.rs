@@ -155,6 +155,9 @@ async fn money_doors_and_an_administrators_key_ask_for_the_password_again() {
 #[tokio::test]
 async fn nobody_suspends_themselves() {
     let root = root().await;
+    // With whom it is not the last one.
+    let new = NewAccount { email: "b@example.com", password: Some(PASSWORD), role: Role::Admin, trial: None };
+    sign_up_with(&root.world.accounts, &root.world.billing, &new, now_ms()).unwrap();
     let own = root.world.accounts.find("root@example.com").unwrap().unwrap().id;
     let refused = root.post(&format!("/dashboard/operator/accounts/{own}/suspend"), "").await;
     assert_eq!(refused.status, 409);
