@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 const BATCH: usize = 512;
 /// How long a commit waits for company: one sync then serves many. The journal already outlives the process; this is
 /// the window that a power cut may take.
-const GATHER: Duration = Duration::from_millis(20);
+const GATHER: Duration = Duration::from_millis(10);
 const MIRROR_EVERY: Duration = Duration::from_millis(20);
 const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
 const RETRY_LEAST: Duration = Duration::from_millis(20);

@@ -116,7 +116,7 @@ fn a_tool_is_called_and_what_it_gave_goes_on() {
         let sent = world.vendor.last()["body"].as_str().unwrap().to_owned();
         assert!(sent.contains("files__list") && sent.contains("a.rs"), "{sent}");
     }
-    assert_eq!(world.endings(&account).len(), 4);
+    world.ended(&account, 4);
     world.close();
 }
 
