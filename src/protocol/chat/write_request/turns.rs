@@ -133,10 +133,14 @@ impl Writer<'_> {
         match self.model.reasoning_replay {
             ReasoningReplay::None => {}
             ReasoningReplay::ReasoningContent => {
-                let mut texts: Vec<Text<'_>> = shown.map(|(text, _)| text.borrowed()).collect();
-                if self.surface == Protocol::Responses {
-                    texts = apart(texts);
-                }
+                let texts: Vec<Text<'_>> = match self.surface {
+                    // Whatever is signed there is another vendor's.
+                    Protocol::Responses => {
+                        let own = shown.filter(|(_, signature)| signature.is_none());
+                        apart(own.map(|(text, _)| text.borrowed()).collect())
+                    }
+                    Protocol::Chat | Protocol::Messages => shown.map(|(text, _)| text.borrowed()).collect(),
+                };
                 if !texts.iter().all(Text::is_empty) {
                     self.json.key("reasoning_content").joined(&texts);
                     self.carries_thinking = true;

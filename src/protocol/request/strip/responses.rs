@@ -33,7 +33,8 @@ pub struct Sender<'a> {
     pub model: &'a str,
 }
 
-/// What becomes of a responses body that is passed on; and whether reasoning goes with it that the vendor may refuse.
+/// What becomes of a responses body that is passed on; and whether reasoning goes with it, or the name of what it led to,
+/// that the vendor may refuse.
 ///
 /// # Errors
 /// It names what is kept at the vendor, or asks for a tool that runs there and is not sold.
@@ -65,7 +66,7 @@ const KEPT: [(&str, &str, &str); 3] = [
 ];
 
 impl<'a> Strip<'a> {
-    /// True: reasoning stays in it.
+    /// True: reasoning stays in it, or an answer's name.
     fn responses(&mut self, root: Value<'a>, sender: &Sender<'_>) -> Result<bool, Refused> {
         refuse_kept(root)?;
         self.top(root, sender);
@@ -179,16 +180,18 @@ impl<'a> Strip<'a> {
                         self.tools(tools, &format!("{}.tools", At::Item(index)), sender)?;
                     }
                 }
-                // Its vendor may miss the reasoning that its client did not keep.
-                _ if is_answer => carries |= keeps_ids && id.is_some(),
+                _ if is_answer => {}
                 // The caller's turn: what was lost was of the turn before.
                 _ => lost_reasoning = false,
             }
             refuse_files(item, index)?;
             let is_bare = lost_reasoning || sender.without_reasoning;
             let names_nothing = kind != "reasoning" && (!keeps_ids || is_answer && is_bare);
-            if !goes && names_nothing && id.is_some() {
-                self.without_id(item);
+            match id {
+                Some(_) if !goes && names_nothing => self.without_id(item),
+                // By it the vendor may miss the reasoning that its client did not keep.
+                Some(_) if !goes => carries |= is_answer,
+                _ => {}
             }
             places.push((self.span(item.raw()), goes));
         }
