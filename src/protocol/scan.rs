@@ -382,3 +382,45 @@ pub(crate) const MEMBERS_MAX: u32 = 10_000;
 
 /// The largest count taken for real: beyond it a JSON number is no longer exact in most programs.
 pub(crate) const COUNT_MAX: u64 = 1 << 53;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn string(text: &str) -> Result<Text<'_>, Broken> {
+        Scan::new(text, 1).string()
+    }
+
+    #[test]
+    fn what_is_no_escape_is_refused_where_it_begins() {
+        for inside in [r"\x", r"\", r"\u12", r"\u12g4", r"\U0041", r"\ud83d\ude0", "\n", "\u{1f}"] {
+            let text = format!("\"ab{inside}\"");
+            // The last escape of a text can take its closing quote: then the end of the text is what is wrong.
+            let at = if inside == r"\" { text.len() } else { 3 + inside.rfind('\\').unwrap_or(0) };
+            assert_eq!(string(&text).err(), Some(Broken::Syntax { at }), "{text}");
+        }
+        assert_eq!(string("\"ab").err(), Some(Broken::Syntax { at: 3 }));
+    }
+
+    proptest! {
+        #[test]
+        fn a_value_is_as_long_as_its_letters(
+            pieces in prop::collection::vec(
+                prop::sample::select(vec![
+                    "x", "größe", "😀", r"\n", r"\\", r#"\""#, r"\/", r"\u0041", r"\u00e4", r"\u20AC", r"\ud83d", r"\ude00",
+                    r"\ud83d\ude00", "a run of letters that is longer than one block, so that the next one begins in it",
+                ]),
+                0..40,
+            ),
+        ) {
+            let raw = pieces.concat();
+            let text = format!("\"{raw}\"");
+            let found = string(&text).unwrap();
+            let value = crate::protocol::text::Text::token(&raw, true).letters().collect::<String>();
+            prop_assert_eq!(found.raw, &raw);
+            prop_assert_eq!(found.decoded_bytes(), value.len() as u64);
+            prop_assert_eq!(found.is_escaped(), raw.contains('\\'));
+        }
+    }
+}

@@ -80,6 +80,7 @@ impl<'a> Ends<'a> {
 
 /// Of a block the bytes that end a plain run, the lowest bit for the first. No branch in the first half: so the compiler
 /// judges sixteen bytes or more with one instruction.
+#[inline]
 fn hits(block: &[u8; BLOCK]) -> u64 {
     let mut marks = [0_u8; BLOCK];
     for (mark, byte) in marks.iter_mut().zip(block) {
