@@ -134,6 +134,7 @@ pub fn run(config_file: &Path, mut settings: Settings, start: Start) -> anyhow::
         Start::Upgrade => {
             let billing = Billing::succeed(&settings.data_dir, &settings.limits)?;
             settings = of_today(config_file, settings);
+            billing.take_limits(&settings.limits);
             billing
         }
     };
@@ -182,6 +183,7 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: Start) -> anyhow:
         Start::Fresh => settings,
         Start::Upgrade => of_today(config_file, settings),
     };
+    till.take_settings(&settings, clock::now_ms())?;
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let (server, life) = edge(config_file, &settings, Keys::Shared(keys), till, Some(watch), start)?;
     start_private(None, own_state(life.clone()), life.clone())?;
@@ -318,10 +320,15 @@ fn edge_server(
 }
 
 /// The config as it stands now: it may have been changed while this process waited, and what its predecessor sold last
-/// counts. A file that is no good changes nothing, and nothing changes the folder that was waited for.
+/// counts. A file that is no good changes nothing, and nothing changes the folder that was waited for, nor what the books were
+/// opened with.
 fn of_today(config_file: &Path, before: Settings) -> Settings {
     match crate::config::load(config_file) {
-        Ok(now) if now.data_dir == before.data_dir => now,
+        Ok(mut now) if now.data_dir == before.data_dir => {
+            let waiting = reload::keep_limits(&before.limits, &mut now.limits);
+            waiting.iter().for_each(|key| log::warn!("{key} was changed: that is taken at the next start or upgrade"));
+            now
+        }
         Ok(_) => {
             log::warn!("data_dir was changed: that is taken at the next start");
             before

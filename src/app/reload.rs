@@ -168,23 +168,30 @@ fn keep_fixed(old: &Settings, started: &Limits, new: &mut Settings) -> Vec<&'sta
         waiting.push("store");
     }
     keep("store.allow_volatile", &old.allow_volatile, &mut new.allow_volatile, &mut waiting);
+    waiting.extend(keep_limits(started, &mut new.limits));
     let limits = &mut new.limits;
-    let key = "limits.journal_segment_bytes";
-    keep(key, &started.journal_segment_bytes, &mut limits.journal_segment_bytes, &mut waiting);
-    let key = "limits.journal_reserve_bytes";
-    keep(key, &started.journal_reserve_bytes, &mut limits.journal_reserve_bytes, &mut waiting);
-    keep("limits.journal_pending", &started.journal_pending, &mut limits.journal_pending, &mut waiting);
     keep("limits.keepalive_requests", &started.keepalive_requests, &mut limits.keepalive_requests, &mut waiting);
-    // What waits for the ledger has room for so many; fewer can always be.
-    if limits.open_requests > started.open_requests {
-        keep("limits.open_requests", &started.open_requests, &mut limits.open_requests, &mut waiting);
-    }
     // Of HTTP/1, and of what is refused, they are taken.
     let over_h2 = [
         ("limits.header_bytes (of HTTP/2)", limits.header_bytes != started.header_bytes),
         ("limits.keepalive_seconds (of HTTP/2)", limits.keepalive_seconds != started.keepalive_seconds),
     ];
     waiting.extend(over_h2.into_iter().filter_map(|(key, is_changed)| is_changed.then_some(key)));
+    waiting
+}
+
+/// The same of the limits that the books were opened with.
+pub fn keep_limits(started: &Limits, limits: &mut Limits) -> Vec<&'static str> {
+    let mut waiting = Vec::new();
+    let key = "limits.journal_segment_bytes";
+    keep(key, &started.journal_segment_bytes, &mut limits.journal_segment_bytes, &mut waiting);
+    let key = "limits.journal_reserve_bytes";
+    keep(key, &started.journal_reserve_bytes, &mut limits.journal_reserve_bytes, &mut waiting);
+    keep("limits.journal_pending", &started.journal_pending, &mut limits.journal_pending, &mut waiting);
+    // What waits for the ledger has room for so many; fewer can always be.
+    if limits.open_requests > started.open_requests {
+        keep("limits.open_requests", &started.open_requests, &mut limits.open_requests, &mut waiting);
+    }
     waiting
 }
 

@@ -14,6 +14,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// How long a successor may take from getting the right to serve to asking for the sockets.
 const SUCCESSOR_READY: Duration = Duration::from_secs(60);
+/// The same, once this process was told to end meanwhile: without its sockets one that lives could not serve.
+const SUCCESSOR_READY_AT_END: Duration = Duration::from_secs(5);
+/// How long the sockets may take on their way.
+const SOCKETS_HANDED: Duration = Duration::from_secs(5);
 
 /// What a process hears before it serves: nothing is heard twice, and nothing is lost.
 pub struct Early {
@@ -82,13 +86,20 @@ impl ShutdownSignalWatch for Orders {
             tokio::select! {
                 () = end.told() => break,
                 _ = quit.recv() => {
-                    let handed_over = tokio::select! {
-                        handed_over = life.hand_over() => handed_over,
-                        () = end.told() => break,
+                    let hand_over = life.hand_over();
+                    tokio::pin!(hand_over);
+                    let (handed_over, is_told) = tokio::select! {
+                        handed_over = &mut hand_over => (handed_over, false),
+                        () = end.told() => {
+                            (tokio::time::timeout(SUCCESSOR_READY_AT_END, hand_over).await.unwrap_or(false), true)
+                        }
                     };
                     if handed_over {
-                        life.drain_when_told(end);
+                        life.drain_when_told(end, is_told);
                         return ShutdownSignal::GracefulUpgrade;
+                    }
+                    if is_told {
+                        break;
                     }
                 }
                 _ = hup.recv() => {
@@ -127,10 +138,15 @@ impl Life {
     }
 
     /// Pingora asks for signals no more once it hands over: whoever wants the process to end is heard here.
-    fn drain_when_told(&self, mut end: End) {
-        let draining = Arc::clone(&self.draining);
+    fn drain_when_told(&self, mut end: End, is_told: bool) {
+        let (draining, life) = (Arc::clone(&self.draining), self.clone());
         tokio::spawn(async move {
-            end.told().await;
+            if is_told {
+                // It may end once nothing runs: not before the successor has the sockets.
+                let _ = tokio::time::timeout(SOCKETS_HANDED, life.succeeded()).await;
+            } else {
+                end.told().await;
+            }
             log::info!("told to end: what still runs has the drain's time");
             draining.store(true, Ordering::Release);
         });

@@ -15,11 +15,10 @@ mod replay;
 #[cfg(test)]
 mod tests;
 
-pub use body::{BodiesInFlight, read_body};
+pub use body::{BodiesInFlight, BodyShare, read_body};
 
 use crate::idempotency::{Decision, Running};
 use crate::protocol::aside::SignOfLife;
-use body::BodyShare;
 use bytes::Bytes;
 use http::HeaderValue;
 use pingora::protocols::http::ServerSession as HttpSession;

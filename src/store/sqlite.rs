@@ -270,9 +270,18 @@ mod tests {
         std::thread::scope(|scope| {
             let third = readers.with(|_| {
                 readers.with(|_| {
-                    let third = scope.spawn(|| readers.with(answer));
-                    std::thread::yield_now();
-                    assert!(!third.is_finished(), "the third has to wait");
+                    let (begun, has_begun) = std::sync::mpsc::sync_channel(1);
+                    let (done, is_done) = std::sync::mpsc::sync_channel(1);
+                    let readers = &readers;
+                    let third = scope.spawn(move || {
+                        begun.send(()).unwrap();
+                        let answer = readers.with(answer);
+                        let _ = done.send(());
+                        answer
+                    });
+                    has_begun.recv().unwrap();
+                    let early = is_done.recv_timeout(Duration::from_millis(50));
+                    assert!(early.is_err(), "the third has to wait");
                     third
                 })
             });

@@ -104,6 +104,46 @@ fn a_gateway_whose_successor_does_not_come_is_told_to_end_all_the_same() {
     world.close();
 }
 
+/// Its books are given up by then: without its sockets the one that waits could not serve, and nobody would.
+#[test]
+fn one_that_is_told_to_end_while_it_hands_over_hands_over_first() {
+    let mut world = World::new();
+    let account = world.account();
+    let successor = world.begin_successor();
+    let waiting = successor.id();
+    signal(waiting, "STOP");
+    let mut old = world.hand_over_by(successor, |world| {
+        world.signal("QUIT");
+        wait_for("the gateway to hand over", SOON, || world.log().contains("handing over").then_some(()));
+        world.signal("TERM");
+        signal(waiting, "CONT");
+    });
+    let status = wait_for("the old gateway to end", SOON, || old.try_wait().unwrap());
+    assert_eq!(status.code(), Some(0));
+    world.all_work(&account);
+    world.close();
+}
+
+#[test]
+fn it_serves_by_the_limits_of_that_moment_and_names_what_it_was_begun_with() {
+    let plan = Plan::default().limit("open_requests_per_account", 1).limit("journal_pending", 2_048);
+    let mut world = plan.edit(STORE, &format!("{STORE}\nwatch: false")).start();
+    let account = world.account();
+    let successor = world.begin_successor();
+    world.rewrite("open_requests_per_account: 1", "open_requests_per_account: 2");
+    world.rewrite("journal_pending: 2048", "journal_pending: 4096");
+    let mut old = world.hand_over_to(successor);
+    wait_for("the old gateway to end", SOON, || old.try_wait().unwrap());
+    assert!(world.log().contains("limits.journal_pending was changed"), "{}", world.log());
+    let mut running = world.connect();
+    assert!(running.send(&Chat.stream(&account.key, "events=40 gap_ms=250 input=10 output=5").bytes()));
+    let mut answer = running.begin();
+    assert!(answer.status == 200 && running.more(&mut answer), "{}", answer.text());
+    assert_eq!(world.ask(&Chat.whole(&account.key, "input=1 output=1")).status, 200);
+    drop(running);
+    world.close();
+}
+
 #[test]
 fn it_begins_by_the_file_of_that_moment_and_by_the_one_before_where_that_is_no_good() {
     let mut world = Plan::default().edit(STORE, &format!("{STORE}\nwatch: false")).start();

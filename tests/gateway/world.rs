@@ -350,8 +350,13 @@ impl World {
 
     /// Has the gateway hand over to one that waits. Returns the old one, which finishes its work.
     pub fn hand_over_to(&mut self, successor: Child) -> Child {
+        self.hand_over_by(successor, |world| world.signal("QUIT"))
+    }
+
+    /// The same, told by `tell`.
+    pub fn hand_over_by(&mut self, successor: Child, tell: impl FnOnce(&Self)) -> Child {
         let listened = self.said("listening on");
-        self.signal("QUIT");
+        tell(self);
         wait_for("the successor to listen", SOON, || (self.said("listening on") > listened).then_some(()));
         self.gateway.replace(successor).expect("a running gateway")
     }

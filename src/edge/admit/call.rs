@@ -14,7 +14,7 @@ use crate::catalog::Model;
 use crate::clock;
 use crate::config::Settings;
 use crate::edge::context::{Call, Context, InFlight, Upstream};
-use crate::edge::intake::{self, Deadlines};
+use crate::edge::intake::{self, BodyShare, Deadlines};
 use crate::edge::reply::Reply;
 use crate::edge::{EdgeLimits, Gateway, rates};
 use crate::idempotency::Answer;
@@ -86,7 +86,7 @@ pub async fn prepare(
     order.bear(dropped.as_slice())?;
     let Fitted { hold, sent, fallbacks } = match asked.free {
         true => Fitted { hold: None, sent: order.sent(None, None)?, fallbacks: None },
-        false => order.fit(gateway, principal).await?,
+        false => order.fit(gateway, principal, (&mut share, limits.bodies_in_flight_bytes)).await?,
     };
     let fallbacks = fallbacks.map(|fallbacks| fallbacks.with_headers(version.clone(), flags));
     let again = order.again_without_thinking(&sent, false);
@@ -151,9 +151,16 @@ impl Order<'_> {
     }
 
     /// Sets the worst case of what the vendor will read aside, and lowers the output limit to what can be paid.
-    async fn fit(&self, gateway: &Gateway, principal: Principal) -> Result<Fitted, Failure> {
+    /// What that takes of the room for bodies is counted before it is waited for.
+    async fn fit(
+        &self,
+        gateway: &Gateway,
+        principal: Principal,
+        (share, room): (&mut BodyShare, u64),
+    ) -> Result<Fitted, Failure> {
         let priced = self.priced()?;
         if let Some((fallbacks, dearest)) = Fallbacks::of(self, &principal, &priced.quote) {
+            share.cover(self.kept_bytes(&priced.sent, true, Some(&fallbacks)), room)?;
             // Nobody's answer is shortened for the sake of a model that may never be asked.
             match self.reserve(gateway, &principal, &dearest, true).await {
                 Ok((hold, limit)) => {

@@ -189,7 +189,10 @@ impl<'a> Order<'a> {
     /// Where the vendor may refuse the reasoning in it: what is needed to say it without. `instead`: of another model, whose
     /// reasoning is passed on as it stands.
     pub fn again_without_thinking(&self, sent: &Sent, instead: bool) -> Option<Again> {
-        let is_another_ones = instead && self.model.passes(self.surface) && self.surface != Protocol::Responses;
+        // Responses bodies tell whether they carry any, and chat's own vendor has been sent none.
+        let has_none = self.surface == Protocol::Chat && self.model.vendor.official;
+        let is_another_ones =
+            instead && self.model.passes(self.surface) && self.surface != Protocol::Responses && !has_none;
         ((sent.carries_thinking || is_another_ones) && !self.strict).then(|| Again {
             surface: self.surface,
             body: self.body.clone(),

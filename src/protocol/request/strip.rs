@@ -67,8 +67,9 @@ pub fn without_reasoning(protocol: Protocol, body: &[u8]) -> Option<Stripped> {
     let mut strip = Strip { text, edits: Vec::new(), warnings: Warnings::default() };
     match protocol {
         Protocol::Messages if has_thinking(tree.root()) => {
-            // A turn that thinks must begin with a thought.
+            // A turn that thinks must begin with a thought; and what clears thoughts is refused where none is to be had.
             strip.members(tree.root(), "", &["thinking"]);
+            strip.edits_of_thinking(tree.root());
             strip.messages(tree.root(), is_thinking);
         }
         Protocol::Chat => strip.chat(tree.root()),
@@ -77,6 +78,9 @@ pub fn without_reasoning(protocol: Protocol, body: &[u8]) -> Option<Stripped> {
     let stripped = Stripped { edits: strip.edits, warnings: strip.warnings.into_tokens() };
     (!stripped.warnings.is_empty()).then_some(stripped)
 }
+
+/// How the context is edited by the vendor: of thoughts.
+const CLEAR_THINKING: &str = "clear_thinking_20251015";
 
 struct Strip<'a> {
     text: &'a str,
@@ -122,6 +126,24 @@ impl<'a> Strip<'a> {
     }
 
     /// Removes the members of these names. Null is no member: it goes without a word.
+    fn edits_of_thinking(&mut self, root: Value<'a>) {
+        let edits = || root.get("context_management").and_then(|edits| edits.get("edits")).into_iter();
+        let of_thinking = |edit: &Value<'_>| edit.get("type").is_some_and(|kind| kind.is(CLEAR_THINKING));
+        let (mut places, mut goes) = (Vec::new(), 0);
+        for edit in edits().flat_map(Value::items) {
+            goes += usize::from(of_thinking(&edit));
+            places.push((self.span(edit.raw()), of_thinking(&edit)));
+        }
+        match goes {
+            0 => {}
+            all if all == places.len() => self.members(root, "", &["context_management"]),
+            _ => {
+                self.warnings.add(Action::Dropped, "context_management.edits");
+                self.remove(&places);
+            }
+        }
+    }
+
     fn members(&mut self, object: Value<'a>, path: &str, foreign: &[&str]) {
         let is_foreign = |key: &Text<'_>| foreign.iter().find(|name| key.is(name)).copied();
         if !object.members().any(|(key, _)| is_foreign(&key).is_some()) {
@@ -308,6 +330,27 @@ mod tests {
         assert_eq!(found, wanted);
         assert_eq!(told, warnings);
         assert_eq!(stripped(protocol, wanted), (wanted.to_owned(), Vec::new()), "again");
+    }
+
+    #[test]
+    fn what_clears_thoughts_goes_with_them_and_other_edits_stay() {
+        let turn = r#""messages":[{"role":"assistant","content":[{"type":"thinking","thinking":"a","signature":"x"},{"type":"text","text":"b"}]}]"#;
+        let left = r#""messages":[{"role":"assistant","content":[{"type":"text","text":"b"}]}]"#;
+        let (clears, uses) =
+            (r#"{"type":"clear_thinking_20251015","keep":"all"}"#, r#"{"type":"clear_tool_uses_20250919"}"#);
+        let of = |edits: &str, rest: &str| format!(r#"{{"context_management":{{"edits":[{edits}]}},{rest}}}"#);
+        for (body, wanted, told) in [
+            (of(clears, turn), format!("{{{left}}}"), "dropped:context_management"),
+            (of(&format!("{clears},{uses}"), turn), of(uses, left), "dropped:context_management.edits"),
+            (of(uses, turn), of(uses, left), "dropped:messages[0].content[0]"),
+        ] {
+            let Stripped { edits, warnings } = without_reasoning(Protocol::Messages, body.as_bytes()).unwrap();
+            let mut splices: Vec<_> = edits.iter().map(|(span, text)| splice::Splice::new(*span, text)).collect();
+            let mut out = Vec::new();
+            splice::bytes(body.as_bytes(), &mut splices, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), wanted);
+            assert!(warnings.iter().any(|warning| warning == told), "{warnings:?}");
+        }
     }
 
     #[test]
