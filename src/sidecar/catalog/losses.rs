@@ -24,7 +24,7 @@ pub fn losses(surface: Protocol, accepts: &Accepts) -> Vec<Loss> {
             (of_messages_model(model, surface), may_search.then_some("web_search_options"))
         }
         Accepts::Chat(model) => (of_chat_model(model, surface), model.top_k.then_some("top_k")),
-        Accepts::Responses(model) => (of_responses_model(model, surface), None),
+        Accepts::Responses(model) => (of_responses_model(model, surface), model.verbosity.then_some("verbosity")),
     };
     let told: Vec<_> = own.iter().flat_map(|loss| loss.members.clone()).chain(taken).collect();
     let of = |outcome: Outcome| {
@@ -51,6 +51,10 @@ fn of_responses_model(model: &ResponsesModel, surface: Protocol) -> Vec<Loss> {
         Protocol::Responses => Vec::new(),
     };
     let mut losses = vec![Loss { members, what }];
+    if !model.reasoning {
+        let members = vec![if surface == Protocol::Messages { "thinking" } else { "reasoning" }];
+        losses.push(Loss { members, what: "left out: the model does not reason" });
+    }
     if !model.sampling {
         let what = "left out unless they ask for the default: the model samples its own way";
         losses.push(Loss { members: vec!["temperature", "top_p"], what });
@@ -172,6 +176,11 @@ mod tests {
         let messages = losses(Protocol::Responses, &Accepts::Messages(MessagesModel::default()));
         assert_eq!(fate(&messages, "previous_response_id"), Some("refused with 400"));
         assert_eq!(fate(&messages, "truncation"), Some("left out, and named in the warnings"));
+        let plain = ResponsesModel { reasoning: false, verbosity: true, ..ResponsesModel::default() };
+        let plain =
+            [Protocol::Chat, Protocol::Messages].map(|surface| losses(surface, &Accepts::Responses(plain.clone())));
+        assert!(fate(&plain[0], "verbosity").is_none() && fate(&plain[0], "reasoning").is_some());
+        assert!(fate(&plain[1], "thinking").is_some());
         let chat = losses(Protocol::Responses, &Accepts::Chat(ChatModel::default()));
         assert!(fate(&chat, "temperature").is_none() && fate(&chat, "reasoning").is_some());
     }

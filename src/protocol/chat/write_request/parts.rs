@@ -83,7 +83,8 @@ impl Words<'_> {
             FileContent::Pdf(data) => parts.push(Part::of(Said::File(file, data))),
             FileContent::Url(url) => {
                 if file.title.is_some() {
-                    self.warnings.add(Action::Dropped, format_args!("{}.title", block.at));
+                    let name = if self.recall.voice.is_some() { "filename" } else { "title" };
+                    self.warnings.add(Action::Dropped, format_args!("{}.{name}", block.at));
                 }
                 parts.push(Part::of(Said::FileAt(url)));
             }
