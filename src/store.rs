@@ -18,6 +18,9 @@ pub mod ledger;
 pub mod redis;
 pub mod sqlite;
 
+#[cfg(test)]
+pub use lately::LOOK;
+
 /// Why the store could not do something.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {

@@ -26,28 +26,48 @@ fn stranger(email: &str) -> Stranger<'_> {
 }
 
 #[test]
-fn a_revocation_by_another_process_counts_at_the_next_request() {
+fn a_revocation_by_another_process_counts_as_soon_as_its_write_is_looked_for() {
     let (folder, gateway) = world();
     let command_line = Accounts::open(folder.path()).unwrap();
     let account = gateway.create_account(&new("a@example.com"), NOW).unwrap();
     assert_eq!(account.id.len(), 5 + 32);
     let key = command_line.create_key(&account.id, " laptop ", NOW).unwrap();
+    // Each time as late as another process's write may go unseen.
+    let authenticate = || {
+        std::thread::sleep(crate::store::LOOK);
+        gateway.authenticate(&key.key, NOW)
+    };
     assert_eq!(key.name, "laptop");
-    let principal = gateway.authenticate(&key.key, NOW).unwrap();
+    let principal = authenticate().unwrap();
     assert_eq!(&*principal.account_id, account.id);
     assert_eq!(&*principal.key_id, key.key_id);
 
     command_line.set_status(&account.id, Status::Suspended).unwrap();
-    assert!(matches!(gateway.authenticate(&key.key, NOW), Err(Refusal::AccountSuspended)));
+    assert!(matches!(authenticate(), Err(Refusal::AccountSuspended)));
     command_line.set_status(&account.id, Status::Active).unwrap();
-    assert!(gateway.authenticate(&key.key, NOW).is_ok());
+    assert!(authenticate().is_ok());
 
     let other = gateway.create_account(&new("b@example.com"), NOW).unwrap();
     assert!(!command_line.revoke_key(Some(&other.id), &key.key_id, NOW).unwrap(), "a stranger's key was revoked");
     assert!(command_line.revoke_key(None, &key.key_id, NOW).unwrap());
-    assert!(matches!(gateway.authenticate(&key.key, NOW), Err(Refusal::BadKey)));
+    assert!(matches!(authenticate(), Err(Refusal::BadKey)));
     assert!(!command_line.revoke_key(None, &key.key_id, NOW).unwrap(), "revoked twice");
     assert_eq!(gateway.keys(&account.id).unwrap()[0].status, KeyStatus::Revoked);
+}
+
+#[test]
+fn a_revocation_by_this_process_counts_at_the_next_request() {
+    let (_folder, gateway) = world();
+    let account = gateway.create_account(&new("a@example.com"), NOW).unwrap();
+    let key = gateway.create_key(&account.id, "laptop", NOW).unwrap();
+    let is_good = || gateway.authenticate(&key.key, NOW).is_ok();
+    for _ in 0..50 {
+        assert!(is_good());
+        gateway.set_status(&account.id, Status::Suspended).unwrap();
+        assert!(!is_good());
+        gateway.set_status(&account.id, Status::Active).unwrap();
+    }
+    assert!(is_good() && gateway.revoke_key(None, &key.key_id, NOW).unwrap() && !is_good());
 }
 
 #[test]
