@@ -66,13 +66,16 @@ pub fn simulator(mut program: Command) -> (u16, Process) {
     (port, process)
 }
 
-/// `conf/local.yaml` with data and ports of its own: for the edge, the sidecar, the private listener and the vendor.
+/// `conf/local.yaml` with data and ports of its own: for the edge, the sidecar, the private listener and the vendor. One
+/// model has a vendor that speaks responses.
 pub fn config(data_dir: &Path, [edge, sidecar, admin, vendor]: [u16; 4]) -> String {
     let mut text = SHIPPED.replace("data_dir: \"data\"", &format!("data_dir: {:?}", data_dir.display().to_string()));
     for (shipped, port) in [("8080", edge), ("8081", sidecar), ("9090", admin), ("9100", vendor)] {
         text = text.replace(&format!("127.0.0.1:{shipped}"), &format!("127.0.0.1:{port}"));
     }
-    text
+    const NAME: &str = "    upstream_model: gpt-5.5\n";
+    assert!(text.contains(NAME), "the shipped config has that model no more");
+    text.replace(NAME, &format!("{NAME}    upstream_protocol: responses\n"))
 }
 
 /// What a command of the program says.

@@ -1,8 +1,8 @@
 //! What a request costs where many edges share a store: commands, bytes, memory and CPU time of Redis, CPU time of the edge
 //! and of the sidecar, measured on this machine. `scripts/bench-redis` builds the program and runs this.
 //!
-//! `shared PROGRAM [SECONDS [ROUNDS]]`: one edge, one sidecar and one Redis in front of a simulated vendor; whole answers
-//! and streams, by 16 connections. Redis is asked before and after what it has done, an idle time of the same length taken
+//! `shared PROGRAM [SECONDS [ROUNDS]]`: one edge, one sidecar and one Redis in front of a simulated vendor, and in turns
+//! with them one process with its own embedded store; whole answers and streams, by 16 connections. Redis is asked before and after what it has done, an idle time of the same length taken
 //! away, for edges and the sidecar also ask on their own. Turns end when the ledger has everything. At the end the books are
 //! asked: as many debits as answers. Must not time anything by the clock on the wall: the machine may be busy.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::disallowed_methods)]
@@ -27,6 +27,16 @@ const BODY_BYTES: usize = 1_024;
 const MODEL: &str = "alpha-haiku-4-5-20251001";
 /// Accounts, so that all partitions have something to do.
 const ACCOUNTS: usize = 32;
+
+/// Whom requests are sent to, and by whom.
+struct Door {
+    port: u16,
+    /// Where it tells what the ledger does not have yet.
+    admin: u16,
+    keys: Vec<String>,
+    answered: u64,
+}
+
 struct Fleet {
     edge: Process,
     sidecar: Process,
@@ -34,8 +44,15 @@ struct Fleet {
     program: PathBuf,
     dir: TempDir,
     ports: Ports,
-    keys: Vec<String>,
-    answered: u64,
+    door: Door,
+}
+
+/// All in one process.
+struct Embedded {
+    process: Process,
+    program: PathBuf,
+    dir: TempDir,
+    door: Door,
 }
 
 #[derive(Clone, Copy)]
@@ -67,21 +84,23 @@ fn main() {
     let mut number = |default| arguments.next().map_or(default, |text| text.parse::<u64>().expect("a number"));
     let (seconds, rounds) = (number(5), number(3));
     let (vendor, _simulator) = rig::simulator(Command::new(&program));
+    let mut embedded = Embedded::start(program.clone(), vendor);
     let mut fleet = Fleet::start(program, vendor);
     println!("{CONNECTIONS} connections, {BODY_BYTES} byte requests, {ACCOUNTS} accounts, {seconds} s a turn\n");
     println!(
-        "| answers | requests | Redis: calls of scripts | all commands | bytes in | bytes out | bytes kept | CPU µs | edge CPU µs | sidecar CPU µs |"
+        "| answers | requests | Redis: calls of scripts | all commands | bytes in | bytes out | bytes kept | CPU µs | edge CPU µs | sidecar CPU µs | embedded CPU µs |"
     );
-    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
+    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
     for stream in [false, true] {
         let what = if stream { "streamed" } else { "whole" };
         // Connections, caches and pages that a first request needs.
-        fleet.drive(stream, Duration::from_secs(1));
+        fleet.door.drive(stream, Duration::from_secs(1));
+        embedded.door.drive(stream, Duration::from_secs(1));
         let mut commands = BTreeMap::new();
         for _ in 0..rounds {
             let began = Instant::now();
             let before = fleet.done();
-            let (requests, refused) = fleet.drive(stream, Duration::from_secs(seconds));
+            let (requests, refused) = fleet.door.drive(stream, Duration::from_secs(seconds));
             let after = fleet.done();
             // Of all scripts one alone asks for this: the one that a request waits for.
             let waited = [&before, &after].map(|done| done.commands.get("hlen").copied().unwrap_or(0));
@@ -90,16 +109,18 @@ fn main() {
             // What is done of its own accord in as long a time is not the requests'.
             std::thread::sleep(began.elapsed());
             let idle = fleet.done();
-            println!("| {what} | {requests} | {} |", row(requests, &before, &after, &idle));
+            let alone = embedded.cpu_of_a_request(stream, Duration::from_secs(seconds));
+            println!("| {what} | {requests} | {} | {alone} |", row(requests, &before, &after, &idle));
             commands = per_request(requests, &before, &after, &idle);
         }
         let named: Vec<_> = commands.iter().filter(|(_, count)| count.as_str() != "0.00").collect();
         println!("\n{what}, commands of a request: {named:?}\n");
     }
     println!("edge {} KiB resident", fleet.done().edge_resident_kib);
-    let (debits, answered) = (fleet.finish(), fleet.answered);
-    assert_eq!(debits, answered, "not each answer was debited once");
-    println!("{answered} answers, {debits} debits");
+    for (debits, answered) in [(fleet.finish(), fleet.door.answered), (embedded.finish(), embedded.door.answered)] {
+        assert_eq!(debits, answered, "not each answer was debited once");
+        println!("{answered} answers, {debits} debits");
+    }
 }
 
 /// Hundredths as a decimal.
@@ -155,6 +176,110 @@ impl Ports {
     }
 }
 
+impl Door {
+    /// With accounts that can pay, whose keys are known there.
+    fn open(port: u16, admin: u16, program: &Path, config: &Path) -> Self {
+        let account = |number| {
+            let key = rig::funded_key(program, config, &format!("bench-{number}@example.test"), "900000000");
+            let credits = Request::get("/v1/credits").bearer(&key);
+            wait_for("for a key to be known", || client::ask(port, &credits).status == 200);
+            key
+        };
+        Self { port, admin, keys: (0..ACCOUNTS).map(account).collect(), answered: 0 }
+    }
+
+    fn request(stream: bool, key: &str) -> Vec<u8> {
+        let body = |filler: usize| {
+            let text = format!("[[sim input=200 output=50 events=10]] {}", "x".repeat(filler));
+            json!({
+                "model": MODEL, "max_tokens": 1_000, "stream": stream, "messages": [{"role": "user", "content": text}],
+            })
+            .to_string()
+        };
+        let body = body(BODY_BYTES - body(0).len());
+        assert_eq!(body.len(), BODY_BYTES);
+        Request::post("/v1/messages", body).bearer(key).bytes()
+    }
+
+    /// Drives it with all connections for `time`, and waits until the ledger has everything; how many answers, and
+    /// how many were refused.
+    fn drive(&mut self, stream: bool, time: Duration) -> (u64, u64) {
+        let requests: Vec<_> = self.keys.iter().map(|key| Self::request(stream, key)).collect();
+        let (answers, until) = (AtomicU64::new(0), Instant::now() + time);
+        let refused = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for number in 0..CONNECTIONS {
+                let (requests, answers, refused, edge) = (&requests, &answers, &refused, self.port);
+                scope.spawn(move || {
+                    let mut connection = Connection::open(edge);
+                    let own = requests.iter().cycle().skip(number * ACCOUNTS / CONNECTIONS);
+                    for request in own.take_while(|_| Instant::now() < until) {
+                        assert!(connection.send(request), "a connection was closed");
+                        let answer = connection.answer();
+                        if answer.status == 529 {
+                            // The machine is so busy that the shared store's answer came too late.
+                            refused.fetch_add(1, Ordering::Relaxed);
+                            continue;
+                        }
+                        assert_eq!((answer.status, answer.end()), (200, Some(End::Whole)), "{}", answer.text());
+                        answers.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        wait_for("to be in the ledger", || {
+            let metrics = client::ask(self.admin, &Request::get("/metrics")).text();
+            metrics.lines().any(|line| line == "gateway_journal_pending 0")
+        });
+        let count = answers.into_inner();
+        let refused = refused.into_inner();
+        self.answered += count;
+        assert!(count > 0, "nothing was measured");
+        if refused > 0 {
+            println!(
+                "({refused} requests were refused, since the machine is too busy: these numbers are worth little)"
+            );
+        }
+        (count, refused)
+    }
+}
+
+/// The debits in the books, which must be right.
+fn debits(program: &Path, config: &Path) -> u64 {
+    let verdict = rig::command(program, config, &["ledger", "verify"]);
+    assert_eq!(verdict["findings"], json!([]), "{verdict}");
+    verdict["debits"].as_u64().unwrap()
+}
+
+impl Embedded {
+    fn start(program: PathBuf, vendor: u16) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let [edge, sidecar, admin] = [free_port(), free_port(), free_port()];
+        let file = dir.path().join("gateway.yaml");
+        std::fs::write(&file, rig::config(dir.path(), [edge, sidecar, admin, vendor])).unwrap();
+        let mut command = Command::new(&program);
+        command.args(["run", "-c"]).arg(&file).env("RUST_LOG", "error");
+        let process = Process(command.spawn().expect("start the program"));
+        wait_for("for the gateway to be ready", || is_ready(admin));
+        let door = Door::open(edge, admin, &program, &file);
+        Self { process, program, dir, door }
+    }
+
+    /// CPU µs of a request, without what an idle time of the same length has.
+    fn cpu_of_a_request(&mut self, stream: bool, time: Duration) -> String {
+        let (began, before) = (Instant::now(), self.process.cpu_ns());
+        let (requests, _) = self.door.drive(stream, time);
+        let busy = self.process.cpu_ns() - before;
+        std::thread::sleep(began.elapsed());
+        let idle = self.process.cpu_ns() - before - busy;
+        hundredths(busy.saturating_sub(idle) / 10 / requests)
+    }
+
+    fn finish(&self) -> u64 {
+        debits(&self.program, &self.dir.path().join("gateway.yaml"))
+    }
+}
+
 impl Fleet {
     fn start(program: PathBuf, vendor: u16) -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -175,17 +300,8 @@ impl Fleet {
         wait_for("the sidecar to be ready", || is_ready(ports.sidecar_admin));
         let edge = start("edge");
         wait_for("the edge to be ready", || is_ready(ports.edge_admin));
-        let mut fleet = Self { edge, sidecar, redis, program, dir, ports, keys: Vec::new(), answered: 0 };
-        fleet.keys = (0..ACCOUNTS).map(|number| fleet.account(number)).collect();
-        fleet
-    }
-
-    fn account(&self, number: usize) -> String {
-        let email = format!("bench-{number}@example.test");
-        let key = rig::funded_key(&self.program, &self.config(), &email, "900000000");
-        let credits = Request::get("/v1/credits").bearer(&key);
-        wait_for("the edge to know a key", || client::ask(self.ports.edge, &credits).status == 200);
-        key
+        let door = Door::open(ports.edge, ports.edge_admin, &program, &dir.path().join("sidecar.yaml"));
+        Self { edge, sidecar, redis, program, dir, ports, door }
     }
 
     /// The sidecar's, which has the ledger.
@@ -216,66 +332,8 @@ impl Fleet {
         }
     }
 
-    fn request(&self, stream: bool, key: &str) -> Vec<u8> {
-        let body = |filler: usize| {
-            let text = format!("[[sim input=200 output=50 events=10]] {}", "x".repeat(filler));
-            json!({
-                "model": MODEL, "max_tokens": 1_000, "stream": stream, "messages": [{"role": "user", "content": text}],
-            })
-            .to_string()
-        };
-        let body = body(BODY_BYTES - body(0).len());
-        assert_eq!(body.len(), BODY_BYTES);
-        Request::post("/v1/messages", body).bearer(key).bytes()
-    }
-
-    /// Drives the edge with all connections for `time`, and waits until the ledger has everything; how many answers, and
-    /// how many were refused.
-    fn drive(&mut self, stream: bool, time: Duration) -> (u64, u64) {
-        let requests: Vec<_> = self.keys.iter().map(|key| self.request(stream, key)).collect();
-        let (answers, until) = (AtomicU64::new(0), Instant::now() + time);
-        let refused = AtomicU64::new(0);
-        std::thread::scope(|scope| {
-            for number in 0..CONNECTIONS {
-                let (requests, answers, refused, edge) = (&requests, &answers, &refused, self.ports.edge);
-                scope.spawn(move || {
-                    let mut connection = Connection::open(edge);
-                    let own = requests.iter().cycle().skip(number * ACCOUNTS / CONNECTIONS);
-                    for request in own.take_while(|_| Instant::now() < until) {
-                        assert!(connection.send(request), "the edge closed a connection");
-                        let answer = connection.answer();
-                        if answer.status == 529 {
-                            // The machine is so busy that the shared store's answer came too late.
-                            refused.fetch_add(1, Ordering::Relaxed);
-                            continue;
-                        }
-                        assert_eq!((answer.status, answer.end()), (200, Some(End::Whole)), "{}", answer.text());
-                        answers.fetch_add(1, Ordering::Relaxed);
-                    }
-                });
-            }
-        });
-        wait_for("to be in the ledger", || {
-            let metrics = client::ask(self.ports.edge_admin, &Request::get("/metrics")).text();
-            metrics.lines().any(|line| line == "gateway_journal_pending 0")
-        });
-        let count = answers.into_inner();
-        let refused = refused.into_inner();
-        self.answered += count;
-        assert!(count > 0, "nothing was measured");
-        if refused > 0 {
-            println!(
-                "({refused} requests were refused, since the machine is too busy: these numbers are worth little)"
-            );
-        }
-        (count, refused)
-    }
-
-    /// The debits in the books, which must be right.
     fn finish(&self) -> u64 {
-        let verdict = rig::command(&self.program, &self.config(), &["ledger", "verify"]);
-        assert_eq!(verdict["findings"], json!([]), "{verdict}");
-        verdict["debits"].as_u64().unwrap()
+        debits(&self.program, &self.config())
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the gateway adds: measured beside nothing, nginx and a bare Pingora pass-through, in turns, in one run.
 //! `scripts/bench` builds what is needed and runs this.
 //!
-//! `speed GATEWAY BARE NGINX|- SECONDS ROUNDS JSON`: whoever is measured has a core of its own; the simulated vendor and
+//! `speed GATEWAY BARE NGINX|- SECONDS ROUNDS JSON [peers]`: whoever is measured has a core of its own; the simulated vendor and
 //! the load share another. CPU is the process's own, from `/proc`; ratios are of medians of the same rounds. Must not
 //! judge: the table says what was seen, `scripts/bench` what is asked for.
 //!
@@ -14,6 +14,8 @@
 mod instructions;
 #[path = "speed/load.rs"]
 mod load;
+#[path = "speed/peers.rs"]
+mod peers;
 mod rig;
 #[path = "speed/system.rs"]
 mod system;
@@ -44,6 +46,13 @@ const CROSSED: Way =
         name: "chat → messages", path: "/v1/chat/completions", model: "alpha-haiku-4-5-20251001", translated: true
     };
 const CROSSED_BACK: Way = Way { name: "messages → chat", path: "/v1/messages", model: "beta-5.2", translated: true };
+const RESPONSES: Way = Way { name: "responses", path: "/v1/responses", model: "beta-5.5", translated: false };
+const RESPONSES_MESSAGES: Way =
+    Way { name: "responses → messages", path: "/v1/responses", model: "alpha-haiku-4-5-20251001", translated: true };
+const RESPONSES_CHAT: Way =
+    Way { name: "responses → chat", path: "/v1/responses", model: "beta-5.2", translated: true };
+const MESSAGES_RESPONSES: Way =
+    Way { name: "messages → responses", path: "/v1/messages", model: "beta-5.5", translated: true };
 
 /// One row of the table.
 struct Case {
@@ -56,16 +65,22 @@ const fn case(way: Way, bytes: usize, connections: usize) -> Case {
     Case { way, bytes, connections }
 }
 
-const CASES: [Case; 12] = [
+const CASES: [Case; 18] = [
     case(PASSED, 1_024, 1),
     case(PASSED, 1_024, 16),
     case(PASSED, 1_024, 64),
     case(MESSAGES, 1_024, 16),
     case(CROSSED, 1_024, 16),
     case(CROSSED_BACK, 1_024, 16),
+    case(RESPONSES, 1_024, 16),
+    case(RESPONSES_MESSAGES, 1_024, 16),
+    case(RESPONSES_CHAT, 1_024, 16),
+    case(MESSAGES_RESPONSES, 1_024, 16),
     case(PASSED, 65_536, 16),
     case(MESSAGES, 65_536, 16),
     case(CROSSED, 65_536, 16),
+    case(RESPONSES, 65_536, 16),
+    case(RESPONSES_MESSAGES, 65_536, 16),
     case(PASSED, 1_048_576, 1),
     case(MESSAGES, 1_048_576, 1),
     case(CROSSED, 1_048_576, 1),
@@ -73,7 +88,8 @@ const CASES: [Case; 12] = [
 
 /// Streams at one time, of so many events 20 ms apart.
 const EVENTS: usize = 100;
-const STREAMS: [(Way, usize); 4] = [(PASSED, 50), (MESSAGES, 50), (CROSSED, 50), (PASSED, 500)];
+const STREAMS: [(Way, usize); 6] =
+    [(PASSED, 50), (MESSAGES, 50), (CROSSED, 50), (RESPONSES, 50), (RESPONSES_MESSAGES, 50), (PASSED, 500)];
 
 /// How many streams at one time are tried, until they are too many.
 const HELD: [usize; 6] = [100, 250, 500, 800, 1_000, 1_500];
@@ -136,12 +152,16 @@ fn compare(arguments: Vec<String>) {
     let (gateway, bare, nginx) = (PathBuf::from(next()), PathBuf::from(next()), next());
     let seconds = Duration::from_secs(next().parse().expect("seconds"));
     let (rounds, out) = (next().parse::<usize>().expect("rounds"), next());
+    let with_peers = arguments.next().is_some_and(|word| word == "peers");
     let (vendor, _simulator) = system::simulator(&gateway);
     let mut systems = vec![System::direct(vendor)];
     if nginx != "-" {
         systems.push(System::nginx(&nginx, vendor));
     }
     systems.push(System::bare(&bare, vendor));
+    if with_peers {
+        systems.extend(peers::installed(vendor));
+    }
     systems.push(System::gateway(&gateway, vendor));
     let names: Vec<_> = systems.iter().map(|system| system.name).collect();
     let mut book = Book::default();
@@ -152,12 +172,12 @@ fn compare(arguments: Vec<String>) {
     }
     for round in 0..rounds {
         for case in &CASES {
-            for system in in_turn(&systems, round).filter(|system| system.takes(case.way.translated)) {
+            for system in in_turn(&systems, round).filter(|system| system.takes(case.way, case.bytes, 0)) {
                 measure(&mut book, system, case, seconds);
             }
         }
         for (way, count) in STREAMS {
-            for system in in_turn(&systems, round).filter(|system| system.takes(way.translated)) {
+            for system in in_turn(&systems, round).filter(|system| system.takes(way, 0, count)) {
                 measure_streams(&mut book, system, way, count);
             }
         }
@@ -167,7 +187,7 @@ fn compare(arguments: Vec<String>) {
         }
         println!("round {} of {rounds} done", round + 1);
     }
-    for system in &systems {
+    for system in systems.iter().filter(|system| system.takes(PASSED, 0, HELD[0])) {
         book.note("streams held", "streams", system.name, streams_held(system) as f64);
     }
     book.print(&names);

@@ -9,8 +9,10 @@ use bytes::Bytes;
 use model_gateway::protocol::Protocol;
 use model_gateway::protocol::answer::{self, AnswerStream};
 use model_gateway::protocol::form::answer::Recall;
-use model_gateway::protocol::request::{self, Edits};
-use model_gateway::protocol::rules::{Accepts, ChatModel, MessagesModel, Sampling, Target, ThinkingType};
+use model_gateway::protocol::request::{self, Edits, Sender};
+use model_gateway::protocol::rules::{
+    Accepts, ChatModel, MessagesModel, ResponsesModel, Sampling, Target, ThinkingType,
+};
 use model_gateway::protocol::same::StreamPass;
 use model_gateway::protocol::translate::{self, Asked, StreamTranslation};
 use serde_json::{Value, json};
@@ -27,6 +29,8 @@ const PIECE_BYTES: usize = 16 << 10;
 
 const REQUEST_SIZES: [(&str, usize); 3] = [("1K", 1 << 10), ("64K", 64 << 10), ("1M", 1 << 20)];
 const ANSWER_SIZES: [(&str, usize); 2] = [("1K", 1 << 10), ("64K", 64 << 10)];
+
+const PROTOCOLS: [Protocol; 3] = [Protocol::Chat, Protocol::Messages, Protocol::Responses];
 
 /// What is worked on. `from` and `to` are the same where it is passed on.
 #[derive(Clone, Copy)]
@@ -78,22 +82,16 @@ fn cases() -> Vec<Case> {
     }
     let mut cases = Vec::new();
     for (name, work) in works {
-        for from in [Protocol::Chat, Protocol::Messages] {
+        for from in PROTOCOLS {
             let baseline = format!("{name}-{from}-passed");
-            for to in [from, other(from)] {
+            // Passed on first.
+            for to in std::iter::once(from).chain(PROTOCOLS.into_iter().filter(|to| *to != from)) {
                 let name = if from == to { baseline.clone() } else { format!("{name}-{from}-to-{to}") };
                 cases.push(Case { name, baseline: baseline.clone(), work, from, to });
             }
         }
     }
     cases
-}
-
-fn other(protocol: Protocol) -> Protocol {
-    match protocol {
-        Protocol::Chat => Protocol::Messages,
-        Protocol::Messages | Protocol::Responses => Protocol::Chat,
-    }
 }
 
 fn main() {
@@ -164,11 +162,25 @@ impl Case {
         let edits = Edits {
             model: "upstream-model",
             output_limit: None,
-            output_limit_field: if self.to == Protocol::Chat { "max_completion_tokens" } else { "max_tokens" },
+            output_limit_field: match self.to {
+                Protocol::Chat => "max_completion_tokens",
+                Protocol::Messages => "max_tokens",
+                Protocol::Responses => "max_output_tokens",
+            },
             thinking_budget: None,
             include_usage: self.from == Protocol::Chat && outline.stream,
         };
-        let stripped = request::strip(self.from, true, body, &outline);
+        let sender = Sender {
+            account_id: "acct_1",
+            official: true,
+            may_search: false,
+            without_reasoning: false,
+            model: "public-model",
+        };
+        let stripped = match self.from {
+            Protocol::Responses => request::for_responses(body, &sender).unwrap().0,
+            from => request::strip(from, true, body, &outline),
+        };
         request::rewrite_stripped(body, &outline, &edits, stripped)
     }
 
@@ -202,6 +214,7 @@ impl Case {
 struct Models {
     chat: Accepts,
     messages: Accepts,
+    responses: Accepts,
 }
 
 impl Models {
@@ -218,6 +231,7 @@ impl Models {
                 structured: true,
                 server_tools: Vec::new(),
             }),
+            responses: Accepts::Responses(ResponsesModel { sampling: true, ..ResponsesModel::default() }),
         }
     }
 
@@ -230,12 +244,16 @@ impl Models {
                 public_model: "public-model",
                 max_output_tokens: 64_000,
                 official: true,
-                accepts: if vendor == Protocol::Chat { &self.chat } else { &self.messages },
+                accepts: match vendor {
+                    Protocol::Chat => &self.chat,
+                    Protocol::Messages => &self.messages,
+                    Protocol::Responses => &self.responses,
+                },
             },
             account_id: "acct_1",
             output_limit: None,
             strict: false,
-            created: 1_700_000_000,
+            clock: || 1_700_000_000,
             request_id: "req_0",
         }
     }
@@ -293,11 +311,17 @@ impl Conversation {
                     "type": "function", "function": {"name": name, "arguments": input.to_string()}}]}),
                 json!({"role": "tool", "tool_call_id": format!("call_{id}"), "content": result}),
             ]),
-            Protocol::Messages | Protocol::Responses => messages.extend([
+            Protocol::Messages => messages.extend([
                 json!({"role": "assistant", "content": [{"type": "text", "text": said},
                     {"type": "tool_use", "id": format!("toolu_{id}"), "name": name, "input": input}]}),
                 json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": format!("toolu_{id}"),
                     "content": [{"type": "text", "text": result}]}]}),
+            ]),
+            Protocol::Responses => messages.extend([
+                json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": said}]}),
+                json!({"type": "function_call", "call_id": format!("call_{id}"), "name": name,
+                    "arguments": input.to_string()}),
+                json!({"type": "function_call_output", "call_id": format!("call_{id}"), "output": result}),
             ]),
         }
     }
@@ -311,10 +335,16 @@ impl Conversation {
                 json!({"model": "public-model", "messages": all, "tools": tools, "stream": true,
                     "stream_options": {"include_usage": true}, "max_completion_tokens": 8000, "temperature": 0.2})
             }
-            Protocol::Messages | Protocol::Responses => {
+            Protocol::Messages => {
                 json!({"model": "public-model", "max_tokens": 8000, "stream": true, "temperature": 0.2,
                     "system": [{"type": "text", "text": system, "cache_control": {"type": "ephemeral"}}],
                     "tools": tools, "messages": messages})
+            }
+            // As agents of this protocol send it.
+            Protocol::Responses => {
+                json!({"model": "public-model", "max_output_tokens": 8000, "stream": true, "store": false,
+                    "temperature": 0.2, "include": ["reasoning.encrypted_content"], "prompt_cache_key": "thread-1",
+                    "instructions": system, "tools": tools, "input": messages})
             }
         }
     }
@@ -343,8 +373,9 @@ fn tool(surface: Protocol, index: usize, prose_bytes: usize) -> Value {
             let function = json!({"name": name, "description": description, "parameters": schema});
             json!({"type": "function", "function": function})
         }
-        Protocol::Messages | Protocol::Responses => {
-            json!({"name": name, "description": description, "input_schema": schema})
+        Protocol::Messages => json!({"name": name, "description": description, "input_schema": schema}),
+        Protocol::Responses => {
+            json!({"type": "function", "name": name, "description": description, "parameters": schema, "strict": false})
         }
     }
 }
@@ -404,11 +435,17 @@ fn agent_answer(vendor: Protocol, bytes: usize) -> Bytes {
                     "function": {"name": "tool_0", "arguments": input.to_string()}}]},
                 "logprobs": null, "finish_reason": "tool_calls"}],
             "usage": {"prompt_tokens": 500, "completion_tokens": 300, "total_tokens": 800}}),
-        Protocol::Messages | Protocol::Responses => {
+        Protocol::Messages => {
             json!({"id": "msg_1", "type": "message", "role": "assistant", "model": "upstream-model",
             "content": [{"type": "text", "text": text}, {"type": "tool_use", "id": "toolu_000000000000000000000001",
                 "name": "tool_0", "input": input}], "stop_reason": "tool_use", "stop_sequence": null,
             "usage": {"input_tokens": 500, "output_tokens": 300}})
+        }
+        Protocol::Responses => {
+            let part = json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []});
+            let said = json!({"id": "msg_1", "type": "message", "status": "completed", "role": "assistant", "content": [part]});
+            let call = responses_call("completed", &input.to_string());
+            responses_envelope("completed", &json!([said, call]), &json!({"input_tokens": 500, "output_tokens": 300}))
         }
     };
     body.to_string().into()
@@ -418,7 +455,8 @@ fn agent_answer(vendor: Protocol, bytes: usize) -> Bytes {
 fn stream(vendor: Protocol, delta: Delta) -> Vec<String> {
     match vendor {
         Protocol::Chat => chat_stream(delta),
-        Protocol::Messages | Protocol::Responses => messages_stream(delta),
+        Protocol::Messages => messages_stream(delta),
+        Protocol::Responses => responses_stream(delta),
     }
 }
 
@@ -502,5 +540,66 @@ fn messages_stream(delta: Delta) -> Vec<String> {
     events.push(event("content_block_stop", "{\"type\":\"content_block_stop\",\"index\":0}"));
     events.push(event("message_delta", &end));
     events.push(event("message_stop", "{\"type\":\"message_stop\"}"));
+    events
+}
+
+fn responses_call(status: &str, arguments: &str) -> Value {
+    json!({"id": "fc_1", "type": "function_call", "status": status, "call_id": "call_000000000000000000000001",
+        "name": "tool_0", "arguments": arguments})
+}
+
+fn responses_envelope(status: &str, output: &Value, usage: &Value) -> Value {
+    json!({"id": "resp_0123456789abcdef0123456789abcdef", "object": "response", "created_at": 1_700_000_000,
+        "status": status, "error": null, "incomplete_details": null, "model": "upstream-model", "output": output,
+        "parallel_tool_calls": true, "reasoning": {"effort": null, "summary": null}, "service_tier": "default",
+        "store": false, "text": {"format": {"type": "text"}}, "tool_choice": "auto", "tools": [], "usage": usage})
+}
+
+fn responses_stream(delta: Delta) -> Vec<String> {
+    let mut events = Vec::new();
+    let mut event = |kind: &str, members: &str| {
+        let number = events.len();
+        events.push(format!(
+            "event: response.{kind}\ndata: {{\"type\":\"response.{kind}\",\"sequence_number\":{number},{members}}}\n\n"
+        ));
+    };
+    let begun = responses_envelope("in_progress", &json!([]), &Value::Null);
+    event("created", &format!("\"response\":{begun}"));
+    event("in_progress", &format!("\"response\":{begun}"));
+    let all: String = (0..EVENTS).map(|index| delta_text(delta, index)).collect();
+    let part = |text: &str| json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []});
+    let item = |status: &str, text: &str| match delta {
+        Delta::Text => {
+            let content = if text.is_empty() { json!([]) } else { json!([part(text)]) };
+            json!({"id": "msg_1", "type": "message", "status": status, "role": "assistant", "content": content})
+        }
+        Delta::Arguments => responses_call(status, text),
+    };
+    event("output_item.added", &format!("\"output_index\":0,\"item\":{}", item("in_progress", "")));
+    let (id, kind, place) = match delta {
+        Delta::Text => ("msg_1", "output_text", ",\"content_index\":0"),
+        Delta::Arguments => ("fc_1", "function_call_arguments", ""),
+    };
+    let at = format!("\"item_id\":\"{id}\",\"output_index\":0{place}");
+    if delta == Delta::Text {
+        event("content_part.added", &format!("{at},\"part\":{}", part("")));
+    }
+    for index in 0..EVENTS {
+        let text = Value::String(delta_text(delta, index));
+        // Its own vendor pads.
+        event(
+            &format!("{kind}.delta"),
+            &format!("{at},\"delta\":{text},\"logprobs\":[],\"obfuscation\":\"aK3xQ9mZ7t\""),
+        );
+    }
+    let member = if delta == Delta::Text { "text" } else { "arguments" };
+    event(&format!("{kind}.done"), &format!("{at},\"{member}\":{}", Value::String(all.clone())));
+    if delta == Delta::Text {
+        event("content_part.done", &format!("{at},\"part\":{}", part(&all)));
+    }
+    let done = item("completed", &all);
+    event("output_item.done", &format!("\"output_index\":0,\"item\":{done}"));
+    let usage = json!({"input_tokens": 500, "output_tokens": 50_000, "total_tokens": 50_500});
+    event("completed", &format!("\"response\":{}", responses_envelope("completed", &json!([done]), &usage)));
     events
 }

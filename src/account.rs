@@ -1,7 +1,8 @@
 //! Accounts, their API keys and their dashboard sessions: who may call, and who pays.
 //!
-//! The edge needs [`Accounts::authenticate`] alone. Nothing is cached: every question is one point read of `app.db`, so
-//! that what any process changes (a revocation, a suspension) counts at the next request. Must not know HTTP or money.
+//! The edge needs [`Accounts::authenticate`] alone. Whose a key is may be remembered (`store/lately.rs`): what this process
+//! changes (a revocation, a suspension) counts at the next request, what another one does a millisecond later at most.
+//! Must not know HTTP or money.
 //! Next: `account/key.rs` (the form of a key), `account/sign_up.rs`, `account/session.rs`, `store/app.rs` (the rows).
 
 mod audit;
@@ -19,7 +20,7 @@ mod tests;
 
 pub use crate::store::app::Role;
 pub use audit::{Acting, AuditVerdict, By};
-pub use delete::Deleted;
+pub use delete::Closed;
 pub use invite::{INVITE_MS_MAX, INVITES_AT_ONCE_MAX, Invite, InviteState};
 pub use key::parse as parse_key;
 pub use password::{LEAST_CHARS as PASSWORD_LEAST_CHARS, MOST_CHARS as PASSWORD_MOST_CHARS};
@@ -234,9 +235,9 @@ impl Accounts {
             KeyStatus::Active => {}
         }
         let principal = Principal {
-            account_id: owner.account.into(),
-            key_id: owner.key.into(),
-            key_shown: owner.shown.into(),
+            account_id: Arc::clone(&owner.account),
+            key_id: Arc::clone(&owner.key),
+            key_shown: Arc::clone(&owner.shown),
             settings: Arc::new(KeySettings::read(&owner.settings).map_err(Refusal::Unavailable)?),
             account_rates: RateSettings::read(&owner.account_rates).map_err(Refusal::Unavailable)?,
         };

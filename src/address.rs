@@ -99,6 +99,8 @@ pub struct Caller {
     pub address: IpAddr,
     /// The client speaks TLS to a proxy that is trusted.
     pub is_https: bool,
+    /// The address is that of a trusted proxy, which names nobody else: whose request it is, is not known.
+    pub is_unnamed: bool,
 }
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -116,7 +118,7 @@ impl Trusted {
     pub fn caller(&self, peer: IpAddr, header: &HeaderMap) -> Caller {
         let mut address = peer.to_canonical();
         if !self.has(address) {
-            return Caller { address, is_https: false };
+            return Caller { address, is_https: false, is_unnamed: false };
         }
         // Either, never a mixture: a proxy that writes the one passes the other on as the client made it up.
         let name = if header.contains_key(FORWARDED_FOR) { FORWARDED_FOR } else { FORWARDED };
@@ -135,7 +137,8 @@ impl Trusted {
             None if is_standard => hops_last(header, &FORWARDED).and_then(|hop| parameter(hop, "proto")),
             None => None,
         };
-        Caller { address, is_https: proto.is_some_and(|proto| proto.eq_ignore_ascii_case("https")) }
+        let is_https = proto.is_some_and(|proto| proto.eq_ignore_ascii_case("https"));
+        Caller { address, is_https, is_unnamed: self.has(address) }
     }
 }
 
@@ -184,7 +187,8 @@ mod tests {
         for (name, value) in pairs {
             header.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
-        let Caller { address, is_https } = trusted(&["10.0.0.0/8", "fd00::/8", "192.0.2.7"]).caller(ip(peer), &header);
+        let Caller { address, is_https, .. } =
+            trusted(&["10.0.0.0/8", "fd00::/8", "192.0.2.7"]).caller(ip(peer), &header);
         (address.to_string(), is_https)
     }
 
@@ -230,7 +234,7 @@ mod tests {
             [("x-forwarded-for", "203.0.113.9"), ("x-forwarded-proto", "https"), ("forwarded", "for=203.0.113.9")];
         assert_eq!(caller("198.51.100.1", &lies), ("198.51.100.1".into(), false));
         let nobody = Trusted::default().caller(ip("10.0.0.1"), &HeaderMap::new());
-        assert_eq!(nobody, Caller { address: ip("10.0.0.1"), is_https: false });
+        assert_eq!(nobody, Caller { address: ip("10.0.0.1"), is_https: false, is_unnamed: false });
     }
 
     #[test]
@@ -262,6 +266,19 @@ mod tests {
         assert_eq!(told("x-forwarded-for", b"203.0.113.9, \xe9"), "10.0.0.1", "that one is the nearest");
         let named = br#"for=203.0.113.9, host="a,for=198.51.100.8";for=203.0.113.9"#;
         assert_eq!(told("forwarded", named), "10.0.0.1", "half of a quoted text tells nothing");
+    }
+
+    #[test]
+    fn who_is_named_by_nobody_is_told_from_the_proxy_itself() {
+        let is_unnamed = |peer, told: &str| {
+            let header = HeaderMap::from_iter([(FORWARDED_FOR, HeaderValue::from_str(told).unwrap())]);
+            trusted(&["10.0.0.0/8"]).caller(ip(peer), &header).is_unnamed
+        };
+        for told in ["", "unknown", "10.0.0.2", "203.0.113.9, unknown"] {
+            assert!(is_unnamed("10.0.0.1", told), "{told:?}");
+        }
+        assert!(!is_unnamed("10.0.0.1", "203.0.113.9") && !is_unnamed("10.0.0.1", "127.0.0.1, 10.0.0.2"));
+        assert!(!is_unnamed("198.51.100.1", ""), "one who is not trusted is known");
     }
 
     #[test]

@@ -5,14 +5,14 @@
 mod certificate;
 mod reload;
 mod sidecar;
+mod signals;
 
 use crate::account::{self, Accounts, Keys, SharedKeys};
 use crate::admin;
 use crate::billing::watch::StoreWatch;
 use crate::billing::{self, Billing, SharedBilling, Till};
-use crate::catalog::Model;
 use crate::clock;
-use crate::config::{Limits, Settings};
+use crate::config::{DRAIN_SECONDS_MAX, Limits, Settings, TOTAL_SECONDS_MAX};
 use crate::edge::connections::{BeforeTls, Connections, Guarded};
 use crate::edge::{Gateway, Told, retries_max};
 use crate::idempotency::Idempotency;
@@ -25,7 +25,6 @@ use crate::telemetry::traces::Traces;
 use crate::upstreams::Fleet;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
-use async_trait::async_trait;
 use axum::http::StatusCode;
 use axum::routing::get;
 use certificate::Certificate;
@@ -34,17 +33,17 @@ use pingora::listeners::tls::TlsSettings;
 use pingora::listeners::{L4BufferSettings, ListenerConfig};
 use pingora::protocols::http::v2::server::{H2Options, default_h2_options};
 use pingora::server::configuration::{Opt, ServerConf};
-use pingora::server::{ExecutionPhase, RunArgs, Server, ShutdownSignal, ShutdownSignalWatch};
+use pingora::server::{ExecutionPhase, RunArgs, Server};
 use pingora::services::listening::Service;
 use reload::Reload;
 pub use sidecar::run as sidecar;
+use signals::{Early, Orders};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpSocket};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// How a process takes up its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,8 +59,6 @@ impl Start {
     }
 }
 
-const WAITING: &str = "waiting for the running gateway to hand over: send it SIGQUIT";
-
 /// How often the way down looks whether all is done.
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
 /// How often the watch looks whether the way down has begun: each look wakes a process that may have nothing to do.
@@ -70,13 +67,13 @@ const LIFE_LOOK: Duration = Duration::from_millis(50);
 const SUCCESSION_LOOK: Duration = Duration::from_millis(250);
 /// How long nothing must have been asked before a process that has handed over ends.
 const LATE_REQUESTS: Duration = Duration::from_secs(3);
-/// How long a successor may take from getting the right to serve to asking for the sockets.
-const SUCCESSOR_READY: Duration = Duration::from_secs(60);
 /// How long a shared store's answer is waited for where a request waits for it, and where none does.
 const ADMIT_PATIENCE: Duration = Duration::from_millis(200);
 const SETTLE_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a public address may still be another's at the start.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(10);
+/// Longer than any way down may take.
+const GRACE_SECONDS: u64 = TOTAL_SECONDS_MAX + DRAIN_SECONDS_MAX;
 /// How long the last lines of the access log may take.
 const ACCESS_LOG_PATIENCE: Duration = Duration::from_secs(1);
 /// How long the last traces may take to be sent.
@@ -125,6 +122,7 @@ pub fn run(config_file: &Path, mut settings: Settings, start: Start) -> anyhow::
             "store.kind: redis is for `model-gateway edge` and `model-gateway sidecar`; `run` needs kind: embedded"
         );
     }
+    let early = Early::listen()?;
     let billing = match start {
         Start::Fresh => {
             let billing = Billing::serve(&settings.data_dir, &settings.limits)?;
@@ -134,9 +132,9 @@ pub fn run(config_file: &Path, mut settings: Settings, start: Start) -> anyhow::
             billing
         }
         Start::Upgrade => {
-            log::info!("{WAITING}");
             let billing = Billing::succeed(&settings.data_dir, &settings.limits)?;
             settings = of_today(config_file, settings);
+            billing.take_limits(&settings.limits);
             billing
         }
     };
@@ -154,7 +152,7 @@ pub fn run(config_file: &Path, mut settings: Settings, start: Start) -> anyhow::
     let interface = admin_interface(&settings.load(), &accounts, &billing);
     let pages = Sidecar::new(accounts, billing, settings).beside(Arc::clone(&life.fleet));
     start_private(Some(pages), own_state(life.clone()).merge(interface), life.clone())?;
-    serve(server, life)
+    serve(server, life, early)
 }
 
 /// Runs one of the edges that share a store, until it is told to stop.
@@ -166,6 +164,7 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: Start) -> anyhow:
         .store
         .address()
         .context("store.kind is embedded: an edge alone needs kind: redis; `model-gateway run` is the whole service")?;
+    let early = Early::listen()?;
     // Each thread with a runtime of its own has a connection of its own.
     let store = |patience| SharedStore::new(address.clone(), patience);
     let breaker = Arc::new(Breaker::open());
@@ -177,20 +176,18 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: Start) -> anyhow:
     let (data_dir, models, limits) = (&settings.data_dir, settings.catalog.models(), &settings.limits);
     let shared = match start {
         Start::Fresh => SharedBilling::serve(data_dir, stores, models, limits)?,
-        Start::Upgrade => {
-            log::info!("{WAITING}");
-            SharedBilling::succeed(data_dir, stores, models, limits)?
-        }
+        Start::Upgrade => SharedBilling::succeed(data_dir, stores, models, limits)?,
     };
     let till = Till::Shared(shared);
     let settings = match start {
         Start::Fresh => settings,
         Start::Upgrade => of_today(config_file, settings),
     };
+    till.take_settings(&settings, clock::now_ms())?;
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let (server, life) = edge(config_file, &settings, Keys::Shared(keys), till, Some(watch), start)?;
     start_private(None, own_state(life.clone()), life.clone())?;
-    serve(server, life)
+    serve(server, life, early)
 }
 
 /// What administrators reach on `listen.admin`, where there is a ledger to post to.
@@ -230,10 +227,10 @@ fn edge(
     gateway.watch_upstreams().context("watch the vendors' endpoints")?;
     gateway.watch_pressure().context("watch this process's memory")?;
     let till = billing.clone();
-    let keep_prices = Box::new(move |models: &[Arc<Model>]| till.keep_prices(models, clock::now_ms()));
+    let tell_billing = Box::new(move |new: &Settings| till.take_settings(new, clock::now_ms()));
     let life = Life {
         settings: Arc::clone(settings),
-        reload: Reload::new(config_file, settings, certificate.clone(), keep_prices),
+        reload: Reload::new(config_file, settings, certificate.clone(), Some(access.clone()), tell_billing),
         billing,
         store,
         ready: Arc::default(),
@@ -254,7 +251,7 @@ fn access_log(settings: &Settings) -> anyhow::Result<AccessLog> {
         .with_context(|| format!("open access_log {:?}", settings.access_log))
 }
 
-fn serve(server: Server, life: Life) -> ! {
+fn serve(server: Server, life: Life, early: Early) -> ! {
     let (draining, succeeded) = (Arc::clone(&life.draining), Arc::clone(&life.succeeded));
     let is_leaving = move || draining.load(Ordering::Acquire) || succeeded.load(Ordering::Acquire);
     if let Err(error) = Arc::clone(&life.reload).watch(is_leaving) {
@@ -264,7 +261,7 @@ fn serve(server: Server, life: Life) -> ! {
         log::error!("start the watch: {error}; the way down takes the whole drain time");
     }
     // Returns when the grace period is over; the watch ends the process before, once all is settled.
-    server.run(RunArgs { shutdown_signal: Box::new(life.clone()) });
+    server.run(RunArgs { shutdown_signal: Box::new(Orders::new(life.clone(), early)) });
     finish(&life)
 }
 
@@ -282,9 +279,9 @@ fn edge_server(
         upgrade_sock,
         upstream_keepalive_pool_size: UPSTREAM_POOL,
         // The watch ends the process before: Pingora would drop what still runs.
-        grace_period_seconds: Some(settings.limits.total_seconds.saturating_add(settings.limits.drain_seconds)),
+        grace_period_seconds: Some(GRACE_SECONDS),
         graceful_shutdown_timeout_seconds: Some(1),
-        max_retries: retries_max(&settings.limits),
+        max_retries: retries_max(),
         ..ServerConf::default()
     };
     let options = Opt { upgrade: start == Start::Upgrade, ..Opt::default() };
@@ -323,10 +320,15 @@ fn edge_server(
 }
 
 /// The config as it stands now: it may have been changed while this process waited, and what its predecessor sold last
-/// counts. A file that is no good changes nothing, and nothing changes the folder that was waited for.
+/// counts. A file that is no good changes nothing, and nothing changes the folder that was waited for, nor what the books were
+/// opened with.
 fn of_today(config_file: &Path, before: Settings) -> Settings {
     match crate::config::load(config_file) {
-        Ok(now) if now.data_dir == before.data_dir => now,
+        Ok(mut now) if now.data_dir == before.data_dir => {
+            let waiting = reload::keep_limits(&before.limits, &mut now.limits);
+            waiting.iter().for_each(|key| log::warn!("{key} was changed: that is taken at the next start or upgrade"));
+            now
+        }
         Ok(_) => {
             log::warn!("data_dir was changed: that is taken at the next start");
             before
@@ -460,7 +462,7 @@ fn start_watch(life: Life) -> anyhow::Result<()> {
         while !life.draining.load(Ordering::Acquire) && !life.succeeded.load(Ordering::Acquire) {
             std::thread::sleep(LIFE_LOOK);
         }
-        let cut = life.wait_for_requests(&settings.limits);
+        let cut = life.wait_for_requests(&life.settings.load().limits);
         log::info!("done with all but {cut} requests, which are cut");
         finish(&life)
     })?;
@@ -474,41 +476,6 @@ fn finish(life: &Life) -> ! {
     life.access.flush(ACCESS_LOG_PATIENCE);
     life.traces.flush(TRACES_PATIENCE);
     std::process::exit(0)
-}
-
-#[async_trait]
-impl ShutdownSignalWatch for Life {
-    /// SIGTERM and SIGINT drain, SIGQUIT hands over to a successor, SIGHUP reloads.
-    async fn recv(&self) -> ShutdownSignal {
-        let listen = |kind| signal(kind).inspect_err(|error| log::error!("listen to a signal: {error}"));
-        let (Ok(mut term), Ok(mut int), Ok(mut quit), Ok(mut hup)) = (
-            listen(SignalKind::terminate()),
-            listen(SignalKind::interrupt()),
-            listen(SignalKind::quit()),
-            listen(SignalKind::hangup()),
-        ) else {
-            return ShutdownSignal::FastShutdown;
-        };
-        loop {
-            tokio::select! {
-                _ = term.recv() => break,
-                _ = int.recv() => break,
-                _ = quit.recv() => {
-                    if self.hand_over().await {
-                        self.drain_when_told(term, int);
-                        return ShutdownSignal::GracefulUpgrade;
-                    }
-                }
-                _ = hup.recv() => {
-                    self.reload.now();
-                    self.access.reopen();
-                }
-            }
-        }
-        log::info!("draining: no new work is taken");
-        self.draining.store(true, Ordering::Release);
-        ShutdownSignal::GracefulTerminate
-    }
 }
 
 impl Life {
@@ -548,41 +515,6 @@ impl Life {
             }
             std::thread::sleep(DRAIN_LOOK);
         }
-    }
-
-    /// Gives up the right to admit, so that a successor can begin. True once that asks for the listening sockets; where
-    /// none waits, or it does not come so far, this process goes on.
-    async fn hand_over(&self) -> bool {
-        let socket = self.settings.load().data_dir.join("upgrade.sock");
-        // One that an earlier upgrade left is nobody's.
-        let _ = std::fs::remove_file(&socket);
-        if let Err(error) = self.billing.hand_over() {
-            log::error!("{error}; this process goes on");
-            return false;
-        }
-        log::info!("handing over to a successor");
-        let began = Instant::now();
-        while began.elapsed() < SUCCESSOR_READY {
-            if socket.exists() {
-                return true;
-            }
-            tokio::time::sleep(DRAIN_LOOK).await;
-        }
-        log::error!("the successor did not ask for the listening sockets; this process goes on");
-        false
-    }
-
-    /// Pingora asks for signals no more once it hands over: whoever wants the process to end is heard here.
-    fn drain_when_told(&self, mut term: Signal, mut int: Signal) {
-        let draining = Arc::clone(&self.draining);
-        tokio::spawn(async move {
-            tokio::select! {
-                _ = term.recv() => {}
-                _ = int.recv() => {}
-            }
-            log::info!("told to end: what still runs has the drain's time");
-            draining.store(true, Ordering::Release);
-        });
     }
 
     /// Returns once a successor has taken over.

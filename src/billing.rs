@@ -51,7 +51,7 @@ use pricing::Quote;
 use settler::{Settler, Work};
 pub use shared::SharedBilling;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 pub use till::Till;
 pub use verify::{Finding, Verdict};
@@ -80,7 +80,7 @@ struct Serving {
     settler: Settler,
     open: AtomicI64,
     most_open: i64,
-    most_open_per_account: u64,
+    most_open_per_account: AtomicU64,
     most_pending: usize,
 }
 
@@ -207,7 +207,7 @@ impl Billing {
             settler,
             open: AtomicI64::new(0),
             most_open: i64::try_from(limits.open_requests).unwrap_or(i64::MAX),
-            most_open_per_account: limits.open_requests_per_account,
+            most_open_per_account: AtomicU64::new(limits.open_requests_per_account),
             most_pending: count(limits.journal_pending),
         };
         Ok(Self(Arc::new(Inner { ledger, data_dir: data_dir.to_owned(), serving: Some(serving), shared: None })))
@@ -247,7 +247,8 @@ impl Billing {
         if serving.open.load(Ordering::Relaxed) >= serving.most_open {
             return Err(Refused::Busy);
         }
-        let decide = |standing: &Standing| decide(standing, quote, exact, serving.most_open_per_account, now_ms);
+        let most_open = serving.most_open_per_account.load(Ordering::Relaxed);
+        let decide = |standing: &Standing| decide(standing, quote, exact, most_open, now_ms);
         let Some((parts, limit, meters)) = serving.holds.reserve(&self.0.ledger, &opening.asker(), now_ms, decide)?
         else {
             return self.reserve_as_guest(serving, opening, quote, exact, now_ms);
@@ -256,6 +257,13 @@ impl Billing {
         let hold = Hold::open(Till::Here(self.clone()), opening, quote.service_tier, parts, now_ms)
             .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")))?;
         Ok((hold.metered(meters), limit))
+    }
+
+    /// Of new limits what a process that serves can take: the others were what it was made to measure for.
+    pub fn take_limits(&self, limits: &Limits) {
+        if let Some(serving) = &self.0.serving {
+            serving.most_open_per_account.store(limits.open_requests_per_account, Ordering::Relaxed);
+        }
     }
 
     /// What a key has spent in the period that `now_ms` lies in, all in all, and when it was last used: as the ledger has

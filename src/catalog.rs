@@ -3,6 +3,8 @@
 //! Immutable once built from the config; a reload builds a new one and a running request keeps the one it was
 //! admitted under. Must not do I/O. Next: `catalog/price.rs` (what a price list says).
 
+#[cfg(test)]
+mod fixture;
 mod price;
 
 use crate::protocol::Protocol;
@@ -47,6 +49,12 @@ impl Model {
             Accepts::Chat(_) => Protocol::Chat,
             Accepts::Responses(_) => Protocol::Responses,
         }
+    }
+
+    /// A request of this surface is passed on, with a few edits; any other is translated.
+    pub fn passes(&self, surface: Protocol) -> bool {
+        let says_all = !matches!(&self.accepts, Accepts::Responses(ResponsesModel { functions_only: true, .. }));
+        self.protocol() == surface && says_all
     }
 
     /// Of the two protocols that a vendor may serve the model by, the one for this request: the caller's own, but where

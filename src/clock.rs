@@ -9,6 +9,11 @@ pub fn now_ms() -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
+/// Seconds since 1970 UTC.
+pub fn now_seconds() -> u64 {
+    u64::try_from(now_ms() / 1_000).unwrap_or_default()
+}
+
 /// `ms` since 1970 UTC as RFC 3339, to the millisecond: `2026-11-21T12:00:00.000Z`.
 pub fn rfc3339(ms: i64) -> String {
     jiff::Timestamp::from_millisecond(ms).map_or_else(|_| String::from("invalid"), |at| format!("{at:.3}"))

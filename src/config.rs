@@ -18,7 +18,7 @@ use crate::protocol::Protocol;
 use crate::store::redis::{Address, Sentinel};
 use crate::telemetry::access::Destination;
 use crate::telemetry::traces;
-pub use raw::{Limits, RATE_MAX, RateLimits, Rates, SignupMode};
+pub use raw::{ATTEMPTS_MAX, DRAIN_SECONDS_MAX, Limits, RATE_MAX, RateLimits, Rates, SignupMode, TOTAL_SECONDS_MAX};
 pub use source::{Source, Stamp};
 use std::collections::{HashMap, HashSet};
 use std::fmt;

@@ -20,7 +20,7 @@ mod upstream;
 
 use crate::account::Keys;
 use crate::billing::Till;
-use crate::config::{FALLBACKS_MAX, Limits, Settings};
+use crate::config::{ATTEMPTS_MAX, FALLBACKS_MAX, Limits, Settings};
 use crate::idempotency::Idempotency;
 use crate::telemetry::access::AccessLog;
 use crate::telemetry::traces::Traces;
@@ -105,8 +105,8 @@ impl Gateway {
 
 /// How often Pingora may ask for another peer: every address of every endpoint, and one repeat on a fresh connection, for
 /// each model that may answer. Whether it does, `edge/upstream.rs` decides.
-pub fn retries_max(limits: &Limits) -> usize {
-    let attempts = usize::try_from(limits.attempts).unwrap_or(1);
+pub fn retries_max() -> usize {
+    let attempts = usize::try_from(ATTEMPTS_MAX).unwrap_or(1);
     let of_one_model = attempts.saturating_mul(upstream::ADDRESSES_PER_ENDPOINT).saturating_add(1);
     of_one_model.saturating_mul(FALLBACKS_MAX + 1)
 }
@@ -236,7 +236,7 @@ impl ProxyHttp for Gateway {
     ) -> Box<Error> {
         let retry = match ctx.call() {
             Some(call) => upstream::retry_broken(call, &mut error, client_reused),
-            None => upstream::may_ask_pages_again(session, &error),
+            None => upstream::may_ask_pages_again(session, ctx, &error, client_reused),
         };
         error.set_retry(retry);
         error

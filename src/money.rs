@@ -8,7 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Micro-credits in one credit; also the number of tokens that a price speaks of.
-pub const MICRO_PER_CREDIT: i64 = 1_000_000;
+const MICRO_PER_CREDIT: i64 = 1_000_000;
 
 /// The largest magnitude of any amount, in µc: 2^53 − 1, because a store that scripts in doubles must hold it exactly.
 pub const MICRO_MAX: i64 = (1 << 53) - 1;

@@ -13,9 +13,13 @@
 pub mod app;
 pub mod holds;
 pub mod idempotency;
+mod lately;
 pub mod ledger;
 pub mod redis;
 pub mod sqlite;
+
+#[cfg(test)]
+pub use lately::LOOK;
 
 /// Why the store could not do something.
 #[derive(Debug, thiserror::Error)]

@@ -47,6 +47,7 @@ pub struct Metrics {
     pub revocation_seconds: Histogram,
     pub rejected: IntCounterVec,
     pub config_reloads: IntCounterVec,
+    pub config_keys_waiting: IntGauge,
     access_log_dropped: IntCounterVec,
     spans_dropped: IntCounterVec,
     pub client_connections: IntGauge,
@@ -153,6 +154,10 @@ impl Metrics {
             open_files: gauge("gateway_open_files", "Files and sockets that this process has open."),
             connections_refused: counter("gateway_connections_refused_total", "Connections past a limit.", &["limit"]),
             config_reloads: counter("gateway_config_reloads_total", "Reloads of the config file.", &["result"]),
+            config_keys_waiting: gauge(
+                "gateway_config_keys_waiting",
+                "Keys of the config file that were changed and wait for the next start or upgrade.",
+            ),
             registry,
         }
     }

@@ -46,6 +46,10 @@ mod failover;
 mod failure;
 #[path = "gateway/fallback.rs"]
 mod fallback;
+#[path = "gateway/fallback_reasoning.rs"]
+mod fallback_reasoning;
+#[path = "gateway/fetches.rs"]
+mod fetches;
 #[path = "gateway/file_watch.rs"]
 mod file_watch;
 #[path = "gateway/flood.rs"]
@@ -82,6 +86,8 @@ mod overload;
 mod overrun;
 #[path = "gateway/own.rs"]
 mod own;
+#[path = "gateway/pages.rs"]
+mod pages;
 #[path = "gateway/partition.rs"]
 mod partition;
 #[path = "gateway/people.rs"]
@@ -90,12 +96,16 @@ mod people;
 mod prices;
 #[path = "gateway/races.rs"]
 mod races;
+#[path = "gateway/reload.rs"]
+mod reload;
 #[path = "gateway/responses.rs"]
 mod responses;
 #[path = "gateway/responses_vendor.rs"]
 mod responses_vendor;
 #[path = "gateway/revocation.rs"]
 mod revocation;
+#[path = "gateway/secrets.rs"]
+mod secrets;
 #[path = "gateway/sentinel.rs"]
 mod sentinel;
 #[allow(dead_code, reason = "shared with the tests of the scripts")]
@@ -139,6 +149,8 @@ mod upstreams;
 mod vendor_tls;
 #[path = "gateway/vendor_wire.rs"]
 mod vendor_wire;
+#[path = "gateway/waiting.rs"]
+mod waiting;
 #[path = "gateway/world.rs"]
 mod world;
 

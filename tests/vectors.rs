@@ -11,6 +11,7 @@ use model_gateway::protocol::Protocol;
 use model_gateway::protocol::failure::Failure;
 use model_gateway::protocol::form::Effort;
 use model_gateway::protocol::request::{self, Edits, Sender};
+use model_gateway::protocol::responses::kinds::KINDS;
 use model_gateway::protocol::rules::{
     Accepts, ChatModel, MessagesModel, Outcome, ReasoningReplay, ResponsesModel, Sampling, Target, ThinkingType,
     ToolsWithReasoning,
@@ -43,6 +44,9 @@ fn yes() -> bool {
     true
 }
 
+/// The class of models whose requests are translated though they keep their protocol.
+const FUNCTIONS_ONLY: &str = "B-R-functions";
+
 struct Vector {
     folder: PathBuf,
     surface: Protocol,
@@ -69,7 +73,7 @@ impl Vector {
     }
 
     fn is_crossing(&self) -> bool {
-        self.surface != self.vendor
+        self.surface != self.vendor || self.case.model == FUNCTIONS_ONLY
     }
 }
 
@@ -167,6 +171,13 @@ fn accepts(class: &str) -> Accepts {
             verbosity: true,
             ..ResponsesModel::default()
         }),
+        FUNCTIONS_ONLY => Accepts::Responses(ResponsesModel {
+            reasoning: true,
+            effort_values: efforts(&["none", "low", "medium", "high"]),
+            summaries: true,
+            functions_only: true,
+            ..ResponsesModel::default()
+        }),
         "B-R-plain" => Accepts::Responses(ResponsesModel { sampling: true, ..ResponsesModel::default() }),
         other => panic!("no such model class: {other}"),
     }
@@ -205,7 +216,7 @@ fn ask(vector: &Vector, body: &[u8]) -> Result<translate::Translated, Failure> {
         account_id: "acct_1",
         output_limit: vector.case.output_limit,
         strict: vector.case.strict,
-        created: 1_700_000_000,
+        clock: || 1_700_000_000,
         request_id: "req_0",
     };
     translate::request(&asked, false)
@@ -547,6 +558,42 @@ fn every_member_of_the_official_request_types_has_one_outcome() {
     }
 }
 
+/// What the responses protocol tells apart by its type: each kind that the official types name has one row, and no row is
+/// about what they do not know.
+#[test]
+fn every_kind_of_item_tool_and_event_has_one_outcome() {
+    let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/fields/responses-kinds.txt");
+    let list = std::fs::read_to_string(list).unwrap();
+    let mut listed: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (of, name) in list.lines().map(|line| line.split_once(' ').unwrap()) {
+        listed.entry(of).or_default().insert(name);
+    }
+    for (of, rows) in KINDS {
+        let told: BTreeSet<_> = rows.iter().map(|(name, _)| *name).collect();
+        assert_eq!((told.len(), Some(&told)), (rows.len(), listed.get(of)), "{of}");
+    }
+    assert_eq!(listed.len(), KINDS.len());
+}
+
+/// What the protocols' page says is held by a test names one that there is.
+#[test]
+fn every_decision_that_is_told_names_its_test() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(root.join("docs/protocols.md")).unwrap();
+    let mut held = 0;
+    for (file, what) in page.lines().filter_map(|line| {
+        let (_, last) = line.strip_suffix("` |")?.rsplit_once('`')?;
+        last.split_once("::")
+    }) {
+        let source = std::fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+        // Of a vector, what it is or what it covers: all of the text.
+        let wanted = if file.ends_with(".json") { format!("\"{what}\"") } else { what.to_owned() };
+        assert!(source.contains(&wanted), "{file}: {what}");
+        held += 1;
+    }
+    assert!(held > 25, "{held}");
+}
+
 /// The list of what must be shown, each with the vectors that show it, or where else it is.
 #[test]
 fn every_case_of_the_list_has_a_vector_or_a_test() {
@@ -564,7 +611,7 @@ fn every_case_of_the_list_has_a_vector_or_a_test() {
     }
     let missing: Vec<_> =
         listed.iter().filter(|case| !shown.contains(*case) && !list["elsewhere"].contains_key(**case)).collect();
-    assert!(listed.len() == 158 && missing.is_empty(), "nothing shows {missing:?}");
+    assert!(listed.len() == 169 && missing.is_empty(), "nothing shows {missing:?}");
     let unknown: Vec<_> = shown.difference(&listed).collect();
     assert!(unknown.is_empty(), "vectors show what is not listed: {unknown:?}");
 }

@@ -7,7 +7,7 @@
 
 use super::load::{Load, Streams};
 use super::system::{self, System};
-use super::{CROSSED, CROSSED_BACK, MESSAGES, PASSED, Way};
+use super::{CROSSED, CROSSED_BACK, MESSAGES, PASSED, RESPONSES, RESPONSES_MESSAGES, Way};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -35,19 +35,23 @@ const fn case(way: Way, bytes: usize, requests: usize) -> Case {
     Case { way, bytes, requests }
 }
 
-const CASES: [Case; 9] = [
+const CASES: [Case; 13] = [
     case(PASSED, 1_024, 60),
     case(MESSAGES, 1_024, 60),
     case(CROSSED, 1_024, 60),
     case(CROSSED_BACK, 1_024, 60),
+    case(RESPONSES, 1_024, 60),
+    case(RESPONSES_MESSAGES, 1_024, 60),
     case(PASSED, 65_536, 30),
     case(CROSSED, 65_536, 20),
+    case(RESPONSES, 65_536, 30),
+    case(RESPONSES_MESSAGES, 65_536, 20),
     case(PASSED, 1_048_576, 6),
     case(MESSAGES, 1_048_576, 6),
     case(CROSSED, 1_048_576, 3),
 ];
 
-const STREAMS: [Way; 4] = [PASSED, MESSAGES, CROSSED, CROSSED_BACK];
+const STREAMS: [Way; 6] = [PASSED, MESSAGES, CROSSED, CROSSED_BACK, RESPONSES, RESPONSES_MESSAGES];
 
 /// A gateway whose instructions are counted.
 struct Counted {

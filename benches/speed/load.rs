@@ -13,12 +13,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const STAGGER: Duration = Duration::from_micros(400);
 
 fn request(system: &System, way: Way, bytes: usize, marker: &str, stream: bool) -> Vec<u8> {
-    let limit = if way.path == "/v1/messages" { "max_tokens" } else { "max_completion_tokens" };
+    let (limit, conversation) = match way.path {
+        "/v1/messages" => ("max_tokens", "messages"),
+        "/v1/responses" => ("max_output_tokens", "input"),
+        _ => ("max_completion_tokens", "messages"),
+    };
     // Straight to the vendor, nobody changes the model's name.
     let body = |filler: usize| {
         let text = format!("[[sim {marker}]] {}", "lorem ipsum, ".repeat(filler / 13 + 1).split_at(filler).0);
         json!({
-            "model": way.model, limit: 1_000, "stream": stream, "messages": [{"role": "user", "content": text}],
+            "model": way.model, limit: 1_000, "stream": stream, conversation: [{"role": "user", "content": text}],
         })
         .to_string()
     };
@@ -212,12 +216,15 @@ impl Streams {
             let now = began.elapsed().as_secs_f64() * 1e6;
             let before = text.len().saturating_sub(32);
             text.extend_from_slice(&piece[..count]);
-            // A delta with text, in either protocol's words.
+            // A delta with text, in each protocol's words.
             let deltas = memchr::memmem::find_iter(&piece[..count], br#""delta":{"content":""#).count()
-                + memchr::memmem::find_iter(&piece[..count], br#""text_delta""#).count();
+                + memchr::memmem::find_iter(&piece[..count], br#""text_delta""#).count()
+                + memchr::memmem::find_iter(&piece[..count], br#""response.output_text.delta""#).count();
             arrivals.extend(std::iter::repeat_n(now, deltas));
             let tail = &text[before..];
-            if find(tail, b"data: [DONE]").is_some() || find(tail, b"message_stop").is_some() {
+            // The last event of responses is long: its end is the body's.
+            let is_over = text.ends_with(b"\r\n0\r\n\r\n");
+            if is_over || find(tail, b"data: [DONE]").is_some() || find(tail, b"message_stop").is_some() {
                 break;
             }
         }

@@ -4,7 +4,7 @@
 //! The dashboard, the admin interface and the command line all act through [`Acting`]. Must not be handed a secret: what
 //! is told of an act is ids, amounts, references and reasons.
 
-use super::{Account, Accounts, Status};
+use super::{Account, Accounts, Closed, Status};
 use crate::store::StoreError;
 use crate::store::app::audit::{Act, AuditRow};
 use crate::store::ledger::{Change, ChangeKind};
@@ -115,11 +115,29 @@ impl Acting<'_> {
     /// # Errors
     /// The store failed; then nothing is changed, and nothing told.
     pub fn set_status(&self, account: &str, status: Status) -> Result<bool, StoreError> {
-        let Some(row) = self.accounts.db.account(account)? else { return Ok(false) };
+        let Some(told) = self.told_of_status(account, status)? else { return Ok(false) };
+        self.accounts.db.set_active(account, status == Status::Active, Some(&self.act(&told)))
+    }
+
+    /// As [`Acting::set_status`], for whoever is not on the machine itself and could not undo it: the last administrator who
+    /// can sign in is not suspended.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_status_from_afar(&self, account: &str, status: Status) -> Result<Closed, StoreError> {
+        let Some(told) = self.told_of_status(account, status)? else { return Ok(Closed::NoAccount) };
+        if status == Status::Suspended {
+            return self.accounts.db.suspend_account(account, &self.act(&told));
+        }
+        let is_set = self.accounts.db.set_active(account, true, Some(&self.act(&told)))?;
+        Ok(if is_set { Closed::Done } else { Closed::NoAccount })
+    }
+
+    fn told_of_status(&self, account: &str, status: Status) -> Result<Option<Told>, StoreError> {
+        let Some(row) = self.accounts.db.account(account)? else { return Ok(None) };
         let act = if status == Status::Active { "account.resume" } else { "account.suspend" };
         let told = Told::new(act, account, &json!({"status": status.name()}));
-        let told = told.instead_of(&json!({"status": Account::from(row).status.name()}));
-        self.accounts.db.set_active(account, status == Status::Active, Some(&self.act(&told)))
+        Ok(Some(told.instead_of(&json!({"status": Account::from(row).status.name()}))))
     }
 
     /// Says whether there is such a live key.

@@ -7,7 +7,7 @@
 use super::audit::Told;
 use super::{Accounts, By, mailbox};
 use crate::store::StoreError;
-pub use crate::store::app::people::Deleted;
+pub use crate::store::app::people::Closed;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
@@ -16,9 +16,9 @@ impl Accounts {
     ///
     /// # Errors
     /// The store failed; nothing is changed then.
-    pub fn delete(&self, by: &By, now_ms: i64) -> Result<Deleted, StoreError> {
+    pub fn delete(&self, by: &By, now_ms: i64) -> Result<Closed, StoreError> {
         let account = &by.actor;
-        let Some(row) = self.db.account(account)? else { return Ok(Deleted::NoAccount) };
+        let Some(row) = self.db.account(account)? else { return Ok(Closed::NoAccount) };
         let told = Told::new("account.delete", account, &json!({"status": "deleted"}));
         // Not an e-mail, so nobody can have or ever get it.
         let pseudonym = format!("deleted-{account}");

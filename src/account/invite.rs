@@ -21,9 +21,6 @@ const OPEN_MAX: i64 = 10_000;
 /// How long an invitation may be good.
 pub const INVITE_MS_MAX: i64 = 365 * 86_400_000;
 
-/// Of a listing.
-const LISTED: u32 = 100;
-
 /// An invitation as an administrator sees it afterwards.
 #[derive(Debug, Clone)]
 pub struct Invite {
@@ -68,12 +65,17 @@ impl Invite {
 }
 
 impl Accounts {
-    /// The latest invitations, the newest first.
+    /// Invitations, the newest first; `before` is the id of the last one of the page before. Behind what is no id of any
+    /// there are none.
     ///
     /// # Errors
     /// The store failed.
-    pub fn invites(&self) -> Result<Vec<Invite>, StoreError> {
-        Ok(self.db.invites(LISTED)?.into_iter().map(Invite::from).collect())
+    pub fn invites(&self, before: Option<&str>, limit: u32) -> Result<Vec<Invite>, StoreError> {
+        let before = match before.map(start_of_id) {
+            Some(None) => return Ok(Vec::new()),
+            before => before.flatten(),
+        };
+        Ok(self.db.invites(before.as_ref(), limit)?.into_iter().map(Invite::from).collect())
     }
 }
 
@@ -148,7 +150,11 @@ fn start_of(code_or_id: &str) -> Option<[u8; ID_BYTES]> {
     if text.starts_with(PREFIX) {
         return hash(text).first_chunk().copied();
     }
-    let digits = text.strip_prefix(ID_PREFIX).filter(|digits| digits.len() == 2 * ID_BYTES)?;
+    start_of_id(text)
+}
+
+fn start_of_id(id: &str) -> Option<[u8; ID_BYTES]> {
+    let digits = id.strip_prefix(ID_PREFIX).filter(|digits| digits.len() == 2 * ID_BYTES)?;
     let number = digits.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| u64::from_str_radix(digits, 16).ok())?;
     number.map(u64::to_be_bytes)
 }

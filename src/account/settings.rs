@@ -43,7 +43,7 @@ pub struct RateSettings {
 }
 
 impl RateSettings {
-    pub fn is_unset(&self) -> bool {
+    fn is_unset(&self) -> bool {
         *self == Self::default()
     }
 

@@ -26,28 +26,48 @@ fn stranger(email: &str) -> Stranger<'_> {
 }
 
 #[test]
-fn a_revocation_by_another_process_counts_at_the_next_request() {
+fn a_revocation_by_another_process_counts_as_soon_as_its_write_is_looked_for() {
     let (folder, gateway) = world();
     let command_line = Accounts::open(folder.path()).unwrap();
     let account = gateway.create_account(&new("a@example.com"), NOW).unwrap();
     assert_eq!(account.id.len(), 5 + 32);
     let key = command_line.create_key(&account.id, " laptop ", NOW).unwrap();
+    // Each time as late as another process's write may go unseen.
+    let authenticate = || {
+        std::thread::sleep(crate::store::LOOK);
+        gateway.authenticate(&key.key, NOW)
+    };
     assert_eq!(key.name, "laptop");
-    let principal = gateway.authenticate(&key.key, NOW).unwrap();
+    let principal = authenticate().unwrap();
     assert_eq!(&*principal.account_id, account.id);
     assert_eq!(&*principal.key_id, key.key_id);
 
     command_line.set_status(&account.id, Status::Suspended).unwrap();
-    assert!(matches!(gateway.authenticate(&key.key, NOW), Err(Refusal::AccountSuspended)));
+    assert!(matches!(authenticate(), Err(Refusal::AccountSuspended)));
     command_line.set_status(&account.id, Status::Active).unwrap();
-    assert!(gateway.authenticate(&key.key, NOW).is_ok());
+    assert!(authenticate().is_ok());
 
     let other = gateway.create_account(&new("b@example.com"), NOW).unwrap();
     assert!(!command_line.revoke_key(Some(&other.id), &key.key_id, NOW).unwrap(), "a stranger's key was revoked");
     assert!(command_line.revoke_key(None, &key.key_id, NOW).unwrap());
-    assert!(matches!(gateway.authenticate(&key.key, NOW), Err(Refusal::BadKey)));
+    assert!(matches!(authenticate(), Err(Refusal::BadKey)));
     assert!(!command_line.revoke_key(None, &key.key_id, NOW).unwrap(), "revoked twice");
     assert_eq!(gateway.keys(&account.id).unwrap()[0].status, KeyStatus::Revoked);
+}
+
+#[test]
+fn a_revocation_by_this_process_counts_at_the_next_request() {
+    let (_folder, gateway) = world();
+    let account = gateway.create_account(&new("a@example.com"), NOW).unwrap();
+    let key = gateway.create_key(&account.id, "laptop", NOW).unwrap();
+    let is_good = || gateway.authenticate(&key.key, NOW).is_ok();
+    for _ in 0..50 {
+        assert!(is_good());
+        gateway.set_status(&account.id, Status::Suspended).unwrap();
+        assert!(!is_good());
+        gateway.set_status(&account.id, Status::Active).unwrap();
+    }
+    assert!(is_good() && gateway.revoke_key(None, &key.key_id, NOW).unwrap() && !is_good());
 }
 
 #[test]
@@ -422,8 +442,8 @@ fn a_mailbox_has_one_trial_however_often_its_account_is_deleted() {
     let signup = giving_trials();
     let first = sign_up(&accounts, &billing, &signup, &stranger("ann.lee@gmail.com"), NOW).unwrap();
     assert!(first.trial.is_some());
-    assert_eq!(accounts.delete(&holder_of(&first.account), NOW).unwrap(), Deleted::Done);
-    assert_eq!(accounts.delete(&holder_of(&first.account), NOW).unwrap(), Deleted::NoAccount, "twice");
+    assert_eq!(accounts.delete(&holder_of(&first.account), NOW).unwrap(), Closed::Done);
+    assert_eq!(accounts.delete(&holder_of(&first.account), NOW).unwrap(), Closed::NoAccount, "twice");
     // Also on another day, under another spelling, and after another deletion: the day's budget is not asked either.
     for (turn, email) in ["annlee+x@gmail.com", "a.n.n.lee@googlemail.com", "ann.lee@gmail.com"].iter().enumerate() {
         let now_ms = NOW + i64::try_from(turn).unwrap() * 86_400_000;
@@ -431,7 +451,7 @@ fn a_mailbox_has_one_trial_however_often_its_account_is_deleted() {
         assert!(again.trial.is_none(), "{email} got a second trial");
         assert_eq!(billing.balance(&again.account.id, now_ms).unwrap().balance, Micro::ZERO, "{email}");
         assert!(billing.balance(&again.account.id, now_ms).unwrap().trial.is_none());
-        assert_eq!(accounts.delete(&holder_of(&again.account), now_ms).unwrap(), Deleted::Done);
+        assert_eq!(accounts.delete(&holder_of(&again.account), now_ms).unwrap(), Closed::Done);
     }
     assert_eq!(complete_sign_ups(&accounts, &billing, NOW).unwrap(), 0);
     // Another mailbox has its own, and an operator gives what an operator gives.
@@ -471,7 +491,7 @@ fn the_last_administrator_cannot_leave() {
     accounts.create_account(&NewAccount { role: Role::Viewer, ..new("viewer@example.com") }, NOW).unwrap();
     accounts.set_status(&second.id, Status::Suspended).unwrap();
     let outcome = accounts.delete(&holder_of(&first), NOW).unwrap();
-    assert_eq!(outcome, Deleted::LastAdministrator, "one who is suspended cannot act, nor can a viewer");
+    assert_eq!(outcome, Closed::LastAdministrator, "one who is suspended cannot act, nor can a viewer");
     assert_eq!(accounts.find("a@example.com").unwrap(), Some(first.clone()), "nothing was changed");
     assert!(accounts.audit(None, 10).unwrap().iter().all(|line| line.act != "account.delete"));
     accounts.set_status(&second.id, Status::Active).unwrap();
@@ -481,8 +501,34 @@ fn the_last_administrator_cannot_leave() {
         let tries = [&first, &second].map(|who| scope.spawn(move || accounts.delete(&holder_of(who), NOW).unwrap()));
         tries.into_iter().map(|one| one.join().unwrap()).collect()
     });
-    assert!(outcomes.contains(&Deleted::Done) && outcomes.contains(&Deleted::LastAdministrator), "{outcomes:?}");
+    assert!(outcomes.contains(&Closed::Done) && outcomes.contains(&Closed::LastAdministrator), "{outcomes:?}");
     assert_eq!(accounts.list().unwrap().iter().filter(|account| account.role == Role::Admin).count(), 1);
+}
+
+#[test]
+fn an_administrator_who_cannot_sign_in_stands_in_for_nobody_who_can() {
+    let (_folder, accounts) = world();
+    let admin = |email, password| {
+        let new = NewAccount { email, password, role: Role::Admin, trial: None };
+        accounts.create_account(&new, NOW).unwrap()
+    };
+    let (first, by_key) = (admin("a@example.com", Some("a long password")), admin("key@example.com", None));
+    let suspend =
+        |who: &Account| accounts.acting(&holder_of(&by_key), NOW).set_status_from_afar(&who.id, Status::Suspended);
+    assert_eq!(accounts.delete(&holder_of(&first), NOW).unwrap(), Closed::LastAdministrator);
+    assert_eq!(suspend(&first).unwrap(), Closed::LastAdministrator);
+    assert_eq!(accounts.find("a@example.com").unwrap(), Some(first.clone()), "nothing was changed");
+    assert!(accounts.audit(None, 10).unwrap().iter().all(|line| line.act != "account.suspend"));
+    let second = admin("b@example.com", Some("another long password"));
+    assert_eq!(suspend(&first).unwrap(), Closed::Done);
+    assert_eq!(suspend(&second).unwrap(), Closed::LastAdministrator);
+    // Who has a key alone can be spared, but not as the last of all.
+    assert_eq!(suspend(&by_key).unwrap(), Closed::Done);
+    // Whoever is on the machine can undo it, and so may do it.
+    assert!(accounts.acting(&holder_of(&by_key), NOW).set_status(&second.id, Status::Suspended).unwrap());
+    assert_eq!(suspend(&by_key).unwrap(), Closed::LastAdministrator);
+    let resumed = accounts.acting(&holder_of(&by_key), NOW).set_status_from_afar(&first.id, Status::Active);
+    assert_eq!(resumed.unwrap(), Closed::Done);
 }
 
 #[test]
@@ -495,7 +541,7 @@ fn an_invitation_that_is_withdrawn_opens_nothing() {
     let used = Terms { invite: Some(&good), ..Terms::default() };
     assert_eq!(open(&accounts, "a@example.com", &used), Opened::Done);
     let states = || {
-        let mut all = accounts.invites().unwrap();
+        let mut all = accounts.invites(None, 100).unwrap();
         all.sort_by_key(|invite| invite.used_by.is_none());
         all.into_iter().map(|invite| (invite.state(NOW), invite.id)).collect::<Vec<_>>()
     };

@@ -5,7 +5,7 @@
 use super::App;
 use super::document;
 use super::problem::Problem;
-use crate::account::{Account, By, Status};
+use crate::account::{Account, By, Closed, Status};
 use crate::clock::now_ms;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
@@ -100,10 +100,14 @@ async fn set_status(
             if by.actor == account.id {
                 return Err(Problem::Refused("suspend or resume an account: not one's own".to_owned()));
             }
-            if !app.accounts.acting(&by, now_ms()).set_status(&account.id, status)? {
-                return Err(Problem::NotFound(format!("account {} is deleted", account.id)));
+            match app.accounts.acting(&by, now_ms()).set_status_from_afar(&account.id, status)? {
+                Closed::Done => Ok(account),
+                Closed::NoAccount => Err(Problem::NotFound(format!("account {} is deleted", account.id))),
+                Closed::LastAdministrator => {
+                    let what = "suspend an account: not that of the last administrator who can sign in";
+                    Err(Problem::Refused(what.to_owned()))
+                }
             }
-            Ok(account)
         })
         .await?;
     log::info!("administrator {actor} made account {} {}", account.id, status.name());

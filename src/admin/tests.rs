@@ -282,6 +282,26 @@ async fn accounts_and_entries_come_in_pages_without_gap_or_overlap() {
 }
 
 #[tokio::test]
+async fn nobody_suspends_themselves_or_the_last_administrator_who_can_sign_in() {
+    let world = world().await;
+    let message = world.fails("POST", "/accounts/root@example.com/suspend", "", 422, "refused").await;
+    assert!(message.contains("not one's own"), "{message}");
+    let admin = |email| {
+        let new = NewAccount { email, password: Some("a long password"), role: Role::Admin, trial: None };
+        sign_up_with(&world.accounts, &world.billing, &new, now_ms()).unwrap();
+    };
+    admin("first@example.com");
+    let message = world.fails("POST", "/accounts/first@example.com/suspend", "", 422, "refused").await;
+    assert!(message.contains("last administrator who can sign in"), "{message}");
+    let is_active = |email| world.accounts.find(email).unwrap().unwrap().status == crate::account::Status::Active;
+    assert!(is_active("root@example.com") && is_active("first@example.com"));
+    assert!(world.accounts.audit(None, 10).unwrap().iter().all(|line| line.act != "account.suspend"));
+    admin("second@example.com");
+    assert_eq!(world.post("/accounts/first@example.com/suspend", &json!({})).await.status, 200);
+    assert!(!is_active("first@example.com") && is_active("second@example.com"));
+}
+
+#[tokio::test]
 async fn doors_are_closed_and_opened_and_a_revoked_key_stays_revoked() {
     let world = world().await;
     let shown = world.ask("GET", "/accounts/a@example.com", "").await.json();

@@ -1,13 +1,15 @@
 //! New settings for a process that runs: on SIGHUP at once, and when a file that they come from has been changed.
 //!
 //! All or nothing: where one of the files is no good, everything stays as it was, the log says why, and nothing is tried
-//! again before a file is changed. Must not cut anything: what was admitted keeps the settings it was admitted under.
+//! again before a file is changed. What a process cannot change while it lives is told by its key and kept as it was. Must
+//! not cut anything: what was admitted keeps the settings it was admitted under.
 
 use super::certificate::Certificate;
-use crate::catalog::Model;
-use crate::config::{self, Settings, Source, Stamp};
+use crate::config::{self, Limits, Settings, Source, Stamp};
 use crate::store::StoreError;
 use crate::telemetry::METRICS;
+use crate::telemetry::access::AccessLog;
+use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,14 +20,18 @@ const LOOK: Duration = Duration::from_millis(250);
 /// How long they must have looked the same, so that a file that is being written is not read half.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Enters the prices of models before they are sold.
-type KeepPrices = Box<dyn Fn(&[Arc<Model>]) -> Result<(), StoreError> + Send + Sync>;
+/// Tells billing: enters the prices of models before they are sold, and its limits.
+type TellBilling = Box<dyn Fn(&Settings) -> Result<(), StoreError> + Send + Sync>;
 
 pub struct Reload {
     config_file: PathBuf,
     settings: Arc<ArcSwap<Settings>>,
     certificate: Option<Arc<Certificate>>,
-    keep_prices: KeepPrices,
+    /// Of a process that serves requests.
+    access: Option<AccessLog>,
+    tell_billing: TellBilling,
+    /// What the process began with, and keeps some of.
+    started: Limits,
     /// What was read last, well or not. Held while files are read: what is read later counts.
     sources: Mutex<Vec<Source>>,
 }
@@ -35,15 +41,18 @@ impl Reload {
         config_file: &Path,
         settings: &Arc<ArcSwap<Settings>>,
         certificate: Option<Arc<Certificate>>,
-        keep_prices: KeepPrices,
+        access: Option<AccessLog>,
+        tell_billing: TellBilling,
     ) -> Arc<Self> {
-        let sources = Mutex::new(settings.load().sources.clone());
+        let now = settings.load();
         Arc::new(Self {
             config_file: config_file.to_owned(),
             settings: Arc::clone(settings),
             certificate,
-            keep_prices,
-            sources,
+            access,
+            tell_billing,
+            started: now.limits.clone(),
+            sources: Mutex::new(now.sources.clone()),
         })
     }
 
@@ -114,42 +123,81 @@ impl Reload {
     fn take(&self, mut new: Settings) -> anyhow::Result<()> {
         let certificate = self.certificate.as_ref().zip(new.tls.as_ref());
         let read = certificate.map(|(_, files)| Certificate::certified(files)).transpose()?;
-        (self.keep_prices)(new.catalog.models())?;
+        let shown = certificate.map(|(certificate, (path, _))| (Arc::clone(certificate), path.clone())).zip(read);
         let old = self.settings.load_full();
-        for key in fixed(&old, &new) {
-            log::warn!("{key} was changed: that is taken at the next start or upgrade");
-        }
-        if let (Some((certificate, (path, _))), Some(read)) = (certificate, read) {
+        let waiting = keep_fixed(&old, &self.started, &mut new);
+        let access = self.access.as_ref().filter(|_| {
+            (&old.access_log, old.limits.access_log_lines) != (&new.access_log, new.limits.access_log_lines)
+        });
+        let opened = access.map(|access| {
+            let opened = AccessLog::open(&new.access_log, new.limits.access_log_lines);
+            opened.map(|opened| (access, opened)).with_context(|| format!("open access_log {:?}", new.access_log))
+        });
+        let opened = opened.transpose()?;
+        (self.tell_billing)(&new)?;
+        if let Some(((certificate, path), read)) = shown {
             certificate.show(read);
             log::info!("took the TLS certificate {} anew", path.display());
         }
-        keep_fixed(&old, &mut new);
+        if let Some((access, opened)) = opened {
+            access.turn_to(opened);
+        }
+        for key in &waiting {
+            log::warn!("{key} was changed: that is taken at the next start or upgrade");
+        }
+        METRICS.config_keys_waiting.set(i64::try_from(waiting.len()).unwrap_or(i64::MAX));
         self.settings.store(Arc::new(new));
         Ok(())
     }
 }
 
-/// What this process listens on and where it keeps its books stays what it is until it ends.
-fn keep_fixed(old: &Settings, new: &mut Settings) {
-    new.edge.clone_from(&old.edge);
-    (new.sidecar, new.admin) = (old.sidecar, old.admin);
-    new.data_dir.clone_from(&old.data_dir);
-    new.traces.clone_from(&old.traces);
-    if old.store.kind_name() != new.store.kind_name() {
-        new.store = old.store.clone();
+/// Puts back into `new` what this process keeps until it ends: what it listens on, where its books are, and what was made to
+/// measure at its start. Returns the keys that were changed in vain.
+fn keep_fixed(old: &Settings, started: &Limits, new: &mut Settings) -> Vec<&'static str> {
+    let mut waiting = Vec::new();
+    keep("listen.edge", &old.edge, &mut new.edge, &mut waiting);
+    keep("listen.sidecar", &old.sidecar, &mut new.sidecar, &mut waiting);
+    keep("listen.admin", &old.admin, &mut new.admin, &mut waiting);
+    if old.tls.is_some() != new.tls.is_some() {
+        keep("listen.tls", &old.tls, &mut new.tls, &mut waiting);
     }
+    keep("data_dir", &old.data_dir, &mut new.data_dir, &mut waiting);
+    keep("telemetry.traces", &old.traces, &mut new.traces, &mut waiting);
+    if old.store.address() != new.store.address() {
+        new.store = old.store.clone();
+        waiting.push("store");
+    }
+    keep("store.allow_volatile", &old.allow_volatile, &mut new.allow_volatile, &mut waiting);
+    waiting.extend(keep_limits(started, &mut new.limits));
+    let limits = &mut new.limits;
+    keep("limits.keepalive_requests", &started.keepalive_requests, &mut limits.keepalive_requests, &mut waiting);
+    // Of HTTP/1, and of what is refused, they are taken.
+    let over_h2 = [
+        ("limits.header_bytes (of HTTP/2)", limits.header_bytes != started.header_bytes),
+        ("limits.keepalive_seconds (of HTTP/2)", limits.keepalive_seconds != started.keepalive_seconds),
+    ];
+    waiting.extend(over_h2.into_iter().filter_map(|(key, is_changed)| is_changed.then_some(key)));
+    waiting
 }
 
-/// Keys that a process has taken for as long as it lives, and that were changed.
-fn fixed(old: &Settings, new: &Settings) -> impl Iterator<Item = &'static str> {
-    let keys = [
-        ("listen.edge", old.edge != new.edge),
-        ("listen.sidecar", old.sidecar != new.sidecar),
-        ("listen.admin", old.admin != new.admin),
-        ("listen.tls", old.tls.is_some() != new.tls.is_some()),
-        ("data_dir", old.data_dir != new.data_dir),
-        ("telemetry.traces", old.traces != new.traces),
-        ("store", old.store.kind_name() != new.store.kind_name()),
-    ];
-    keys.into_iter().filter_map(|(key, is_changed)| is_changed.then_some(key))
+/// The same of the limits that the books were opened with.
+pub fn keep_limits(started: &Limits, limits: &mut Limits) -> Vec<&'static str> {
+    let mut waiting = Vec::new();
+    let key = "limits.journal_segment_bytes";
+    keep(key, &started.journal_segment_bytes, &mut limits.journal_segment_bytes, &mut waiting);
+    let key = "limits.journal_reserve_bytes";
+    keep(key, &started.journal_reserve_bytes, &mut limits.journal_reserve_bytes, &mut waiting);
+    keep("limits.journal_pending", &started.journal_pending, &mut limits.journal_pending, &mut waiting);
+    // What waits for the ledger has room for so many; fewer can always be.
+    if limits.open_requests > started.open_requests {
+        keep("limits.open_requests", &started.open_requests, &mut limits.open_requests, &mut waiting);
+    }
+    waiting
+}
+
+fn keep<T: Clone + PartialEq>(key: &'static str, kept: &T, new: &mut T, waiting: &mut Vec<&'static str>) {
+    if kept != new {
+        new.clone_from(kept);
+        waiting.push(key);
+    }
 }

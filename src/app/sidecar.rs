@@ -3,11 +3,11 @@
 //! Must not admit requests: the shared store does.
 
 use super::reload::Reload;
+use super::signals::{Early, End};
 use super::{admin_interface, bind};
 use crate::account::{self, Accounts};
 use crate::billing::Billing;
 use crate::billing::feeder::Feeder;
-use crate::catalog::Model;
 use crate::clock;
 use crate::config::Settings;
 use crate::sidecar::{self, Sidecar};
@@ -19,7 +19,6 @@ use axum::routing::get;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 /// How long open pages may take to end.
@@ -32,6 +31,7 @@ const END_WITHIN: Duration = Duration::from_secs(5);
 pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     let address = settings.store.address();
     let address = address.context("store.kind: embedded has no sidecar of its own: use `model-gateway run`")?;
+    let early = Early::listen()?;
     let accounts = Accounts::open(&settings.data_dir)?;
     let billing = Billing::open_beside(&settings.data_dir, Some(address.clone()))?;
     let now_ms = clock::now_ms();
@@ -45,16 +45,16 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let state = Sidecar::new(accounts, billing.clone(), Arc::clone(&settings));
     let till = state.billing.clone();
-    let keep_prices = Box::new(move |models: &[Arc<Model>]| till.keep_prices(models, clock::now_ms()));
-    let reload = Reload::new(config_file, &state.settings, None, keep_prices);
+    let keep_prices = Box::new(move |new: &Settings| till.keep_prices(new.catalog.models(), clock::now_ms()));
+    let reload = Reload::new(config_file, &state.settings, None, None, keep_prices);
     Arc::clone(&reload).watch(|| false).context("watch the config file")?;
-    let served = runtime.block_on(serve(&reload, state, Arc::clone(&feeder)));
+    let served = runtime.block_on(serve(&reload, early, state, Arc::clone(&feeder)));
     runtime.shutdown_timeout(Duration::from_secs(1));
     feeder.finish();
     served
 }
 
-async fn serve(reload: &Reload, state: Sidecar, feeder: Arc<Feeder>) -> anyhow::Result<()> {
+async fn serve(reload: &Reload, early: Early, state: Sidecar, feeder: Arc<Feeder>) -> anyhow::Result<()> {
     let settings = state.settings.load_full();
     let pages = bind("listen.sidecar", settings.sidecar)?;
     let admin_listener = bind("listen.admin", settings.admin)?;
@@ -75,23 +75,20 @@ async fn serve(reload: &Reload, state: Sidecar, feeder: Arc<Feeder>) -> anyhow::
     tokio::pin!(ended);
     tokio::select! {
         outcome = &mut ended => return outcome,
-        outcome = told_to_end(reload) => outcome?,
+        outcome = told_to_end(reload, early) => outcome?,
     }
     log::info!("ending");
     close.send_replace(true);
     tokio::time::timeout(END_WITHIN, ended).await.unwrap_or(Ok(()))
 }
 
-/// Returns on SIGTERM or SIGINT.
-async fn told_to_end(reload: &Reload) -> anyhow::Result<()> {
-    let listen = |kind| signal(kind).context("listen to a signal");
-    let (mut term, mut int) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
-    let mut hup = listen(SignalKind::hangup())?;
+/// Returns on SIGTERM or SIGINT; reloads on SIGHUP.
+async fn told_to_end(reload: &Reload, mut early: Early) -> anyhow::Result<()> {
+    let mut end = End::listen().context("listen to signals")?;
     loop {
         tokio::select! {
-            _ = term.recv() => return Ok(()),
-            _ = int.recv() => return Ok(()),
-            _ = hup.recv() => reload.now(),
+            () = end.told() => return Ok(()),
+            _ = early.hup.recv() => reload.now(),
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::money::Parts;
 use crate::store::StoreError;
 use crate::store::holds::HeldMirror;
 use crate::store::ledger::{self, Account, Change, Claim, Posted};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How long the process that admits may take to tell what it holds: it does so every 20 ms.
@@ -61,7 +62,8 @@ impl Billing {
                 let open = serving.holds.open_requests(account);
                 let mut standing = Standing::of(row, Parts::default(), Parts::default(), open, now_ms);
                 standing.key_free = serving.holds.key_free(&self.0.ledger, &opening.asker(), now_ms)?;
-                let (amount, output_limit) = decide(&standing, quote, exact, serving.most_open_per_account, now_ms)?;
+                let most_open = serving.most_open_per_account.load(Ordering::Relaxed);
+                let (amount, output_limit) = decide(&standing, quote, exact, most_open, now_ms)?;
                 limit = output_limit;
                 Ok(standing.available.take(amount))
             };

@@ -175,7 +175,8 @@ impl Holds {
         if ledger.is_guest() {
             return Ok(None);
         }
-        let row = ledger.account(asker.account, &self.boot).map_err(|error| Refused::Unavailable(error.to_string()))?;
+        let row = ledger.account_lately(asker.account, &self.boot);
+        let row = row.map_err(|error| Refused::Unavailable(error.to_string()))?;
         let row = row.ok_or_else(|| Refused::Unavailable(format!("account {} is not in the ledger", asker.account)))?;
         shard.judge(asker, now_ms).map_err(Refused::Limited)?;
         let (open, of_key) = shard.of(asker);

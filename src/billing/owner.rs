@@ -28,6 +28,8 @@ pub struct Owner(#[expect(dead_code, reason = "the lock is what it is for")] Fil
 /// As [`take`]; or another successor waits.
 pub fn succeed(data_dir: &Path) -> Result<Owner, StoreError> {
     let announced = announce(data_dir)?;
+    // Not before: whoever reads it sends the signal at once, and that finds nobody who has not announced itself.
+    log::info!("waiting for the running gateway to hand over: send it SIGQUIT");
     let owner = take(data_dir, UPGRADE_PATIENCE);
     drop(announced);
     owner

@@ -138,10 +138,9 @@ fn dearest_input(vendor: Protocol, outline: &Outline, rates: &Rates) -> Micro {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::{Features, Price, Secret, Tier, Vendor};
+    use crate::catalog::{Features, Price, Tier};
     use crate::money::Factor;
     use crate::protocol::request;
-    use crate::protocol::rules::Accepts;
     use crate::usage::ServiceTier;
     use std::collections::BTreeMap;
     use std::sync::Arc;
@@ -156,30 +155,8 @@ mod tests {
     }
 
     fn model(protocol: Protocol, tiers: Vec<Tier>, features: Features) -> Model {
-        let vendor = Vendor {
-            name: "v".into(),
-            protocol,
-            official: true,
-            endpoints: Vec::new(),
-            sticky: true,
-            api_key: Secret::new("k".into()),
-            version_header: None,
-        };
-        Model {
-            id: "m".into(),
-            vendor: Arc::new(vendor),
-            upstream_model: "u".into(),
-            context_tokens: 100_000,
-            max_output_tokens: 8_000,
-            accepts: match protocol {
-                Protocol::Messages => Accepts::Messages(Default::default()),
-                Protocol::Chat => Accepts::Chat(Default::default()),
-                Protocol::Responses => Accepts::Responses(Default::default()),
-            },
-            price: Arc::new(Price::list(rates([100, 10, 125, 200, 500]), tiers, features)),
-            fallback: Vec::new(),
-            by_responses: None,
-        }
+        let price = Price::list(rates([100, 10, 125, 200, 500]), tiers, features);
+        Model::in_test(protocol, price)
     }
 
     fn plain(protocol: Protocol) -> Model {

@@ -263,6 +263,10 @@ impl Run {
             return Ok(());
         }
         let (answered, asked) = self.mirror.questions()?;
+        if asked > answered {
+            // What was claimed before the question counts at every hold that is taken after what is told here.
+            self.ledger.forget_accounts();
+        }
         let changed = self.holds.changed();
         if !changed.is_empty() {
             self.mirror.put(&changed).inspect_err(|_| self.holds.mark_changed(&changed))?;

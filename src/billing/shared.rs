@@ -23,7 +23,7 @@ use crate::store::sqlite;
 use crate::telemetry::METRICS;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -48,9 +48,10 @@ struct Inner {
     data_dir: PathBuf,
     open: AtomicI64,
     most_open: i64,
-    most_open_per_account: u64,
+    most_open_per_account: AtomicU64,
     most_pending: usize,
-    lease: Duration,
+    /// The longest time that a request may take, in seconds.
+    total_seconds: AtomicU64,
     /// Until it hands over.
     owner: Mutex<Option<Owner>>,
     handed_over: AtomicBool,
@@ -108,12 +109,18 @@ impl SharedBilling {
             data_dir: data_dir.to_owned(),
             open: AtomicI64::new(0),
             most_open: i64::try_from(limits.open_requests).unwrap_or(i64::MAX),
-            most_open_per_account: limits.open_requests_per_account,
+            most_open_per_account: AtomicU64::new(limits.open_requests_per_account),
             most_pending,
-            lease: Duration::from_secs(limits.total_seconds).saturating_add(LEASE_SPARE),
+            total_seconds: AtomicU64::new(limits.total_seconds),
             owner: Mutex::new(Some(owner)),
             handed_over: AtomicBool::new(false),
         })))
+    }
+
+    /// As [`super::Billing::take_limits`].
+    pub(super) fn take_limits(&self, limits: &Limits) {
+        self.0.most_open_per_account.store(limits.open_requests_per_account, Ordering::Relaxed);
+        self.0.total_seconds.store(limits.total_seconds, Ordering::Relaxed);
     }
 
     /// As [`Till::reserve`].
@@ -139,14 +146,15 @@ impl SharedBilling {
             return Err(Refused::Busy);
         }
         let full = quote.cost(quote.output_limit);
+        let most_open = inner.most_open_per_account.load(Ordering::Relaxed);
         let floor = if exact { full } else { quote.cost(quote.output_floor.min(quote.output_limit)) };
         let asked = Reserve {
             request_id: &opening.request_id,
             account: &opening.account,
             full,
             floor,
-            lease: inner.lease,
-            most_open: inner.most_open_per_account,
+            lease: Duration::from_secs(inner.total_seconds.load(Ordering::Relaxed)).saturating_add(LEASE_SPARE),
+            most_open,
             within: (!opening.bounds.is_unbounded()).then_some((&*opening.key_id, &opening.bounds)),
         };
         // Journalled before anything is held there: so whatever is, this edge knows of, even where it is killed meanwhile.
@@ -162,7 +170,7 @@ impl SharedBilling {
             Ok(Reserved::TrialExpired) => Refused::TrialExpired,
             Ok(Reserved::KeySpendLimit { free }) => Refused::KeySpendLimit { free },
             Ok(Reserved::Limited(wait)) => Refused::Limited(wait),
-            Ok(Reserved::TooManyOpen) => Refused::TooManyOpen { limit: inner.most_open_per_account },
+            Ok(Reserved::TooManyOpen) => Refused::TooManyOpen { limit: most_open },
             Ok(other) => Refused::Unavailable(format!("the shared store says {other:?}")),
             // It may be held all the same: ended as nothing, it is given back as soon as the store can be asked.
             Err(why) => {

@@ -12,7 +12,6 @@ mod several;
 use super::journal::Record;
 use super::pricing::Reach;
 use super::*;
-use crate::catalog::{Endpoint, Secret, Vendor};
 use crate::clock;
 use crate::protocol::Protocol;
 use crate::store::ledger::Ledger;
@@ -24,37 +23,8 @@ const ACCOUNT: &str = "acct_test";
 const NOW: i64 = 1_800_000_000_000;
 
 fn model() -> Arc<Model> {
-    let endpoint = Endpoint {
-        tls: false,
-        host: "127.0.0.1".into(),
-        port: 1,
-        authority: "127.0.0.1:1".into(),
-        prefix: String::new(),
-        weight: 1,
-        max_concurrent: None,
-        health_check: None,
-    };
-    let vendor = Vendor {
-        name: "beta".into(),
-        protocol: Protocol::Chat,
-        official: true,
-        endpoints: vec![endpoint],
-        sticky: true,
-        api_key: Secret::new("k".into()),
-        version_header: None,
-    };
-    let credit = |whole: i64| Micro::new(whole * 1_000_000);
-    Arc::new(Model {
-        id: "beta-5.2".into(),
-        vendor: Arc::new(vendor),
-        upstream_model: "b".into(),
-        context_tokens: 1_000_000,
-        max_output_tokens: 1_000,
-        accepts: crate::protocol::rules::Accepts::Chat(Default::default()),
-        price: Arc::new(Price::new([credit(100), credit(10), credit(125), credit(200), credit(500)])),
-        fallback: Vec::new(),
-        by_responses: None,
-    })
+    let price = Price::new([100, 10, 125, 200, 500].map(|whole| Micro::new(whole * 1_000_000)));
+    Arc::new(Model { context_tokens: 1_000_000, max_output_tokens: 1_000, ..Model::in_test(Protocol::Chat, price) })
 }
 
 /// 1 000 output tokens and 5 000 input tokens: exactly one credit.
@@ -219,28 +189,12 @@ fn die_with(dir: &Path, records: &[Record]) -> std::path::PathBuf {
 }
 
 fn ending(request: &str, outcome: Outcome, credits: i64) -> Ending {
-    let tokens = u64::try_from(credits).unwrap() * 10_000;
+    let usage = Usage { input: u64::try_from(credits).unwrap() * 10_000, ..Usage::default() };
+    let plain = Ending::in_test(request, ACCOUNT, NOW, outcome);
     Ending {
-        request_id: request.into(),
-        account: ACCOUNT.into(),
-        at_ms: NOW,
         paid: Micro::new(credits * 1_000_000),
-        trial: Micro::ZERO,
-        writeoff: Micro::ZERO,
-        detail: Detail {
-            key_id: "key_1".into(),
-            key_shown: "gw-sk-…".into(),
-            model: "beta-5.2".into(),
-            surface: Protocol::Chat,
-            vendor: "beta".into(),
-            outcome,
-            usage: Usage { input: tokens, ..Usage::default() },
-            price_version: model().price.version.clone(),
-            estimated: false,
-            conversation: None,
-            took_ms: None,
-            first_token_ms: None,
-        },
+        detail: Detail { usage, price_version: model().price.version.clone(), ..plain.detail },
+        ..plain
     }
 }
 

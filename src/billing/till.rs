@@ -5,9 +5,8 @@
 use super::journal::Journal;
 use super::pricing::Quote;
 use super::{Balance, Billing, Hold, Opening, Receipt, Refused, SharedBilling};
-use crate::catalog::Model;
+use crate::config::Settings;
 use crate::store::StoreError;
-use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
 /// Cheap to clone.
@@ -66,16 +65,20 @@ impl Till {
         matches!(self, Self::Shared(_))
     }
 
-    /// Makes the prices of `models` durable, before the first request under them.
+    /// Makes the prices of new settings durable, before the first request under them, and takes their limits.
     ///
     /// # Errors
-    /// They cannot be written.
-    pub fn keep_prices(&self, models: &[Arc<Model>], now_ms: i64) -> Result<(), StoreError> {
+    /// The prices cannot be written; nothing is taken then.
+    pub fn take_settings(&self, new: &Settings, now_ms: i64) -> Result<(), StoreError> {
         match self {
-            Self::Here(billing) => billing.keep_prices(models, now_ms),
+            Self::Here(billing) => {
+                billing.keep_prices(new.catalog.models(), now_ms)?;
+                billing.take_limits(&new.limits);
+            }
             // The ledger is the sidecar's: every ending takes its price along.
-            Self::Shared(_) => Ok(()),
+            Self::Shared(shared) => shared.take_limits(&new.limits),
         }
+        Ok(())
     }
 
     /// Gives up the right to admit to a successor; among many edges each has its own.

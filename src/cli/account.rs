@@ -304,9 +304,12 @@ fn list(context: &Context<'_>) -> anyhow::Result<()> {
     print(context.json, &Value::Array(value), &text)
 }
 
+/// Of the latest.
+const INVITES_LISTED: u32 = 100;
+
 fn invites(context: &Context<'_>) -> anyhow::Result<()> {
     let (mut text, mut values) = (String::new(), Vec::new());
-    for invite in context.accounts.invites()? {
+    for invite in context.accounts.invites(None, INVITES_LISTED)? {
         let state = invite.state(context.now_ms).name();
         let Invite { id, created_by, used_by, .. } = &invite;
         let [created_at, expires_at] = [invite.created_at_ms, invite.expires_at_ms].map(rfc3339);

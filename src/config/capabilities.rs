@@ -26,7 +26,7 @@ pub fn read(id: &str, protocol: Protocol, written: &Capabilities) -> Accepts {
 pub fn misplaced(spoken: [Option<Protocol>; 2], written: &Capabilities) -> Vec<&'static str> {
     use Protocol::{Chat, Messages, Responses};
     let is_spoken = |by: &[Protocol]| spoken.iter().flatten().any(|protocol| by.contains(protocol));
-    let keys: [(_, _, &[Protocol]); 20] = [
+    let keys: [(_, _, &[Protocol]); 21] = [
         ("thinking_types", written.thinking_types.is_some(), &[Messages]),
         ("thinking_default", written.thinking_default.is_some(), &[Messages]),
         ("effort_levels", written.effort_levels.is_some(), &[Messages]),
@@ -46,6 +46,7 @@ pub fn misplaced(spoken: [Option<Protocol>; 2], written: &Capabilities) -> Vec<&
         ("top_k", written.top_k.is_some(), &[Chat]),
         ("custom_tools", written.custom_tools.is_some(), &[Chat]),
         ("summaries", written.summaries.is_some(), &[Responses]),
+        ("functions_only", written.functions_only.is_some(), &[Responses]),
         (
             "sampling",
             written.sampling.is_some(),
@@ -65,6 +66,7 @@ fn responses(base: ChatModel, written: &Capabilities) -> ResponsesModel {
         sampling: model.sampling,
         cache_breakpoints: model.cache_breakpoints,
         verbosity: model.verbosity,
+        functions_only: written.functions_only.unwrap_or(false),
     }
 }
 
@@ -259,7 +261,12 @@ mod tests {
         else {
             panic!("its second protocol")
         };
-        assert!(!accepts.summaries);
+        assert!(!accepts.summaries && !accepts.functions_only);
+        let few = with("gpt-5.5", "upstream_protocol: responses\n    capabilities: {functions_only: true}").unwrap();
+        let passes = |settings: &config::Settings| {
+            settings.catalog.find("beta-5.5").unwrap().by_responses.as_ref().unwrap().passes(Protocol::Responses)
+        };
+        assert_eq!((passes(&both), passes(&few)), (true, false));
         let alone = parse(&local.replace("protocol: chat", "protocol: responses")).unwrap();
         assert_eq!(alone.catalog.find("beta-5.2").unwrap().protocol(), Protocol::Responses);
         for (model, keys, key) in [

@@ -370,6 +370,10 @@ pub struct Capabilities {
     pub custom_tools: Option<bool>,
     /// Responses vendors: `reasoning.summary` is accepted. Left out: where the model reasons.
     pub summaries: Option<bool>,
+    /// Responses vendors: the server knows tools of type `function` alone. Custom tools, namespaces and tools that clients
+    /// run themselves then go as functions, and come back as what they were; requests of the responses surface are
+    /// translated for that.
+    pub functions_only: Option<bool>,
 }
 
 /// A word for messages vendors, true or false for all others.
@@ -549,8 +553,13 @@ impl JsonSchema for Decimal {
     }
 }
 
+/// Ceilings of limits that a process is made to measure for.
+pub const TOTAL_SECONDS_MAX: u64 = 86_400;
+pub const DRAIN_SECONDS_MAX: u64 = 3_600;
+pub const ATTEMPTS_MAX: u64 = 8;
+
 macro_rules! limits {
-    ($( $(#[doc = $doc:literal])* $name:ident = $default:literal, $least:literal ..= $most:literal; )*) => {
+    ($( $(#[doc = $doc:literal])* $name:ident = $default:literal, $least:literal ..= $most:expr; )*) => {
         /// Every buffer, queue, timeout and attempt count, with its unit in its name.
         #[derive(Debug, Clone, Deserialize, JsonSchema)]
         #[serde(deny_unknown_fields, default)]
@@ -604,7 +613,8 @@ limits! {
     keepalive_requests = 1_000, 1..=1_000_000;
     /// Requests of one account that may be open at one time; past it, 429.
     open_requests_per_account = 256, 1..=65_536;
-    /// Sign-ups from one address (IPv6: one /64) in an hour; past it, 429. Loopback is not counted.
+    /// Sign-ups from one address (IPv6: one /64) in an hour; past it, 429. Loopback is not counted, unless it
+    /// is a trusted proxy that names nobody.
     sign_ups_per_address_per_hour = 3, 1..=1_000_000;
     /// Requests that may be open at one time in this process; past it, 503.
     open_requests = 20_000, 1..=65_536;
@@ -617,13 +627,13 @@ limits! {
     /// Without a byte for so long, a translated stream's client is told that it is alive.
     stream_keep_alive_seconds = 15, 1..=300;
     /// A whole request.
-    total_seconds = 900, 1..=86_400;
+    total_seconds = 900, 1..=TOTAL_SECONDS_MAX;
     /// One write to a client that has stopped reading.
     client_write_seconds = 60, 1..=3_600;
     /// A client connection without a request.
     keepalive_seconds = 60, 1..=3_600;
     /// Endpoints tried for one request, of each model that may answer it.
-    attempts = 2, 1..=8;
+    attempts = 2, 1..=ATTEMPTS_MAX;
     /// Failures in a row that open an endpoint's breaker; 0: none does.
     breaker_failures = 5, 0..=1_000;
     /// Failed requests of a window, in percent, that open it.
@@ -652,7 +662,7 @@ limits! {
     /// The least output limit that a clamp may leave, in tokens.
     min_output_tokens = 256, 1..=100_000;
     /// From SIGTERM to the end of the last running request.
-    drain_seconds = 120, 1..=3_600;
+    drain_seconds = 120, 1..=DRAIN_SECONDS_MAX;
     /// Reading a stream on after its client left, to learn its usage.
     drain_after_client_seconds = 5, 1..=600;
     /// The same, for models that hide their reasoning.

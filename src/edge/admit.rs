@@ -8,9 +8,10 @@
 mod call;
 mod fallback;
 mod keyed;
+mod order;
 
-pub use call::without_thinking;
 pub use fallback::{Fallbacks, ask_next};
+pub use order::without_thinking;
 
 use super::context::{Call, Context, InFlight, Stage};
 use super::{Gateway, framing, own, reject};
@@ -78,7 +79,7 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
         return Ok(true);
     }
     if route == Route::Sidecar {
-        ctx.stage = Stage::Sidecar { account: None };
+        ctx.stage = Stage::Sidecar { account: None, again: false };
         return Ok(false);
     }
     match judge(gateway, &settings, session, ctx, route).await {
@@ -91,7 +92,7 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
             Ok(false)
         }
         Ok(Admitted::Sidecar(account)) => {
-            ctx.stage = Stage::Sidecar { account: Some(account) };
+            ctx.stage = Stage::Sidecar { account: Some(account), again: false };
             Ok(false)
         }
         Err(failure) => {

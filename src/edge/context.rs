@@ -47,8 +47,9 @@ pub enum Stage {
     New,
     /// Answered here, without a vendor.
     Answered { what: &'static str },
-    /// On its way to the sidecar; with the account whose receipt is asked for, where it is the one that can tell.
-    Sidecar { account: Option<Arc<str>> },
+    /// On its way to the sidecar; with the account whose receipt is asked for, where it is the one that can tell; and whether
+    /// it was asked anew.
+    Sidecar { account: Option<Arc<str>>, again: bool },
     /// On its way to a vendor, with credit held.
     Call(Box<Call>),
 }

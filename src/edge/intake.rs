@@ -15,11 +15,10 @@ mod replay;
 #[cfg(test)]
 mod tests;
 
-pub use body::{BodiesInFlight, read_body};
+pub use body::{BodiesInFlight, BodyShare, read_body};
 
 use crate::idempotency::{Decision, Running};
 use crate::protocol::aside::SignOfLife;
-use body::BodyShare;
 use bytes::Bytes;
 use http::HeaderValue;
 use pingora::protocols::http::ServerSession as HttpSession;
@@ -48,7 +47,7 @@ struct State {
     decision: Option<Decision>,
     /// Sent at further attempts instead of the first body.
     body: Option<Bytes>,
-    /// Written to a client that waits too long for the next event.
+    /// Written to a client that waits too long for the next event; its bytes are made then, for events may be numbered.
     keep_alive: Option<SignOfLife>,
 }
 

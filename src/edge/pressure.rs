@@ -49,20 +49,29 @@ impl Pressure {
     /// The thread cannot be had.
     pub fn watch(self: Arc<Self>, settings: Arc<ArcSwap<Settings>>) -> std::io::Result<()> {
         raise_file_limit();
-        // Anew at each look: what others have at a start, a predecessor among them, they may soon give back.
-        let budget = move || Some(settings.load().limits.memory_bytes).filter(|told| *told > 0).or_else(memory_found);
-        match budget() {
+        match budget(settings.load().limits.memory_bytes, memory_found) {
             Some(bytes) => log::info!("memory budget: {bytes} bytes"),
             None => log::warn!("no memory budget: /proc/meminfo cannot be read; set limits.memory_bytes"),
         }
         let watch = move || {
             loop {
-                self.note(look(budget().unwrap_or(u64::MAX)));
+                self.look(settings.load().limits.memory_bytes, memory_found);
                 std::thread::sleep(LOOK);
             }
         };
         std::thread::Builder::new().name("pressure".into()).spawn(watch)?;
         Ok(())
+    }
+
+    /// `told`: the budget in bytes, where somebody has said. Else it is found anew at each look: what others have at a start,
+    /// a predecessor among them, they may soon give back.
+    fn look(&self, told: u64, found: impl FnOnce() -> Option<u64>) {
+        let resident = resident_bytes();
+        let files = open_files();
+        METRICS.resident_bytes.set(i64::try_from(resident).unwrap_or(i64::MAX));
+        METRICS.open_files.set(i64::try_from(files).unwrap_or(i64::MAX));
+        let memory = (resident, budget(told, found).unwrap_or(u64::MAX));
+        self.note(judge(memory, (files, getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))));
     }
 
     fn note(&self, now: Short) {
@@ -77,12 +86,8 @@ impl Pressure {
     }
 }
 
-fn look(budget: u64) -> Short {
-    let resident = resident_bytes();
-    let files = open_files();
-    METRICS.resident_bytes.set(i64::try_from(resident).unwrap_or(i64::MAX));
-    METRICS.open_files.set(i64::try_from(files).unwrap_or(i64::MAX));
-    judge((resident, budget), (files, getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)))
+fn budget(told: u64, found: impl FnOnce() -> Option<u64>) -> Option<u64> {
+    Some(told).filter(|told| *told > 0).or_else(found)
 }
 
 fn judge((resident, budget): (u64, u64), (files, limit): (u64, u64)) -> Short {
@@ -165,6 +170,20 @@ mod tests {
         assert_eq!(judge(much, (900, 1_000)), Short::Files);
         assert_eq!(judge((900, 1_000), (900, 1_000)), Short::Files, "which is over sooner");
         assert_eq!(judge((90, 99), few), Short::Memory);
+    }
+
+    #[test]
+    fn the_budget_of_each_look_is_the_one_of_that_moment() {
+        let pressure = Pressure::default();
+        let full = |told, found| {
+            pressure.look(told, || found);
+            pressure.refuses(usize::MAX)
+        };
+        assert_eq!(full(0, Some(1)), Some(Kind::MemoryShort), "a predecessor has it all");
+        assert_eq!(full(0, Some(u64::MAX)), None, "it has ended");
+        assert_eq!(full(1, Some(u64::MAX)), Some(Kind::MemoryShort), "what is told counts");
+        assert_eq!(full(u64::MAX, Some(1)), None);
+        assert_eq!(full(0, None), None, "nobody knows");
     }
 
     #[test]

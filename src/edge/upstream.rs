@@ -62,10 +62,16 @@ fn set_times(peer: &mut HttpPeer, limits: &Limits) {
 }
 
 /// A page whose sidecar was about to be succeeded when the question came: nothing of an answer is there, and asking
-/// again changes nothing.
-pub fn may_ask_pages_again(session: &Session, error: &Error) -> bool {
+/// again changes nothing. Over connections that were kept as often as they are found dead, over a new one once; and never
+/// one that takes its time, for it would take that again.
+pub fn may_ask_pages_again(session: &Session, ctx: &mut Context, error: &Error, reused: bool) -> bool {
     let is_safe = matches!(session.req_header().method, Method::GET | Method::HEAD);
-    is_safe && *error.esource() == ErrorSource::Upstream && session.response_written().is_none()
+    let is_slow = matches!(error.etype(), ErrorType::ReadTimedout | ErrorType::WriteTimedout);
+    if !is_safe || is_slow || *error.esource() != ErrorSource::Upstream || session.response_written().is_some() {
+        return false;
+    }
+    let Stage::Sidecar { again, .. } = &mut ctx.stage else { return false };
+    reused || !std::mem::replace(again, true)
 }
 
 fn sidecar(gateway: &Gateway) -> Result<Box<HttpPeer>> {
@@ -155,16 +161,19 @@ fn secret(value: &str) -> Result<HeaderValue> {
 
 /// Tells the sidecar whose question it is. Nobody but an edge may say it.
 const ACCOUNT: &str = "x-gateway-account";
+/// Says that the address in `x-forwarded-for` is a proxy's, which named nobody.
+const UNNAMED: &str = "x-gateway-unnamed";
 
 /// The header that the sidecar gets: the client's, but for what only we may say.
 ///
 /// # Errors
 /// The client's address does not fit into a header.
 pub fn sidecar_header(ctx: &Context, header: &mut RequestHeader) -> Result<()> {
-    for name in ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", ACCOUNT] {
+    let claims = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"];
+    for name in claims.into_iter().chain([ACCOUNT, UNNAMED]) {
         header.remove_header(name);
     }
-    if let Stage::Sidecar { account: Some(account) } = &ctx.stage {
+    if let Stage::Sidecar { account: Some(account), .. } = &ctx.stage {
         // It was seen here; there it is nobody's business.
         for name in ["authorization", "x-api-key"] {
             header.remove_header(name);
@@ -174,6 +183,9 @@ pub fn sidecar_header(ctx: &Context, header: &mut RequestHeader) -> Result<()> {
     if let Some(caller) = ctx.caller {
         header.insert_header("x-forwarded-for", caller.address.to_string())?;
         header.insert_header("x-forwarded-proto", if caller.is_https { "https" } else { "http" })?;
+        if caller.is_unnamed {
+            header.insert_header(UNNAMED, "true")?;
+        }
     }
     header.insert_header("x-request-id", &ctx.request_id)
 }

@@ -5,40 +5,14 @@
 //! Read next: `protocol/same.rs`, then `protocol/translate.rs`.
 
 use super::Protocol;
-use super::failure::{self, Failure, Kind, VendorError};
 use super::form::answer::Recall;
 use super::same::{self, StreamPass};
 use super::translate::{self, StreamTranslation};
 use crate::usage::Usage;
 use bytes::Bytes;
+pub use fault::Fault;
 
-/// Why a vendor's answer cannot be read on. Nothing of the event at fault was passed on.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Fault {
-    /// HTML, nothing, or broken JSON where there must be JSON.
-    NotJson,
-    /// The vendor says that it failed.
-    Vendor(VendorError),
-    /// The answer ended before its end.
-    Cut,
-    /// More than is held: one event, or pieces that must wait for one another.
-    TooLarge,
-    /// A 200 without an answer in it.
-    Empty,
-}
-
-impl Fault {
-    /// What the caller is told. `vendor` is the vendor's protocol.
-    pub fn failure(&self, vendor: Protocol, upstream_model: &str, public_model: &str) -> Failure {
-        match self {
-            Fault::NotJson => Failure::of(Kind::UpstreamFailed),
-            Fault::Cut => Failure::of(Kind::UpstreamClosed),
-            Fault::TooLarge => Failure::of(Kind::UpstreamEventTooLarge),
-            Fault::Empty => Failure::new(Kind::UpstreamFailed, "The upstream returned no choices."),
-            Fault::Vendor(error) => failure::from_vendor_error(vendor, error, upstream_model, public_model),
-        }
-    }
-}
+mod fault;
 
 /// A whole answer that may be sent on.
 #[derive(Clone, PartialEq, Eq, Debug)]

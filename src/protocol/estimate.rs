@@ -21,9 +21,22 @@ const PER_TOOL: u64 = 8;
 const FOR_TOOLS: u64 = 300;
 const PER_IMAGE: u64 = 1_600;
 const PER_PAGE: u64 = 1_500;
+/// Of a document that only its vendor will see.
+const PAGES_UNSEEN: u64 = 10;
 /// Base64 of a page: of a large one where the pages were counted, of a small one where they are packed.
 const PAGE_BASE64_BYTES: u64 = 1_048_576;
 const PACKED_PAGE_BASE64_BYTES: u64 = 8_192;
+
+/// Bytes of a body for each token of its input, and the most memory that is taken for one in one piece; a larger body
+/// grows into it.
+const BODY_BYTES_PER_TOKEN: u64 = 4;
+const BODY_BYTES_MAX: u64 = 32 << 20;
+
+/// The first guess of how long a body becomes whose input comes to so many tokens.
+pub fn body_bytes(input_tokens: u64) -> usize {
+    let bytes = input_tokens.saturating_mul(BODY_BYTES_PER_TOKEN).min(BODY_BYTES_MAX);
+    usize::try_from(bytes).unwrap_or_default()
+}
 
 /// What the request's input comes to.
 pub fn input_tokens(request: &Request<'_>) -> u64 {
@@ -87,6 +100,7 @@ impl Sum {
                 match &file.content {
                     FileContent::Pdf(data) => self.tokens += PER_PAGE * pages(data),
                     FileContent::Text(text) => self.text(text),
+                    FileContent::Url(_) => self.tokens += PER_PAGE * PAGES_UNSEEN,
                     FileContent::Blocks(blocks) => blocks.iter().for_each(|block| self.block(block)),
                 }
             }

@@ -122,6 +122,8 @@ pub enum FileContent<'a> {
     /// Base64.
     Pdf(Text<'a>),
     Text(Text<'a>),
+    /// Where the vendor may fetch it from: messages and responses.
+    Url(Text<'a>),
     /// Messages: a document made of texts and images.
     Blocks(Vec<Block<'a>>),
 }

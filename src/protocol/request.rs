@@ -11,7 +11,7 @@ use super::Protocol;
 use super::failure::{Failure, Kind as FailureKind};
 use super::scan::{Broken, COUNT_MAX, Kind, Scan, Span};
 use crate::usage::ServiceTier;
-use conversation::Signs;
+use conversation::{Head, Signs};
 
 mod conversation;
 mod features;
@@ -21,7 +21,7 @@ mod strip;
 pub use conversation::{ConversationKey, SESSION_HEADERS};
 pub use features::{Features, Leftovers, WebSearch};
 pub use rewrite::{Edits, rewrite, rewrite_stripped};
-pub use strip::{Sender, Stripped, for_responses, strip};
+pub use strip::{Sender, Stripped, for_responses, strip, without_reasoning};
 
 /// The deepest nesting of a request that is read.
 pub const DEPTH_MAX: u32 = 64;
@@ -351,9 +351,9 @@ impl Reader {
         }
         let Outline { features, signs, .. } = &mut self.outline;
         scan.array(|scan| {
-            let start = scan.at();
-            features.member("messages", scan)?;
-            signs.message(Span { start, end: scan.at() });
+            let mut head = Head::default();
+            features.message(scan, |name, span| head.member(name, span))?;
+            signs.message(head);
             Ok::<(), Stop>(())
         })
         .map(drop)

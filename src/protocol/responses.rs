@@ -2,6 +2,7 @@
 //!
 //! Read next: `responses/read_request.rs`, `responses/write_stream.rs`.
 
+pub mod kinds;
 pub mod read_request;
 pub mod read_stream;
 mod voice;

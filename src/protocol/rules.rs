@@ -136,6 +136,8 @@ pub struct ResponsesModel {
     /// Accepts `prompt_cache_breakpoint`.
     pub cache_breakpoints: bool,
     pub verbosity: bool,
+    /// Its server knows tools of type `function` alone: all others go as such, those of its own surface too.
+    pub functions_only: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

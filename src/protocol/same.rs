@@ -228,10 +228,10 @@ impl Watch {
             return Ok(());
         }
         let Some(chunk) = chat::read(text(event)) else {
-            return unreadable(event, &[b"", b"message", b"error"], out);
+            return self.pass_unreadable(event, out);
         };
         if chunk.is_error || event.name == b"error" {
-            return Err(vendor_error(event));
+            return Err(Fault::told(event.data.unwrap_or_default()));
         }
         self.generated_bytes = self.generated_bytes.saturating_add(chunk.generated_bytes);
         self.shows_thinking |= chunk.has_reasoning;
@@ -248,13 +248,13 @@ impl Watch {
 
     fn messages_event(&mut self, event: &Event<'_>, out: &mut Vec<u8>) -> Result<(), Fault> {
         let Some(seen) = messages::read(text(event)) else {
-            return unreadable(event, &messages::NAMES, out);
+            return self.pass_unreadable(event, out);
         };
         // The newest clients go by the JSON's type, all others by the event's name: an error or an end for
         // either is one.
         let is = |word: &str| seen.kind.as_deref() == Some(word) || event.name == word.as_bytes();
         if is("error") || (seen.kind.is_none() && seen.has_error) {
-            return Err(vendor_error(event));
+            return Err(Fault::told(event.data.unwrap_or_default()));
         }
         if is("message_stop") && !self.started {
             return Err(Fault::Cut);
@@ -276,14 +276,20 @@ impl Watch {
 }
 
 impl Watch {
+    /// What may be anything is passed on as it is.
+    fn pass_unreadable(&self, event: &Event<'_>, out: &mut Vec<u8>) -> Result<(), Fault> {
+        Fault::of_unreadable(self.protocol, event.name, event.data.unwrap_or_default())?;
+        out.extend_from_slice(event.raw);
+        Ok(())
+    }
+
     fn responses_event(&mut self, event: &Event<'_>, data: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
         if data == b"[DONE]" {
             // Of chat: no client of this protocol waits for it.
             return Ok(());
         }
         let Some(seen) = responses::read(text(event)) else {
-            let is_known = event.name.is_empty() || event.name.starts_with(b"response.");
-            return unreadable(event, if is_known { std::slice::from_ref(&event.name) } else { &[] }, out);
+            return self.pass_unreadable(event, out);
         };
         let kind = seen.kind.as_deref().unwrap_or_default();
         let is = |word: &str| kind == word || event.name == word.as_bytes();
@@ -308,29 +314,12 @@ impl Watch {
     }
 }
 
-/// An event that is not a JSON object: an event of a name we do not know may be anything, all others must be.
-fn unreadable(event: &Event<'_>, names: &[&[u8]], out: &mut Vec<u8>) -> Result<(), Fault> {
-    if event.name == b"error" {
-        return Err(vendor_error(event));
-    }
-    if names.contains(&event.name) {
-        return Err(Fault::NotJson);
-    }
-    out.extend_from_slice(event.raw);
-    Ok(())
-}
-
-fn vendor_error(event: &Event<'_>) -> Fault {
-    let data = event.data.unwrap_or_default();
-    Fault::Vendor(VendorError::read(data).unwrap_or_default())
-}
-
 /// The error of an event that holds a response which failed, or that is one.
 fn vendor_error_in(event: &Event<'_>) -> Fault {
     let data: Option<serde_json::Value> = serde_json::from_slice(event.data.unwrap_or_default()).ok();
     let failed = data.as_ref().and_then(|data| data.get("response")).map(ToString::to_string);
     let error = failed.and_then(|response| VendorError::read(response.as_bytes()));
-    error.map_or_else(|| vendor_error(event), Fault::Vendor)
+    error.map_or_else(|| Fault::told(event.data.unwrap_or_default()), Fault::Vendor)
 }
 
 /// The event's data, or nothing if it is not UTF-8, which no JSON reader takes.

@@ -5,9 +5,12 @@
 //! Why not `serde_json` itself: skipping with `IgnoredAny` neither bounds depth nor tells where a value stood,
 //! and the features of a request must be found by structure in the same pass.
 //!
-//! Read next: `protocol/request.rs` and `protocol/same.rs`, its two callers.
+//! Read next: `scan/plain.rs`, then `protocol/request.rs` and `protocol/same.rs`, its two callers.
 
+use plain::Ends;
 use std::borrow::Cow;
+
+pub(crate) mod plain;
 
 /// Where a token stands in the text: `start..end` in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -44,7 +47,8 @@ pub(crate) enum Kind {
 pub(crate) struct Text<'a> {
     /// What stands between the quotes.
     pub raw: &'a str,
-    escaped: bool,
+    /// By how many bytes the value is shorter than that, in UTF-8: each escape saves at least one.
+    saved: usize,
     /// With the quotes.
     pub span: Span,
 }
@@ -52,12 +56,12 @@ pub(crate) struct Text<'a> {
 impl<'a> Text<'a> {
     /// It holds escapes.
     pub fn is_escaped(&self) -> bool {
-        self.escaped
+        self.saved > 0
     }
 
     /// The string's value; `None` if it holds half a surrogate pair, which no `str` can.
     pub fn value(&self) -> Option<Cow<'a, str>> {
-        if !self.escaped {
+        if !self.is_escaped() {
             return Some(Cow::Borrowed(self.raw));
         }
         serde_json::from_str::<String>(&format!("\"{}\"", self.raw)).ok().map(Cow::Owned)
@@ -68,21 +72,16 @@ impl<'a> Text<'a> {
         self.value().unwrap_or(Cow::Borrowed(self.raw))
     }
 
-    /// Bytes of the value in UTF-8: what the client sees of it.
+    /// Bytes of the value in UTF-8: what the client sees of it. Half a surrogate pair counts as U+FFFD.
     pub fn decoded_bytes(&self) -> u64 {
-        let length = if self.escaped {
-            // Half surrogate pairs count as written: an estimate needs no more.
-            self.value().map_or(self.raw.len(), |value| value.as_ref().len())
-        } else {
-            self.raw.len()
-        };
-        u64::try_from(length).unwrap_or(u64::MAX)
+        u64::try_from(self.raw.len().saturating_sub(self.saved)).unwrap_or(u64::MAX)
     }
 }
 
 /// The reader. Each method consumes exactly one value, whatever it is asked for; callbacks must do the same.
 pub(crate) struct Scan<'a> {
     text: &'a str,
+    ends: Ends<'a>,
     at: usize,
     depth: u32,
     depth_max: u32,
@@ -90,7 +89,7 @@ pub(crate) struct Scan<'a> {
 
 impl<'a> Scan<'a> {
     pub fn new(text: &'a str, depth_max: u32) -> Self {
-        Scan { text, at: 0, depth: 0, depth_max }
+        Scan { text, ends: Ends::of(text.as_bytes()), at: 0, depth: 0, depth_max }
     }
 
     /// What the next value is, by its first byte.
@@ -151,22 +150,32 @@ impl<'a> Scan<'a> {
 
     pub fn string(&mut self) -> Result<Text<'a>, Broken> {
         self.expect(b'"')?;
-        let start = self.at;
-        let mut escaped = false;
+        let (bytes, start) = (self.text.as_bytes(), self.at);
+        let (mut at, mut saved, mut before) = (start, 0_usize, Half::default());
+        // Of every string of a body each byte comes by here. Nothing overflows: it counts what stands in memory.
         loop {
-            self.at = plain_end(self.text.as_bytes(), self.at);
-            match self.byte(self.at) {
+            at = self.ends.after(at);
+            let letter = match bytes.get(at) {
                 Some(b'"') => break,
-                Some(b'\\') => {
-                    escaped = true;
-                    self.escape()?;
-                }
-                _ => return Err(self.broken()),
+                Some(b'\\') => bytes.get(at.wrapping_add(1)).copied().unwrap_or_default(),
+                _ => 0,
+            };
+            let length = usize::from(ESCAPE_BYTES.get(usize::from(letter)).copied().unwrap_or_default());
+            if length == 2 {
+                saved = saved.wrapping_add(1);
+            } else if length > 2
+                && let Some(unit) = bytes.get(at.wrapping_add(2)..).and_then(<[u8]>::first_chunk).and_then(code_unit)
+            {
+                saved = saved.wrapping_add(before.saved(unit, at));
+            } else {
+                self.at = at;
+                return Err(self.broken());
             }
+            at = at.wrapping_add(length);
         }
-        let raw = self.text.get(start..self.at).ok_or(self.broken())?;
-        self.at += 1;
-        Ok(Text { raw, escaped, span: Span { start: start.saturating_sub(1), end: self.at } })
+        let raw = self.text.get(start..at).ok_or(self.broken())?;
+        self.at = at + 1;
+        Ok(Text { raw, saved, span: Span { start: start.saturating_sub(1), end: self.at } })
     }
 
     /// Skips one value of any kind.
@@ -276,23 +285,6 @@ impl<'a> Scan<'a> {
         Span { start, end: self.at }
     }
 
-    /// At a backslash: steps over the whole escape.
-    fn escape(&mut self) -> Result<(), Broken> {
-        let length = match self.byte(self.at + 1) {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => 2,
-            Some(b'u') => {
-                let digits = self.text.as_bytes().get(self.at + 2..self.at + 6);
-                if !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)) {
-                    return Err(self.broken());
-                }
-                6
-            }
-            _ => return Err(self.broken()),
-        };
-        self.at += length;
-        Ok(())
-    }
-
     fn number(&mut self) -> Result<Span, Broken> {
         let start = self.at;
         if self.byte(self.at) == Some(b'-') {
@@ -344,90 +336,91 @@ impl<'a> Scan<'a> {
     }
 }
 
+/// Bytes of `\uXXXX`.
+const ESCAPED_UNIT: u8 = 6;
+
+/// By the letter behind a backslash, how long the escape is; 0 where it is none.
+const ESCAPE_BYTES: [u8; 256] = {
+    let mut lengths = [0; 256];
+    let mut letters: &[u8] = br#""\/bfnrt"#;
+    while let [letter, rest @ ..] = letters {
+        lengths[*letter as usize] = 2;
+        letters = rest;
+    }
+    lengths[b'u' as usize] = ESCAPED_UNIT;
+    lengths
+};
+
+/// The number that four hexadecimal digits say.
+fn code_unit(digits: &[u8; 4]) -> Option<u32> {
+    digits.iter().try_fold(0, |unit, digit| Some(unit << 4 | char::from(*digit).to_digit(16)?))
+}
+
+/// Where the first half of a surrogate pair ended last; 0 where there was none.
+#[derive(Clone, Copy, Default)]
+struct Half(usize);
+
+impl Half {
+    /// By how many bytes the letter that the escape at `at` makes is shorter than that.
+    fn saved(&mut self, unit: u32, at: usize) -> usize {
+        let first = std::mem::take(&mut self.0);
+        if let 0xd800..=0xdbff = unit {
+            self.0 = at.saturating_add(ESCAPED_UNIT.into());
+        }
+        match unit {
+            0..0x80 => 5,
+            0x80..0x800 => 4,
+            // Of a pair, which takes four bytes in all; the first half was counted as if it were alone.
+            0xdc00..=0xdfff if first == at => 5,
+            _ => 3,
+        }
+    }
+}
+
 /// The most members of one object: whoever looks a name up among them does so one by one.
 pub(crate) const MEMBERS_MAX: u32 = 10_000;
 
 /// The largest count taken for real: beyond it a JSON number is no longer exact in most programs.
 pub(crate) const COUNT_MAX: u64 = 1 << 53;
 
-const ONES: u64 = 0x0101_0101_0101_0101;
-
-/// Bytes of a long run that are judged at one time.
-const BLOCK: usize = 64;
-
-/// The first byte at or after `at` that ends a plain run inside a string: a quote, a backslash or a control
-/// character. Most strings are short, and most of a request is long strings: eight bytes first, then blocks of 64 that
-/// hold no end, then eight bytes again.
-fn plain_end(bytes: &[u8], mut at: usize) -> usize {
-    match word_end(bytes, at) {
-        Some(0) => at += 8,
-        Some(hits) => return at + (hits.trailing_zeros() / 8) as usize,
-        None => {}
-    }
-    while bytes.get(at..).and_then(|rest| rest.first_chunk()).is_some_and(is_plain) {
-        at += BLOCK;
-    }
-    while let Some(hits) = word_end(bytes, at) {
-        if hits != 0 {
-            return at + (hits.trailing_zeros() / 8) as usize;
-        }
-        at += 8;
-    }
-    while let Some(byte) = bytes.get(at) {
-        if ends_plain(*byte) {
-            break;
-        }
-        at += 1;
-    }
-    at
-}
-
-fn ends_plain(byte: u8) -> bool {
-    byte == b'"' || byte == b'\\' || byte < 0x20
-}
-
-/// No branch in it: so the compiler judges sixteen bytes or more with one instruction.
-fn is_plain(block: &[u8; BLOCK]) -> bool {
-    let hits = block
-        .iter()
-        .fold(0, |hits, &byte| hits | u8::from(byte == b'"') | u8::from(byte == b'\\') | u8::from(byte < 0x20));
-    hits == 0
-}
-
-/// Of the eight bytes at `at`, those that end a plain run: the lowest bit that is set is the high bit of the first. `None`
-/// where there are not so many.
-fn word_end(bytes: &[u8], at: usize) -> Option<u64> {
-    let word = u64::from_le_bytes(*bytes.get(at..)?.first_chunk::<8>()?);
-    let quote = word ^ (ONES * 0x22);
-    let backslash = word ^ (ONES * 0x5c);
-    // The high bit of a byte is set where the byte is below 0x20, a quote or a backslash. A borrow can set bits above a
-    // true hit only, and the lowest hit is the one taken.
-    let hits = (word.wrapping_sub(ONES * 0x20) & !word)
-        | (quote.wrapping_sub(ONES) & !quote)
-        | (backslash.wrapping_sub(ONES) & !backslash);
-    Some(hits & (ONES << 7))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    fn string(text: &str) -> Result<Text<'_>, Broken> {
+        Scan::new(text, 1).string()
+    }
 
     #[test]
-    fn a_plain_run_ends_where_byte_by_byte_reading_says() {
-        for length in 0..200 {
-            for start in [0, 3, 8] {
-                // Nothing but plain bytes, the highest and lowest of them among those.
-                let plain: Vec<u8> = (0..length).map(|index| [b' ', b'a', 0x7f, 0x80, 0xff, b'!'][index % 6]).collect();
-                assert_eq!(plain_end(&plain, start), start.max(length), "{length} from {start}");
-                for end in [b'"', b'\\', 0, 0x1f, b'\n'] {
-                    for place in 0..length {
-                        let mut bytes = plain.clone();
-                        bytes[place] = end;
-                        let expected = (start..length).find(|at| ends_plain(bytes[*at])).unwrap_or(start.max(length));
-                        assert_eq!(plain_end(&bytes, start), expected, "{end} at {place} of {length} from {start}");
-                    }
-                }
-            }
+    fn what_is_no_escape_is_refused_where_it_begins() {
+        for inside in [r"\x", r"\", r"\u12", r"\u12g4", r"\U0041", r"\ud83d\ude0", "\n", "\u{1f}"] {
+            let text = format!("\"ab{inside}\"");
+            // The last escape of a text can take its closing quote: then the end of the text is what is wrong.
+            let at = if inside == r"\" { text.len() } else { 3 + inside.rfind('\\').unwrap_or(0) };
+            assert_eq!(string(&text).err(), Some(Broken::Syntax { at }), "{text}");
+        }
+        assert_eq!(string("\"ab").err(), Some(Broken::Syntax { at: 3 }));
+    }
+
+    proptest! {
+        #[test]
+        fn a_value_is_as_long_as_its_letters(
+            pieces in prop::collection::vec(
+                prop::sample::select(vec![
+                    "x", "größe", "😀", r"\n", r"\\", r#"\""#, r"\/", r"\u0041", r"\u00e4", r"\u20AC", r"\ud83d", r"\ude00",
+                    r"\ud83d\ude00", "a run of letters that is longer than one block, so that the next one begins in it",
+                ]),
+                0..40,
+            ),
+        ) {
+            let raw = pieces.concat();
+            let text = format!("\"{raw}\"");
+            let found = string(&text).unwrap();
+            let value = crate::protocol::text::Text::token(&raw, true).letters().collect::<String>();
+            prop_assert_eq!(found.raw, &raw);
+            prop_assert_eq!(found.decoded_bytes(), value.len() as u64);
+            prop_assert_eq!(found.is_escaped(), raw.contains('\\'));
         }
     }
 }

@@ -5,13 +5,14 @@
 //!
 //! Read next: `protocol/tree.rs`, where the tokens come from.
 
+use super::scan::plain::Ends;
 use std::borrow::Cow;
 
 /// A string: the sender's token, or our own words.
 #[derive(Clone, Debug)]
 pub enum Text<'a> {
-    /// What stands between the quotes.
-    Token { raw: &'a str, escaped: bool },
+    /// What stands between the quotes; the bytes of its value in UTF-8, where they were counted.
+    Token { raw: &'a str, escaped: bool, decoded: Option<u32> },
     /// A value of ours, not yet escaped.
     Made(Cow<'a, str>),
 }
@@ -19,7 +20,12 @@ pub enum Text<'a> {
 impl<'a> Text<'a> {
     /// `raw`: what stands between the quotes of a checked JSON string.
     pub(crate) fn token(raw: &'a str, escaped: bool) -> Self {
-        Text::Token { raw, escaped }
+        Text::Token { raw, escaped, decoded: None }
+    }
+
+    /// The same, of which it is known how long its value is.
+    pub(crate) fn counted(raw: &'a str, decoded: u32) -> Self {
+        Text::Token { raw, escaped: raw.len() > decoded as usize, decoded: Some(decoded) }
     }
 
     pub fn made(text: impl Into<Cow<'a, str>>) -> Self {
@@ -29,8 +35,8 @@ impl<'a> Text<'a> {
     /// What it says. Half a surrogate pair, which no `str` can hold, becomes U+FFFD here (and only here).
     pub fn into_value(self) -> Cow<'a, str> {
         match self {
-            Text::Token { raw, escaped: false } => Cow::Borrowed(raw),
-            Text::Token { raw, escaped: true } => Cow::Owned(unescaped(raw)),
+            Text::Token { raw, escaped: false, .. } => Cow::Borrowed(raw),
+            Text::Token { raw, escaped: true, .. } => Cow::Owned(unescaped(raw)),
             Text::Made(text) => text,
         }
     }
@@ -38,8 +44,8 @@ impl<'a> Text<'a> {
     /// As [`Text::into_value`], of a borrowed text.
     pub fn value(&self) -> Cow<'_, str> {
         match self {
-            Text::Token { raw, escaped: false } => Cow::Borrowed(raw),
-            Text::Token { raw, escaped: true } => Cow::Owned(unescaped(raw)),
+            Text::Token { raw, escaped: false, .. } => Cow::Borrowed(raw),
+            Text::Token { raw, escaped: true, .. } => Cow::Owned(unescaped(raw)),
             Text::Made(text) => Cow::Borrowed(text),
         }
     }
@@ -47,14 +53,14 @@ impl<'a> Text<'a> {
     /// The same text, lent.
     pub fn borrowed(&self) -> Text<'_> {
         match self {
-            Text::Token { raw, escaped } => Text::Token { raw, escaped: *escaped },
+            Text::Token { raw, escaped, decoded } => Text::Token { raw, escaped: *escaped, decoded: *decoded },
             Text::Made(text) => Text::Made(Cow::Borrowed(text)),
         }
     }
 
     pub fn is(&self, wanted: &str) -> bool {
         match self {
-            Text::Token { raw, escaped: false } => *raw == wanted,
+            Text::Token { raw, escaped: false, .. } => *raw == wanted,
             _ => self.value() == wanted,
         }
     }
@@ -88,9 +94,9 @@ impl<'a> Text<'a> {
         letters.by_ref().take(count).for_each(drop);
         let at = behind - letters.rest.as_str().len();
         match self {
-            Text::Token { raw, escaped } => {
+            Text::Token { raw, escaped, .. } => {
                 let (first, rest) = raw.split_at_checked(at).unwrap_or((raw, ""));
-                (Text::Token { raw: first, escaped }, Text::Token { raw: rest, escaped })
+                (Text::token(first, escaped), Text::token(rest, escaped))
             }
             Text::Made(text) => {
                 let (first, rest) = text.split_at_checked(at).unwrap_or((&text, ""));
@@ -109,7 +115,7 @@ impl<'a> Text<'a> {
             }
         }
         match self {
-            Text::Token { raw, escaped } => Text::Token { raw: raw.get(..end).unwrap_or(raw), escaped: *escaped },
+            Text::Token { raw, escaped, .. } => Text::token(raw.get(..end).unwrap_or(raw), *escaped),
             Text::Made(text) => Text::made(text.get(..end).unwrap_or(text).to_owned()),
         }
     }
@@ -132,7 +138,7 @@ impl<'a> Text<'a> {
     /// The value's letters, read off the token: no memory is taken. Half a surrogate pair is one U+FFFD.
     pub fn letters(&self) -> Letters<'_> {
         match self {
-            Text::Token { raw, escaped } => Letters { rest: raw.chars(), escaped: *escaped },
+            Text::Token { raw, escaped, .. } => Letters { rest: raw.chars(), escaped: *escaped },
             Text::Made(text) => Letters { rest: text.chars(), escaped: false },
         }
     }
@@ -140,8 +146,9 @@ impl<'a> Text<'a> {
     /// Bytes of the value in UTF-8: for estimates.
     pub fn decoded_bytes(&self) -> u64 {
         let length = match self {
-            Text::Token { raw, escaped: false } => raw.len(),
-            Text::Token { raw, escaped: true } => decoded_length(raw),
+            Text::Token { decoded: Some(bytes), .. } => *bytes as usize,
+            Text::Token { raw, escaped: false, .. } => raw.len(),
+            Text::Token { raw, escaped: true, .. } => decoded_length(raw),
             Text::Made(text) => text.len(),
         };
         u64::try_from(length).unwrap_or(u64::MAX)
@@ -150,8 +157,8 @@ impl<'a> Text<'a> {
     /// Unicode code points of the value.
     pub fn code_points(&self) -> u64 {
         let count = match self {
-            Text::Token { raw, escaped: false } => raw.chars().count(),
-            Text::Token { raw, escaped: true } => {
+            Text::Token { raw, escaped: false, .. } => raw.chars().count(),
+            Text::Token { raw, escaped: true, .. } => {
                 let mut count = 0;
                 by_runs(raw, |run, letter| count += run.chars().count() + usize::from(letter.is_some()));
                 count
@@ -178,14 +185,21 @@ impl Iterator for Letters<'_> {
             return Some(letter);
         }
         Some(match self.rest.next()? {
-            'n' => '\n',
-            'r' => '\r',
-            't' => '\t',
-            'b' => '\u{8}',
-            'f' => '\u{c}',
             'u' => self.coded(),
-            other => other,
+            other => named(other),
         })
+    }
+}
+
+/// What a letter behind a backslash stands for.
+fn named(letter: char) -> char {
+    match letter {
+        'n' => '\n',
+        'r' => '\r',
+        't' => '\t',
+        'b' => '\u{8}',
+        'f' => '\u{c}',
+        other => other,
     }
 }
 
@@ -247,16 +261,11 @@ impl Gathered {
     }
 }
 
-/// Bytes of a token's value. Most of a text is no escape: it is jumped over.
+/// Bytes of a token's value.
 fn decoded_length(raw: &str) -> usize {
-    let (mut length, mut rest) = (0, raw);
-    while let Some(at) = memchr::memchr(b'\\', rest.as_bytes()) {
-        let (before, escape) = rest.split_at(at);
-        let mut letters = Letters { rest: escape.chars(), escaped: true };
-        length += before.len() + letters.next().map_or(0, char::len_utf8);
-        rest = letters.rest.as_str();
-    }
-    length + rest.len()
+    let mut length = 0;
+    by_runs(raw, |run, letter| length += run.len() + letter.map_or(0, char::len_utf8));
+    length
 }
 
 /// The value of a token with escapes.
@@ -271,59 +280,72 @@ fn unescaped(raw: &str) -> String {
 
 /// The inside of a string token as runs without an escape, each with the letter that the escape behind it stands for.
 fn by_runs<'r>(raw: &'r str, mut each: impl FnMut(&'r str, Option<char>)) {
-    let mut rest = raw;
-    while let Some(at) = memchr::memchr(b'\\', rest.as_bytes()) {
-        let (run, behind) = rest.split_at(at);
-        let mut letters = Letters { rest: behind.chars(), escaped: true };
-        each(run, letters.next());
-        rest = letters.rest.as_str();
+    let (bytes, mut ends, mut at) = (raw.as_bytes(), Ends::of(raw.as_bytes()), 0);
+    loop {
+        let end = ends.after(at);
+        let run = raw.get(at..end).unwrap_or_default();
+        match bytes.get(end..) {
+            Some([b'\\', letter, ..]) if letter.is_ascii() && *letter != b'u' => {
+                each(run, Some(named(char::from(*letter))));
+                at = end.saturating_add(2);
+            }
+            Some([_, ..]) => {
+                let mut letters = Letters { rest: raw.get(end..).unwrap_or_default().chars(), escaped: true };
+                each(run, letters.next());
+                at = raw.len().saturating_sub(letters.rest.as_str().len());
+            }
+            _ => return each(run, None),
+        }
     }
-    each(rest, None);
 }
 
 /// Appends `text` as the inside of a JSON string.
 pub(crate) fn escape(text: &str, out: &mut Vec<u8>) {
     let bytes = text.as_bytes();
-    let mut copied = 0;
-    for (at, byte) in bytes.iter().enumerate() {
-        let short: &[u8] = match byte {
-            b'"' => b"\\\"",
-            b'\\' => b"\\\\",
-            b'\n' => b"\\n",
-            b'\r' => b"\\r",
-            b'\t' => b"\\t",
-            0..=0x1f => &[],
-            _ => continue,
-        };
+    let (mut ends, mut copied) = (Ends::of(bytes), 0);
+    loop {
+        let at = ends.after(copied);
         out.extend_from_slice(bytes.get(copied..at).unwrap_or_default());
-        if short.is_empty() {
-            out.extend_from_slice(format!("\\u{byte:04x}").as_bytes());
-        } else {
-            out.extend_from_slice(short);
+        match bytes.get(at) {
+            None => return,
+            Some(b'"') => out.extend_from_slice(b"\\\""),
+            Some(b'\\') => out.extend_from_slice(b"\\\\"),
+            Some(b'\n') => out.extend_from_slice(b"\\n"),
+            Some(b'\r') => out.extend_from_slice(b"\\r"),
+            Some(b'\t') => out.extend_from_slice(b"\\t"),
+            Some(byte) => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
         }
         copied = at + 1;
     }
-    out.extend_from_slice(bytes.get(copied..).unwrap_or_default());
 }
 
 /// Appends checked JSON without the white space between its tokens.
 pub(crate) fn compact(json: &str, out: &mut Vec<u8>) {
     let bytes = json.as_bytes();
-    let (mut copied, mut inside, mut skip) = (0, false, false);
-    for (at, byte) in bytes.iter().enumerate() {
-        if skip {
-            skip = false;
-        } else if inside {
-            skip = *byte == b'\\';
-            inside = *byte != b'"';
-        } else if *byte == b'"' {
-            inside = true;
-        } else if matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
-            out.extend_from_slice(bytes.get(copied..at).unwrap_or_default());
-            copied = at + 1;
+    let (mut ends, mut at, mut copied) = (Ends::of(bytes), 0, 0);
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => at = string_end(&mut ends, bytes, at + 1),
+            b' ' | b'\n' | b'\r' | b'\t' => {
+                out.extend_from_slice(bytes.get(copied..at).unwrap_or_default());
+                at += 1;
+                copied = at;
+            }
+            _ => at += 1,
         }
     }
     out.extend_from_slice(bytes.get(copied..).unwrap_or_default());
+}
+
+/// Behind the quote that ends the string whose inside begins at `at`.
+fn string_end(ends: &mut Ends<'_>, bytes: &[u8], mut at: usize) -> usize {
+    loop {
+        at = ends.after(at);
+        match bytes.get(at) {
+            Some(b'\\') => at += 2,
+            _ => return at + 1,
+        }
+    }
 }
 
 /// Writes one JSON value, compact. It puts the commas; the caller closes what it opens.

@@ -1,8 +1,8 @@
 //! From one protocol to the other: the request through the form and out in the vendor's words, the answer back as
 //! events, streamed or folded.
 //!
-//! It must not know either protocol's fields: it only joins the rooms' doors. It has no clock and no chance: times
-//! and ids come from above.
+//! It must not know either protocol's fields: it only joins the rooms' doors. It has no clock and no chance of its own:
+//! both come from above.
 //!
 //! Read next: `protocol/form.rs`, then the room of the caller's protocol.
 
@@ -38,8 +38,8 @@ pub struct Asked<'a> {
     pub output_limit: Option<u64>,
     /// Every warning is a refusal.
     pub strict: bool,
-    /// Of the answer, in seconds since 1970.
-    pub created: u64,
+    /// Seconds since 1970, for an answer that tells when it began and when it was whole.
+    pub clock: fn() -> u64,
     /// This request's own id.
     pub request_id: &'a str,
 }
@@ -57,7 +57,7 @@ impl<'a> Asked<'a> {
         };
         let account_id = "acct_1";
         let request_id = "req_0";
-        Asked { surface, body, target, account_id, output_limit: None, strict: false, created: 0, request_id }
+        Asked { surface, body, target, account_id, output_limit: None, strict: false, clock: || 0, request_id }
     }
 }
 
@@ -123,9 +123,10 @@ pub fn request(asked: &Asked<'_>, without_thinking: bool) -> Result<Translated, 
     let tree = read_tree(asked.body)?;
     let mut warnings = Warnings::default();
     let mut request = read(asked.surface, &tree, &mut warnings).map_err(|refused| *refused)?;
+    let created = (asked.clock)();
     let mut recall = Recall {
         public_model: asked.target.public_model.to_owned(),
-        created: asked.created,
+        created,
         seed: asked.request_id.to_owned(),
         include_usage: request.include_usage,
         input_estimate: estimate::input_tokens(&request),
@@ -135,7 +136,7 @@ pub fn request(asked: &Asked<'_>, without_thinking: bool) -> Result<Translated, 
         ..Recall::default()
     };
     if asked.surface == Protocol::Responses {
-        recall.voice = Some(Voice::new(&request, asked.created, asked.target.public_model, asked.request_id));
+        recall.voice = Some(Voice::new(&request, asked.clock, asked.target.public_model, asked.request_id));
     }
     let Asked { target, account_id, output_limit, .. } = *asked;
     let given = Given { target, account_id, output_limit, without_thinking };

@@ -6,7 +6,7 @@
 //!
 //! Read next: `protocol/form.rs`, whose parts point into a tree.
 
-use super::scan::{Broken, COUNT_MAX, Kind, Scan};
+use super::scan::{self, Broken, COUNT_MAX, Kind, Scan};
 use super::text::Text;
 use std::borrow::Cow;
 
@@ -24,9 +24,10 @@ pub type Nodes = Vec<Node>;
 #[derive(Clone, Copy, Debug)]
 pub struct Node {
     kind: Kind,
-    escaped: bool,
     start: u32,
     end: u32,
+    /// Of a string: bytes of its value in UTF-8; as many as stand between the quotes where nothing is escaped.
+    decoded: u32,
     /// The node behind this one and all that is in it.
     next: u32,
 }
@@ -61,35 +62,45 @@ impl<'a> Tree<'a> {
 
 fn value(scan: &mut Scan<'_>, nodes: &mut Nodes) -> Result<(), Broken> {
     let kind = scan.kind()?;
+    if kind == Kind::String {
+        nodes.push(Node::string(&scan.string()?, nodes.len()));
+        return Ok(());
+    }
     let at = nodes.len();
-    nodes.push(Node { kind, escaped: false, start: 0, end: 0, next: 0 });
-    let (span, escaped) = match kind {
-        Kind::Object => (
-            scan.object(|scan, key| {
-                let next = index(nodes.len() + 1);
-                nodes.push(Node {
-                    kind: Kind::String,
-                    escaped: key.is_escaped(),
-                    start: index(key.span.start),
-                    end: index(key.span.end),
-                    next,
-                });
-                value(scan, nodes)
-            })?,
-            false,
-        ),
-        Kind::Array => (scan.array(|scan| value(scan, nodes))?, false),
-        Kind::String => {
-            let text = scan.string()?;
-            (text.span, text.is_escaped())
-        }
-        _ => (scan.skip()?, false),
+    nodes.push(Node::NULL);
+    let span = match kind {
+        Kind::Object => scan.object(|scan, key| {
+            nodes.push(Node::string(&key, nodes.len()));
+            value(scan, nodes)
+        })?,
+        Kind::Array => scan.array(|scan| value(scan, nodes))?,
+        _ => scan.skip()?,
     };
     let next = index(nodes.len());
     if let Some(node) = nodes.get_mut(at) {
-        *node = Node { kind, escaped, start: index(span.start), end: index(span.end), next };
+        *node = Node { kind, start: index(span.start), end: index(span.end), decoded: 0, next };
     }
     Ok(())
+}
+
+impl Node {
+    const NULL: Node = Node { kind: Kind::Null, start: 0, end: 0, decoded: 0, next: u32::MAX };
+
+    /// The string that becomes the node `at`.
+    fn string(text: &scan::Text<'_>, at: usize) -> Self {
+        Node {
+            kind: Kind::String,
+            start: index(text.span.start),
+            end: index(text.span.end),
+            decoded: u32::try_from(text.decoded_bytes()).unwrap_or(u32::MAX),
+            next: index(at.saturating_add(1)),
+        }
+    }
+
+    /// Bytes of what was written, the quotes of a string included.
+    fn bytes(&self) -> u32 {
+        self.end.saturating_sub(self.start)
+    }
 }
 
 /// Fits: a text of 4 GiB and more was refused.
@@ -112,8 +123,7 @@ impl std::fmt::Debug for Value<'_> {
 
 impl<'a> Value<'a> {
     fn node(self) -> Node {
-        let null = Node { kind: Kind::Null, escaped: false, start: 0, end: 0, next: u32::MAX };
-        self.tree.nodes.get(self.at as usize).copied().unwrap_or(null)
+        self.tree.nodes.get(self.at as usize).copied().unwrap_or(Node::NULL)
     }
 
     fn slice(self, node: Node) -> &'a str {
@@ -147,8 +157,17 @@ impl<'a> Value<'a> {
 
     /// The member of that name, the last one where it is given twice; `None` for null, and for what is no object.
     pub fn get(self, name: &str) -> Option<Value<'a>> {
-        let found = self.members().filter(|(key, _)| key.is(name)).last();
-        found.map(|(_, value)| value).filter(|value| !value.is_null())
+        // A name without escapes is as long as it is written: most others are told by that.
+        let mut found = None;
+        let (mut members, bytes) = (self.members(), name.len().saturating_add(2));
+        while let Some(key) = members.key() {
+            let may_be = key.bytes() as usize == bytes || key.decoded.saturating_add(2) < key.bytes();
+            let (key, value) = (Value { tree: self.tree, at: members.at }, members.step());
+            if may_be && key.is(name) {
+                found = Some(value);
+            }
+        }
+        found.filter(|value| !value.is_null())
     }
 
     /// The members of an object with their keys, nulls included; nothing for any other value.
@@ -172,7 +191,7 @@ impl<'a> Value<'a> {
             return None;
         }
         let inside = self.tree.text.get(node.start as usize + 1..(node.end as usize).saturating_sub(1));
-        Some(Text::token(inside.unwrap_or_default(), node.escaped))
+        Some(Text::counted(inside.unwrap_or_default(), node.decoded))
     }
 
     /// The string's value, if it is one.
@@ -219,17 +238,27 @@ pub struct Members<'a> {
     end: u32,
 }
 
+impl<'a> Members<'a> {
+    /// The next member's key.
+    fn key(&self) -> Option<&'a Node> {
+        if self.at < self.end { self.tree.nodes.get(self.at as usize) } else { None }
+    }
+
+    /// The next member's value; goes on to the one behind it.
+    fn step(&mut self) -> Value<'a> {
+        let value = Value { tree: self.tree, at: self.at.saturating_add(1) };
+        self.at = value.node().next;
+        value
+    }
+}
+
 impl<'a> Iterator for Members<'a> {
     type Item = (Text<'a>, Value<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.at >= self.end {
-            return None;
-        }
+        self.key()?;
         let key = Value { tree: self.tree, at: self.at }.text()?;
-        let value = Value { tree: self.tree, at: self.at.saturating_add(1) };
-        self.at = value.node().next;
-        Some((key, value))
+        Some((key, self.step()))
     }
 }
 

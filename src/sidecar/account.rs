@@ -1,4 +1,4 @@
-//! Sign-up, sign-in and sign-out, and every other place where a password is typed ([`try_password`]).
+//! Sign-up, sign-in and sign-out, and every other place where a password is typed (`try_password`).
 //!
 //! An unknown e-mail and a wrong password get the same answer in the same time. Hashes run two at a time, on blocking
 //! threads. Nobody is sent anywhere but to the dashboard afterwards, whatever the address says. Must not know how a
@@ -8,7 +8,9 @@ use super::App;
 use super::browser;
 use super::page::{Frame, html};
 use super::problem::Problem;
-use super::session::{CallerAddress, SignedForm, Visitor, blocking, insecure, session_cookie, session_token, site};
+use super::session::{
+    CallerAddress, SignedForm, UNNAMED, Visitor, blocking, insecure, session_cookie, session_token, site,
+};
 use super::throttle::{Rate, Who};
 use crate::account::{
     self, Account, AccountError, Origin, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, SignedUp, Stranger,
@@ -145,8 +147,8 @@ pub async fn sign_up(
         return Ok(html(StatusCode::FORBIDDEN, &sign_up_form(&app, &email, None)));
     }
     let now_ms = now_ms();
-    // Tests and first steps sign up on the machine itself.
-    let counted = !address.to_canonical().is_loopback();
+    // Tests and first steps sign up on the machine itself; a proxy there that names nobody brings everybody.
+    let counted = !address.to_canonical().is_loopback() || headers.contains_key(UNNAMED);
     let who = Who::AddressSigningUp(one_client(address));
     let rate = Rate {
         count: i64::try_from(settings.limits.sign_ups_per_address_per_hour).unwrap_or(i64::MAX),
@@ -247,7 +249,7 @@ pub async fn sign_in(
     }
 }
 
-pub const TOO_OFTEN: &str = "Too many tries. Wait a little, then try again.";
+const TOO_OFTEN: &str = "Too many tries. Wait a little, then try again.";
 
 /// What became of a typed password.
 pub enum Tried {
@@ -260,7 +262,7 @@ pub enum Tried {
 }
 
 /// Looks at a password that somebody typed, as often as that may be done.
-pub async fn try_password(app: &App, email: &str, password: String, address: IpAddr) -> Result<Tried, Problem> {
+async fn try_password(app: &App, email: &str, password: String, address: IpAddr) -> Result<Tried, Problem> {
     let now_ms = now_ms();
     let email = throttled_email(email);
     let (place, account) = (one_client(address), email.clone());

@@ -10,15 +10,17 @@ use crate::catalog::{Features, Model, Price, Rates};
 use crate::config::Settings;
 use crate::money::Micro;
 use crate::protocol::Protocol;
+use crate::protocol::request::Outline;
 use askama::Template;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use losses::Loss;
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Ready-to-paste set-up for the two surfaces.
+/// Ready-to-paste set-up for the three surfaces.
 #[derive(Template)]
 #[template(path = "snippets.html")]
 pub struct Snippets {
@@ -28,6 +30,7 @@ pub struct Snippets {
     /// A model for each surface, where the catalog has one.
     chat: Option<String>,
     messages: Option<String>,
+    responses: Option<String>,
 }
 
 impl Snippets {
@@ -35,7 +38,7 @@ impl Snippets {
         let first = |protocol| {
             let mut models = settings.catalog.models().iter();
             // The surface's own protocol first: nothing is translated there.
-            let own = models.clone().find(|model| model.protocol() == protocol);
+            let own = models.clone().find(|model| door(model, protocol).passes(protocol));
             own.or_else(|| models.next()).map(|model| model.id.clone())
         };
         Self {
@@ -43,23 +46,55 @@ impl Snippets {
             key: key.map(ToOwned::to_owned),
             chat: first(Protocol::Chat),
             messages: first(Protocol::Messages),
+            responses: first(Protocol::Responses),
         }
     }
 }
 
-/// The surfaces that a model can be reached through, its vendor's own first.
-fn surfaces(model: &Model) -> [Protocol; 3] {
-    match model.protocol() {
-        Protocol::Chat => [Protocol::Chat, Protocol::Messages, Protocol::Responses],
-        Protocol::Messages => [Protocol::Messages, Protocol::Chat, Protocol::Responses],
-        Protocol::Responses => [Protocol::Responses, Protocol::Chat, Protocol::Messages],
-    }
+/// The model as a usual request of this surface meets it.
+fn door(model: &Arc<Model>, surface: Protocol) -> &Arc<Model> {
+    model.door(surface, &Outline::default())
+}
+
+/// The surfaces that a model can be reached through: those first where a request is passed on as it is.
+fn surfaces(model: &Arc<Model>) -> [Protocol; 3] {
+    let mut surfaces = [Protocol::Chat, Protocol::Messages, Protocol::Responses];
+    surfaces.sort_by_key(|surface| !door(model, *surface).passes(*surface));
+    surfaces
+}
+
+/// The protocols that its vendor is spoken to in.
+fn spoken(model: &Model) -> Vec<Protocol> {
+    let also = model.by_responses.as_ref().map(|model| model.protocol());
+    std::iter::once(model.protocol()).chain(also).collect()
+}
+
+/// What the model cannot be told through a surface where a request is translated.
+#[derive(Serialize)]
+struct Lost {
+    surface: Protocol,
+    members: Vec<Loss>,
+}
+
+fn lost(model: &Arc<Model>) -> Vec<Lost> {
+    let translated = surfaces(model).into_iter().filter(|surface| !door(model, *surface).passes(*surface));
+    let each =
+        translated.map(|surface| Lost { surface, members: losses::losses(surface, &door(model, surface).accepts) });
+    each.filter(|lost| !lost.members.is_empty()).collect()
+}
+
+fn words(protocols: impl IntoIterator<Item = Protocol>) -> String {
+    protocols.into_iter().map(Protocol::as_str).collect::<Vec<_>>().join(", ")
 }
 
 struct Row {
     id: String,
     vendor: String,
+    /// Through which it is passed on.
+    spoken: String,
     surfaces: String,
+    /// Ids of the models that are asked in its place.
+    fallback: Vec<String>,
     context_tokens: String,
     max_output_tokens: String,
     input: String,
@@ -70,8 +105,7 @@ struct Row {
     classes: Vec<Class>,
     /// What else has a price, in words.
     extras: Vec<String>,
-    other_surface: &'static str,
-    lost: Vec<Loss>,
+    lost: Vec<Lost>,
 }
 
 struct TierRow {
@@ -95,12 +129,14 @@ struct DocsPage {
     errors: Vec<errors::Row>,
 }
 
-fn row(model: &Model) -> Row {
+fn row(model: &Arc<Model>) -> Row {
     let price = &model.price;
     Row {
         id: model.id.clone(),
         vendor: model.vendor.name.clone(),
-        surfaces: surfaces(model).into_iter().map(Protocol::as_str).collect::<Vec<_>>().join(", "),
+        spoken: words(spoken(model)),
+        surfaces: words(surfaces(model)),
+        fallback: model.fallback.clone(),
         context_tokens: grouped(model.context_tokens),
         max_output_tokens: grouped(model.max_output_tokens),
         input: price.input.to_string(),
@@ -113,8 +149,7 @@ fn row(model: &Model) -> Row {
             .collect(),
         classes: classes(price),
         extras: extras(price),
-        other_surface: losses::other_surface(&model.accepts).as_str(),
-        lost: losses::losses(&model.accepts),
+        lost: lost(model),
     }
 }
 
@@ -157,7 +192,7 @@ pub async fn docs(State(app): State<Arc<App>>) -> Response {
     let page = DocsPage {
         frame: Frame::public("Documentation"),
         base_url: settings.base_url.clone(),
-        models: settings.catalog.models().iter().map(|model| row(model)).collect(),
+        models: settings.catalog.models().iter().map(row).collect(),
         snippets: Snippets::new(&settings, None),
         live_keys_max: LIVE_KEYS_MAX,
         errors: errors::rows(),
@@ -167,7 +202,7 @@ pub async fn docs(State(app): State<Arc<App>>) -> Response {
 
 pub async fn models_json(State(app): State<Arc<App>>) -> Response {
     let settings = app.settings.load();
-    let models: Vec<_> = settings.catalog.models().iter().map(|model| model_json(model)).collect();
+    let models: Vec<_> = settings.catalog.models().iter().map(model_json).collect();
     let value = json!({
         "base_url": settings.base_url,
         "price_unit": "credits per 1000000 tokens",
@@ -177,18 +212,17 @@ pub async fn models_json(State(app): State<Arc<App>>) -> Response {
     revalidated(([(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response())
 }
 
-fn model_json(model: &Model) -> Value {
+fn model_json(model: &Arc<Model>) -> Value {
     json!({
         "id": model.id,
         "vendor": model.vendor.name,
-        "surfaces": surfaces(model).into_iter().map(Protocol::as_str).collect::<Vec<_>>(),
+        "vendor_protocols": spoken(model),
+        "surfaces": surfaces(model),
+        "fallback": model.fallback,
         "context_tokens": model.context_tokens,
         "max_output_tokens": model.max_output_tokens,
         "price": *model.price,
-        "lost_in_translation": {
-            "surface": losses::other_surface(&model.accepts),
-            "members": losses::losses(&model.accepts),
-        },
+        "lost_in_translation": lost(model),
     })
 }
 

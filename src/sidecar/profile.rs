@@ -9,7 +9,7 @@ use super::page::{Frame, html, when};
 use super::problem::Problem;
 use super::session::{CallerAddress, SignedForm, Visitor, blocking, session_cookie};
 use crate::account::{
-    AccountError, By, Deleted, Origin, OwnSession, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, Status, session_id,
+    AccountError, By, Closed, Origin, OwnSession, PASSWORD_LEAST_CHARS, PASSWORD_MOST_CHARS, Status, session_id,
 };
 use crate::clock::now_ms;
 use askama::Template;
@@ -202,11 +202,11 @@ pub async fn delete(
     let by = By { actor: visitor.account.id.clone(), address: address.to_canonical().to_string() };
     let accounts = app.accounts.clone();
     match blocking(move || accounts.delete(&by, now_ms())).await?? {
-        Deleted::Done => {}
-        Deleted::NoAccount => return Err(Problem::NotFound),
-        Deleted::LastAdministrator => {
-            let fault = "You are the only administrator: nobody could run this gateway's accounts without you. Make \
-                         another one first, with `model-gateway account create --admin`.";
+        Closed::Done => {}
+        Closed::NoAccount => return Err(Problem::NotFound),
+        Closed::LastAdministrator => {
+            let fault = "You are the only administrator who can sign in: nobody could run this gateway's accounts without \
+                         you. Make another one first, with `model-gateway account create --admin`.";
             return faulty(&app, visitor, Form::Delete, StatusCode::CONFLICT, fault);
         }
     }

@@ -51,6 +51,9 @@ impl SignedForm {
     }
 }
 
+/// Where the edge says so, the caller's address is a trusted proxy's, which named nobody.
+pub const UNNAMED: &str = "x-gateway-unnamed";
+
 /// Where a request comes from: what the edge says (it strips what the client says), else the connection.
 pub struct CallerAddress(pub IpAddr);
 

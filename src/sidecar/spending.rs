@@ -8,7 +8,7 @@ use crate::clock::rfc3339;
 use crate::money::Micro;
 
 /// Days on the charts, today among them.
-pub const DAYS: i64 = 30;
+const DAYS: i64 = 30;
 
 /// Models that have a colour of their own on a chart; what the others cost is one more.
 const MODELS_MAX: usize = 7;
@@ -83,7 +83,7 @@ pub fn span(ms: i64) -> String {
     }
 }
 
-/// The last [`DAYS`] days.
+/// The last `DAYS` days.
 pub struct Month {
     /// The dearest first; each a column of `days`.
     pub models: Vec<ModelSum>,

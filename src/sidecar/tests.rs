@@ -131,7 +131,7 @@ async fn a_visitor_signs_up_makes_a_key_sees_it_once_and_revokes_it() {
     assert_eq!(made.status, 201);
     assert!(!made.body.contains("<script>alert"), "a key's name was not escaped");
     let key = made.inside("new-key").to_owned();
-    assert_eq!(made.body.matches(&key).count(), 13, "the key and its set-up");
+    assert_eq!(made.body.matches(&key).count(), 16, "the key and its set-up");
     let paste = format!("curl http://127.0.0.1:8080/v1/messages \\\n  -H &#34;x-api-key: {key}&#34; \\\n");
     assert!(made.body.replace('"', "&#34;").contains(&paste), "{}", made.body);
     assert!(world.accounts.authenticate(&key, now_ms()).is_ok());
@@ -297,6 +297,30 @@ async fn the_catalog_is_public_and_its_files_are_kept() {
     assert_eq!(world.get("/dashboard/static/style-0.css", "").await.status, 404);
 }
 
+#[tokio::test]
+async fn the_catalog_tells_how_a_model_is_reached_and_who_answers_in_its_place() {
+    let door = "    upstream_model: gpt-5.5\n";
+    let more = "    upstream_model: gpt-5.5\n    upstream_protocol: responses\n    fallback: [alpha-opus-4-7]\n";
+    let world = world(&[(door, more)]).await;
+    let twin = world.get("/docs/models.json", "").await;
+    let twin: serde_json::Value = serde_json::from_str(&twin.body).unwrap();
+    let surfaces_of_losses = |model: &serde_json::Value| {
+        let lost = model["lost_in_translation"].as_array().unwrap().clone();
+        lost.iter().map(|lost| lost["surface"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let alpha = &twin["models"][0];
+    assert_eq!(alpha["surfaces"], serde_json::json!(["messages", "chat", "responses"]));
+    assert_eq!(surfaces_of_losses(alpha), ["chat", "responses"]);
+    let both = &twin["models"][4];
+    assert_eq!(both["vendor_protocols"], serde_json::json!(["chat", "responses"]));
+    assert_eq!(both["surfaces"], serde_json::json!(["chat", "responses", "messages"]));
+    assert_eq!(both["fallback"], serde_json::json!(["alpha-opus-4-7"]));
+    assert_eq!(surfaces_of_losses(both), ["messages"]);
+    let page = world.get("/docs", "").await.body;
+    assert!(page.contains("Where it does not answer") && page.contains("<dd>chat, responses</dd>"), "{page}");
+    assert!(page.contains("/v1/responses") && page.contains("through the responses surface"), "{page}");
+}
+
 /// A gateway's ledger with `count` debits of one account, which is returned.
 fn spend(world: &World, email: &str, count: u32) -> String {
     use crate::store::ledger::{Detail, Ending, Ledger, Outcome};
@@ -306,27 +330,23 @@ fn spend(world: &World, email: &str, count: u32) -> String {
     ledger.keep_price(&price, 0).unwrap();
     let usage = crate::usage::Usage { input: 1_000, cache_read: 1_000, output: 10, ..Default::default() };
     let now_ms = crate::clock::now_ms();
-    let ending = |n: u32| Ending {
-        request_id: format!("req_{n:032x}"),
-        account: account.clone(),
-        at_ms: now_ms - i64::from(n),
-        paid: Default::default(),
-        trial: crate::money::Micro::new(1_000),
-        writeoff: Default::default(),
-        detail: Detail {
-            key_id: "key_1".into(),
-            key_shown: "gw-sk-Ab12…wxyz".into(),
-            model: if n.is_multiple_of(2) { "even<b>".into() } else { "=odd".into() },
-            surface: crate::protocol::Protocol::Chat,
-            vendor: "beta".into(),
-            outcome: if n == 3 { Outcome::ClientLeft } else { Outcome::Completed },
-            usage,
-            price_version: price.version.clone(),
-            estimated: n == 3,
-            conversation: Some(format!("c{}", n / 60)),
-            took_ms: Some(1_500),
-            first_token_ms: None,
-        },
+    let ending = |n: u32| {
+        let outcome = if n == 3 { Outcome::ClientLeft } else { Outcome::Completed };
+        let plain = Ending::in_test(&format!("req_{n:032x}"), &account, now_ms - i64::from(n), outcome);
+        Ending {
+            trial: crate::money::Micro::new(1_000),
+            detail: Detail {
+                key_shown: "gw-sk-Ab12…wxyz".into(),
+                model: if n.is_multiple_of(2) { "even<b>".into() } else { "=odd".into() },
+                usage,
+                price_version: price.version.clone(),
+                estimated: n == 3,
+                conversation: Some(format!("c{}", n / 60)),
+                took_ms: Some(1_500),
+                ..plain.detail
+            },
+            ..plain
+        }
     };
     let endings: Vec<_> = (1..=count).map(ending).collect();
     let pairs: Vec<_> = endings.iter().map(|ending| (ending, Default::default())).collect();

@@ -213,6 +213,19 @@ fn usual_deltas(bytes: usize) -> usize {
     if bytes > 512 { bytes.div_ceil(64) } else { (bytes / BYTES_PER_TOKEN).clamp(2, 8) }
 }
 
+/// One of each, then the next of each, until nobody has any.
+pub fn in_turns<T>(waiting: Vec<Vec<T>>) -> Vec<T> {
+    let mut waiting: Vec<_> = waiting.into_iter().map(Vec::into_iter).collect();
+    let mut all = Vec::new();
+    while !waiting.is_empty() {
+        waiting.retain_mut(|one| {
+            all.extend(one.next());
+            one.len() > 0
+        });
+    }
+    all
+}
+
 /// `text` in `count` pieces of equal size, or one for each character if it has fewer.
 fn pieces(text: &str, count: usize) -> Vec<Range<usize>> {
     let total = text.chars().count();

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 pub use self::modes::{Calls, ErrorBody, ErrorForm, Garbage, Items, KeepAlive, Refusal, Shape, Spelling, UsageMode};
 
+use super::json::quote;
 use super::marker;
 use super::part::{self, Part};
 
@@ -98,6 +99,16 @@ impl Behaviour {
             behaviour.set(key, value)?;
         }
         behaviour.check()
+    }
+
+    /// The model that says it answered, as JSON, where `asked` was asked for.
+    pub fn model_field(&self, asked: &str) -> String {
+        quote(self.model.as_deref().unwrap_or(asked))
+    }
+
+    /// A member that nobody knows.
+    pub fn unknown_field(&self) -> &'static str {
+        if self.unknown { r#","sim_unknown":{"a":[1,null]}"# } else { "" }
     }
 
     /// The tier to tell where `asked` was asked for; `None`: none.

@@ -6,7 +6,7 @@ mod deltas;
 
 use std::ops::Range;
 
-use super::answer::Answer;
+use super::answer::{Answer, in_turns};
 use super::behaviour::{Behaviour, Calls, Shape, Spelling, UsageMode};
 use super::json::{pretty, quote};
 use super::part::Part;
@@ -14,7 +14,6 @@ use super::request::Turn;
 use super::usage::Usage;
 
 const FINGERPRINT: &str = "fp_sim0123456";
-const PADDING: &str = "aK3xQ9mZ7tRw2LpV";
 
 #[derive(Debug)]
 pub struct Reply {
@@ -77,10 +76,10 @@ impl Reply {
             r#"{{"id":"chatcmpl-{}","object":"chat.completion","created":{},"model":{},"choices":[{}]{usage}{},"system_fingerprint":"{FINGERPRINT}"{}}}"#,
             self.serial,
             self.created,
-            self.model(),
+            self.behaviour.model_field(&self.turn.model),
             choices.join(","),
             self.tier(),
-            self.unknown_field(),
+            self.behaviour.unknown_field(),
         );
         pretty(&compact, 2)
     }
@@ -181,7 +180,7 @@ impl Reply {
                 Part::Call(_) => {
                     let entries = self.entries(call, part, opens_at_once);
                     if self.behaviour.calls == Calls::Interleaved {
-                        waiting.push(entries.into_iter());
+                        waiting.push(entries);
                     } else {
                         steps.extend(entries.into_iter().map(Step::Calls));
                     }
@@ -190,13 +189,7 @@ impl Reply {
                 Part::Redacted | Part::Search(_) | Part::Unknown(_) => {}
             }
         }
-        while !waiting.is_empty() {
-            waiting.retain_mut(|entries| {
-                let next = entries.next();
-                steps.extend(next.map(Step::Calls));
-                entries.len() > 0
-            });
-        }
+        steps.extend(in_turns(waiting).into_iter().map(Step::Calls));
         if !self.annotations().is_empty() {
             steps.push(Step::Annotations);
         }
@@ -250,17 +243,14 @@ impl Reply {
             (false, true) => r#","usage":null"#.to_owned(),
             (false, false) => String::new(),
         };
-        let padding = match self.turn.obfuscation {
-            true => format!(r#","obfuscation":"{}""#, &PADDING[..index * 5 % PADDING.len()]),
-            false => String::new(),
-        };
+        let padding = self.turn.padding(index);
         format!(
             r#"{{"id":"chatcmpl-{}","object":"chat.completion.chunk","created":{},"model":{}{},"system_fingerprint":"{FINGERPRINT}","choices":{choices}{usage}{}{padding}}}"#,
             self.serial,
             self.created,
-            self.model(),
+            self.behaviour.model_field(&self.turn.model),
             self.tier(),
-            self.unknown_field(),
+            self.behaviour.unknown_field(),
         )
     }
 
@@ -278,13 +268,5 @@ impl Reply {
             None if self.behaviour.calls == Calls::Legacy => quote("function_call"),
             None => quote("tool_calls"),
         }
-    }
-
-    fn model(&self) -> String {
-        quote(self.behaviour.model.as_ref().unwrap_or(&self.turn.model))
-    }
-
-    fn unknown_field(&self) -> &'static str {
-        if self.behaviour.unknown { r#","sim_unknown":{"a":[1,null]}"# } else { "" }
     }
 }

@@ -79,9 +79,9 @@ impl Reply {
         format!(
             r#"{{"id":"msg_{}","type":"message","role":"assistant","model":{},"content":[{}],"stop_reason":{stop},"stop_sequence":{sequence}{details}{usage}{}}}"#,
             self.serial,
-            self.model(),
+            self.behaviour.model_field(&self.turn.model),
             blocks.join(","),
-            self.unknown_field(),
+            self.behaviour.unknown_field(),
         )
     }
 
@@ -144,7 +144,7 @@ impl Reply {
             Step::Finish => ("message_delta", self.finish()),
             Step::Stop => ("message_stop", String::new()),
         };
-        let unknown = self.unknown_field();
+        let unknown = self.behaviour.unknown_field();
         // The vendor pads its events with spaces before the last brace.
         let padding = &"               "[..index * 7 % 15];
         Some((name, format!(r#"{{"type":"{name}"{fields}{unknown}{padding}}}"#)))
@@ -209,7 +209,7 @@ impl Reply {
         let usage = self.usage_field(&self.answer.usage.messages_start(self.behaviour.tier(&self.turn.service_tier)));
         format!(
             r#","message":{{"model":{},"id":"msg_{}","type":"message","role":"assistant","content":[],"stop_reason":null,"stop_sequence":null{usage}}}"#,
-            self.model(),
+            self.behaviour.model_field(&self.turn.model),
             self.serial,
         )
     }
@@ -274,13 +274,5 @@ impl Reply {
             UsageMode::None => String::new(),
             _ => format!(r#","usage":{usage}"#),
         }
-    }
-
-    fn model(&self) -> String {
-        quote(self.behaviour.model.as_ref().unwrap_or(&self.turn.model))
-    }
-
-    fn unknown_field(&self) -> &'static str {
-        if self.behaviour.unknown { r#","sim_unknown":{"a":[1,null]}"# } else { "" }
     }
 }

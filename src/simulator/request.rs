@@ -11,6 +11,7 @@ use super::marker;
 use super::responses::Offered;
 
 const CHOICES_MAX: u64 = 128;
+const PADDING: &str = "aK3xQ9mZ7tRw2LpV";
 
 /// A call's body, read as far as every answer needs it.
 pub struct Asked {
@@ -27,7 +28,7 @@ pub struct Turn {
     pub stream: bool,
     /// Chat: the caller wants the usage chunk.
     pub include_usage: bool,
-    /// Chat: the caller did not switch the padding field off.
+    /// Chat and responses: the caller did not switch the padding field off.
     pub obfuscation: bool,
     /// Chat: the caller knows functions, but no tools.
     pub legacy_functions: bool,
@@ -43,6 +44,16 @@ pub struct Turn {
     pub body_bytes: usize,
     /// Responses: what an answer depends on besides.
     pub offered: Offered,
+}
+
+impl Turn {
+    /// What the vendor fills an event up with, so that its size tells nothing.
+    pub fn padding(&self, index: usize) -> String {
+        match self.obfuscation {
+            true => format!(r#","obfuscation":"{}""#, &PADDING[..index * 5 % PADDING.len()]),
+            false => String::new(),
+        }
+    }
 }
 
 pub fn read_chat(body: &[u8]) -> Result<Asked, Problem> {

@@ -8,14 +8,12 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use super::answer::Answer;
+use super::answer::{Answer, in_turns};
 use super::behaviour::{Behaviour, Calls, ErrorForm, Items, KeepAlive, Shape, UsageMode};
 use super::json::{pretty, quote};
 use super::part::Part;
 use super::request::Turn;
 use super::usage::Usage;
-
-const PADDING: &str = "aK3xQ9mZ7tRw2LpV";
 
 /// What an answer depends on besides the conversation.
 #[derive(Debug, Default)]
@@ -133,7 +131,7 @@ impl Reply {
             }
             step => self.item_event(step, index)?,
         };
-        let (number, unknown) = (self.number(index), self.unknown_field());
+        let (number, unknown) = (self.number(index), self.behaviour.unknown_field());
         let data = format!(r#"{{"type":"{name}"{fields},"sequence_number":{number}{unknown}}}"#);
         Some((name, data))
     }
@@ -179,16 +177,11 @@ impl Reply {
         for (item, part) in self.answer.parts.iter().enumerate() {
             let planned = self.item_steps(item, part);
             match part {
-                Part::Call(_) if self.behaviour.calls == Calls::Interleaved => waiting.push(planned.into_iter()),
+                Part::Call(_) if self.behaviour.calls == Calls::Interleaved => waiting.push(planned),
                 _ => steps.extend(planned),
             }
         }
-        while !waiting.is_empty() {
-            waiting.retain_mut(|planned| {
-                steps.extend(planned.next());
-                planned.len() > 0
-            });
-        }
+        steps.extend(in_turns(waiting));
     }
 
     fn item_steps(&self, item: usize, part: &Part) -> Vec<Step> {
@@ -294,31 +287,16 @@ impl Reply {
             r#"{{"id":"resp_{}","object":"response","created_at":{},"status":"{status}","background":false,"completed_at":{completed},"error":{error},"incomplete_details":{why},"instructions":null,"max_output_tokens":{limit},"model":{},"output":{output},"parallel_tool_calls":true,"previous_response_id":null,"reasoning":{},{tier}{searches}"store":false,"temperature":1.0,"text":{{"format":{{"type":"text"}},"verbosity":"medium"}},"tool_choice":"auto","tools":{},"top_p":1.0,"truncation":"disabled","usage":{usage},"user":null,"metadata":{{}}{}}}"#,
             self.serial,
             self.created,
-            self.model(),
+            self.behaviour.model_field(&self.turn.model),
             offered.reasoning,
             offered.tools,
-            self.unknown_field(),
+            self.behaviour.unknown_field(),
         )
     }
 
     /// Signs of life are events and are counted.
     fn number(&self, index: usize) -> usize {
         if self.behaviour.keep_alive == Some(KeepAlive::Ping) { index * 2 + 1 } else { index }
-    }
-
-    fn padding(&self, index: usize) -> String {
-        match self.turn.obfuscation {
-            true => format!(r#","obfuscation":"{}""#, &PADDING[..index * 5 % PADDING.len()]),
-            false => String::new(),
-        }
-    }
-
-    fn model(&self) -> String {
-        quote(self.behaviour.model.as_ref().unwrap_or(&self.turn.model))
-    }
-
-    fn unknown_field(&self) -> &'static str {
-        if self.behaviour.unknown { r#","sim_unknown":{"a":[1,null]}"# } else { "" }
     }
 }
 

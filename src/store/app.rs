@@ -10,13 +10,14 @@ pub mod people;
 pub mod session;
 
 use super::StoreError;
+use super::lately::Lately;
 use super::sqlite::{self, Readers};
 use crate::billing::Trial;
 use crate::money::Micro;
 use audit::Act;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 const MIGRATIONS: &[&str] = &[
     include_str!("app/001_accounts.sql"),
@@ -36,6 +37,8 @@ const KEYS_LISTED: i64 = 500;
 pub struct AppDb {
     writer: Mutex<Connection>,
     readers: Readers,
+    /// Whose a key is, by its hash.
+    owners: Lately<Arc<KeyOwner>>,
 }
 
 /// What somebody may do beyond using their own account.
@@ -81,9 +84,9 @@ impl AccountRow {
 
 /// What the hot path learns about a key's hash.
 pub struct KeyOwner {
-    pub key: String,
-    pub account: String,
-    pub shown: String,
+    pub key: Arc<str>,
+    pub account: Arc<str>,
+    pub shown: Arc<str>,
     pub status: String,
     pub account_active: bool,
     /// JSON, or empty.
@@ -119,7 +122,8 @@ impl AppDb {
         let mut writer = sqlite::open(&path, operation)?;
         sqlite::migrate(&mut writer, MIGRATIONS, "bring app.db up to date")?;
         let readers = Readers::open(&path, READERS, operation)?;
-        Ok(Self { writer: Mutex::new(writer), readers })
+        let owners = Lately::of(&path, operation)?;
+        Ok(Self { writer: Mutex::new(writer), readers, owners })
     }
 
     fn read<T>(
@@ -143,7 +147,10 @@ impl AppDb {
             transaction.commit()?;
             Ok(value)
         };
-        work().map_err(|source| StoreError::Sqlite { operation, source })
+        let outcome = work();
+        // Whoever wrote finds it so: a key that was revoked opens nothing from here on.
+        self.owners.forget();
+        outcome.map_err(|source| StoreError::Sqlite { operation, source })
     }
 
     pub fn account(&self, id: &str) -> Result<Option<AccountRow>, StoreError> {
@@ -248,7 +255,12 @@ impl AppDb {
         })
     }
 
-    pub fn key_owner(&self, hash: &[u8; 32]) -> Result<Option<KeyOwner>, StoreError> {
+    /// Asked of every request: see [`Lately`] for how fresh the answer is.
+    pub fn key_owner(&self, hash: &[u8; 32]) -> Result<Option<Arc<KeyOwner>>, StoreError> {
+        self.owners.get(hash, || Ok(self.read_key_owner(hash)?.map(Arc::new)))
+    }
+
+    fn read_key_owner(&self, hash: &[u8; 32]) -> Result<Option<KeyOwner>, StoreError> {
         self.read("look up a key", |connection| {
             connection
                 .prepare_cached(

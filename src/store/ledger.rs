@@ -7,11 +7,14 @@ mod activity;
 mod batch;
 mod claim;
 mod correct;
+#[cfg(test)]
+mod fixture;
 mod key;
 mod shared;
 mod sums;
 
 use super::StoreError;
+use super::lately::Lately;
 use super::sqlite::{self, Readers};
 use crate::catalog::Price;
 use crate::failpoint::{self, Point};
@@ -28,6 +31,7 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 pub use shared::{Done, Found};
+use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -46,8 +50,36 @@ const READERS: usize = 8;
 pub struct Ledger {
     writer: Mutex<Connection>,
     readers: Readers,
+    /// Accounts as admission finds them, by process and account.
+    standing: Lately<Account>,
     /// This process has handed over. Changes under the writer's lock.
     guest: AtomicBool,
+}
+
+/// The one connection that writes. Once it is let go, admission reads anew.
+struct Writer<'a> {
+    connection: MutexGuard<'a, Connection>,
+    standing: &'a Lately<Account>,
+}
+
+impl Deref for Writer<'_> {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.connection
+    }
+}
+
+impl DerefMut for Writer<'_> {
+    fn deref_mut(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+}
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        self.standing.forget();
+    }
 }
 
 /// An account's row, how much of what `boot` has settled is already in it, and what others have set aside: one consistent
@@ -266,11 +298,13 @@ impl Ledger {
         sqlite::migrate(&mut writer, MIGRATIONS, "bring the ledger up to date")?;
         writer.set_prepared_statement_cache_capacity(64);
         let readers = Readers::open(&path, READERS, "open the ledger for reading")?;
-        Ok(Self { writer: Mutex::new(writer), readers, guest: AtomicBool::new(false) })
+        let standing = Lately::of(&path, "open the ledger for reading")?;
+        Ok(Self { writer: Mutex::new(writer), readers, standing, guest: AtomicBool::new(false) })
     }
 
-    fn writer(&self) -> MutexGuard<'_, Connection> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    fn writer(&self) -> Writer<'_> {
+        let connection = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        Writer { connection, standing: &self.standing }
     }
 
     /// Opens an account with nothing in it; one that is open stays as it is.
@@ -331,6 +365,26 @@ impl Ledger {
                 .query_row([account, boot], account_row)
                 .optional()
         })
+    }
+
+    /// As [`Ledger::account`], where a row may be remembered for a millisecond that another process has changed
+    /// since (`store/lately.rs`): whatever that cannot bear, the commit of an ending does not take either.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn account_lately(&self, account: &str, boot: &str) -> Result<Option<Account>, StoreError> {
+        self.standing.get([boot, account].concat().as_bytes(), || self.account(account, boot))
+    }
+
+    /// As [`Lately::hold_still`].
+    #[cfg(test)]
+    pub fn hold_accounts_still(&self) {
+        self.standing.hold_still();
+    }
+
+    /// What is remembered of accounts is read anew from here on.
+    pub fn forget_accounts(&self) {
+        self.standing.forget();
     }
 
     /// Posts an entry and moves the balance, once per kind and reference: false where it had been posted before.

@@ -11,8 +11,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavio
 use std::fs::{DirBuilder, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -195,41 +194,59 @@ pub fn write(connection: &mut Connection) -> rusqlite::Result<Transaction<'_>> {
     connection.transaction_with_behavior(TransactionBehavior::Immediate)
 }
 
-/// A fixed set of connections for point reads of a few microseconds.
+/// A connection that only reads.
+///
+/// # Errors
+/// The file, which must exist, cannot be opened.
+pub fn open_reader(path: &Path, operation: &'static str) -> Result<Connection, StoreError> {
+    let connection = open(path, operation)?;
+    // Only the writer's connection carries the log back into the file.
+    connection
+        .execute_batch("PRAGMA query_only = ON; PRAGMA wal_autocheckpoint = 0;")
+        .map_err(|source| StoreError::Sqlite { operation, source })?;
+    Ok(connection)
+}
+
+/// Connections for point reads of a few microseconds: one, and as many more, up to a limit, as were ever busy at one
+/// time.
 pub struct Readers {
-    connections: Vec<Mutex<Connection>>,
-    next: AtomicUsize,
+    first: Mutex<Connection>,
+    more: Vec<Mutex<Option<Connection>>>,
+    path: PathBuf,
+    operation: &'static str,
 }
 
 impl Readers {
     /// # Errors
     /// The file, which must exist, cannot be opened.
     pub fn open(path: &Path, count: usize, operation: &'static str) -> Result<Self, StoreError> {
-        let reader = || {
-            let connection = open(path, operation)?;
-            // Only the writer's connection carries the log back into the file.
-            connection
-                .execute_batch("PRAGMA query_only = ON; PRAGMA wal_autocheckpoint = 0;")
-                .map_err(|source| StoreError::Sqlite { operation, source })?;
-            Ok(Mutex::new(connection))
-        };
-        Ok(Self { connections: (0..count).map(|_| reader()).collect::<Result<_, _>>()?, next: AtomicUsize::new(0) })
+        let first = Mutex::new(open_reader(path, operation)?);
+        let more = (1..count).map(|_| Mutex::new(None)).collect();
+        Ok(Self { first, more, path: path.to_owned(), operation })
     }
 
-    /// Runs `read` on a free connection; where all are busy, waits for one.
+    /// Runs `read` on a free connection; where all are busy, waits for the first. They are tried in order: what a
+    /// connection has in its cache is good until the next commit, so fewer of them read fewer pages anew.
     pub fn with<T>(&self, read: impl FnOnce(&Connection) -> T) -> T {
-        let start = self.next.fetch_add(1, Ordering::Relaxed);
-        let count = self.connections.len();
-        for offset in 0..count {
-            let Some(slot) = self.connections.get((start.wrapping_add(offset)) % count) else { continue };
-            match slot.try_lock() {
-                Ok(connection) => return read(&connection),
-                Err(TryLockError::Poisoned(poisoned)) => return read(&poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => {}
+        match self.first.try_lock() {
+            Ok(connection) => return read(&connection),
+            Err(TryLockError::Poisoned(poisoned)) => return read(&poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        for slot in &self.more {
+            let mut slot = match slot.try_lock() {
+                Ok(slot) => slot,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => continue,
+            };
+            if slot.is_none() {
+                *slot = open_reader(&self.path, self.operation).ok();
+            }
+            if let Some(connection) = &*slot {
+                return read(connection);
             }
         }
-        let slot = &self.connections[start % count];
-        read(&slot.lock().unwrap_or_else(PoisonError::into_inner))
+        read(&self.first.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -237,6 +254,40 @@ impl Readers {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn readers_are_opened_when_those_there_are_busy_and_then_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.db");
+        open(&path, "open x").unwrap();
+        let readers = Readers::open(&path, 2, "read x").unwrap();
+        let count = || 1 + readers.more.iter().filter(|slot| slot.lock().unwrap().is_some()).count();
+        let answer =
+            |connection: &Connection| connection.query_row("SELECT 42", [], |row| row.get::<_, i64>(0)).unwrap();
+        assert_eq!((readers.with(answer), count()), (42, 1));
+        let inner = readers.with(|_| readers.with(answer));
+        assert_eq!((inner, count()), (42, 2), "one more, while the first is busy");
+        std::thread::scope(|scope| {
+            let third = readers.with(|_| {
+                readers.with(|_| {
+                    let (begun, has_begun) = std::sync::mpsc::sync_channel(1);
+                    let (done, is_done) = std::sync::mpsc::sync_channel(1);
+                    let readers = &readers;
+                    let third = scope.spawn(move || {
+                        begun.send(()).unwrap();
+                        let answer = readers.with(answer);
+                        let _ = done.send(());
+                        answer
+                    });
+                    has_begun.recv().unwrap();
+                    let early = is_done.recv_timeout(Duration::from_millis(50));
+                    assert!(early.is_err(), "the third has to wait");
+                    third
+                })
+            });
+            assert_eq!(third.join().unwrap(), 42);
+        });
+    }
 
     #[test]
     fn a_new_file_and_its_folder_are_private_and_many_may_open_it_at_once() {

@@ -7,6 +7,7 @@
 use super::METRICS;
 use crate::clock;
 use crate::money::Micro;
+use arc_swap::ArcSwapOption;
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -101,9 +102,12 @@ fn credits<S: serde::Serializer>(credits: &Option<Micro>, serializer: S) -> Resu
     credits.map(|credits| credits.to_string()).serialize(serializer)
 }
 
-/// The door to the writer. Cheap to clone.
+/// The door to the writer; another one may be put in its place. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct AccessLog(Option<SyncSender<Told>>);
+pub struct AccessLog(Arc<ArcSwapOption<SyncSender<Told>>>);
+
+/// A writer that nobody was told of yet; none where nothing is to be written.
+pub struct Opened(Option<SyncSender<Told>>);
 
 enum Told {
     Line(Box<Record>),
@@ -119,23 +123,39 @@ impl AccessLog {
     /// # Errors
     /// The file cannot be opened.
     pub fn start(destination: &Destination, lines: u64) -> io::Result<Self> {
+        let log = Self::default();
+        log.turn_to(Self::open(destination, lines)?);
+        Ok(log)
+    }
+
+    /// Starts a writer for [`AccessLog::turn_to`].
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub fn open(destination: &Destination, lines: u64) -> io::Result<Opened> {
         let out = match destination {
-            Destination::Off => return Ok(Self::default()),
+            Destination::Off => return Ok(Opened(None)),
             Destination::Stdout => Out::Stdout(io::stdout()),
             Destination::File(path) => Out::File(path.clone(), open(path)?),
         };
         let (sender, receiver) = sync_channel(usize::try_from(lines).unwrap_or(usize::MAX));
         std::thread::Builder::new().name("access-log".into()).spawn(move || Writer::new(out).run(&receiver))?;
-        Ok(Self(Some(sender)))
+        Ok(Opened(Some(sender)))
+    }
+
+    /// What is told from now on goes there. The writer before ends once it has written what it was told.
+    pub fn turn_to(&self, opened: Opened) {
+        self.0.store(opened.0.map(Arc::new));
     }
 
     pub fn is_on(&self) -> bool {
-        self.0.is_some()
+        self.0.load().is_some()
     }
 
     /// Never waits: a record for which there is no room is dropped, and counted.
     pub fn write(&self, record: Record) {
-        let Some(sender) = &self.0 else { return };
+        let door = self.0.load();
+        let Some(sender) = door.as_ref() else { return };
         match sender.try_send(Told::Line(Box::new(record))) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => METRICS.access_log_dropped("full"),
@@ -145,7 +165,7 @@ impl AccessLog {
 
     /// Goes on in a new file, where the old one was moved away.
     pub fn reopen(&self) {
-        if let Some(sender) = &self.0 {
+        if let Some(sender) = self.0.load().as_ref() {
             // Where the queue is full, the writer is stuck, and rotating would not help it.
             let _ = sender.try_send(Told::Reopen);
         }
@@ -153,7 +173,8 @@ impl AccessLog {
 
     /// Waits until what was told before is written, at most this long.
     pub fn flush(&self, patience: Duration) {
-        let Some(sender) = &self.0 else { return };
+        let door = self.0.load();
+        let Some(sender) = door.as_ref() else { return };
         let (done, is_done) = sync_channel(1);
         if sender.try_send(Told::Flush(done)).is_ok() {
             let _ = is_done.recv_timeout(patience);
@@ -304,7 +325,8 @@ mod tests {
     #[test]
     fn past_its_limit_a_line_is_dropped_and_counted_and_nobody_waits() {
         let (sender, receiver) = sync_channel(2);
-        let log = AccessLog(Some(sender));
+        let log = AccessLog::default();
+        log.turn_to(Opened(Some(sender)));
         let before = METRICS.access_log_lines_dropped("full");
         for id in ["req_1", "req_2", "req_3"] {
             log.write(record(id));

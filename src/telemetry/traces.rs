@@ -9,7 +9,7 @@ mod otlp;
 use super::METRICS;
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
@@ -19,7 +19,9 @@ const QUEUE: usize = 2_048;
 /// Spans that are sent at one time, and how long the first of them waits for others.
 const BATCH_SPANS: usize = 512;
 const BATCH_WITHIN: Duration = Duration::from_secs(1);
-/// How long connecting to the collector, one write and its answer may take.
+/// Addresses of the collector's name that are tried for one batch.
+const ADDRESSES_MAX: usize = 4;
+/// How long connecting to one of them, one write and its answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// What is read of an answer: its status.
 const ANSWER_BYTES: usize = 64;
@@ -177,9 +179,7 @@ impl Sender {
 
     fn post(&self, body: &str) -> io::Result<()> {
         let Plan { authority, path, .. } = &*self.plan;
-        let nowhere = || io::Error::new(io::ErrorKind::NotFound, "it has no address");
-        let address = authority.to_socket_addrs()?.next().ok_or_else(nowhere)?;
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        let mut stream = connect(authority.to_socket_addrs()?)?;
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_read_timeout(Some(PATIENCE))?;
         let mut head = format!("POST {path} HTTP/1.1\r\nhost: {authority}\r\ncontent-type: application/json\r\n");
@@ -195,6 +195,18 @@ impl Sender {
         }
         Err(io::Error::other(format!("it answers with status {status:?}")))
     }
+}
+
+/// To the first address that takes the connection: a name may have one of each kind, and only one be listened on.
+fn connect(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
+    let mut outcome = Err(io::Error::new(io::ErrorKind::NotFound, "it has no address"));
+    for address in addresses.take(ADDRESSES_MAX) {
+        outcome = TcpStream::connect_timeout(&address, PATIENCE);
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    outcome
 }
 
 /// Reads a `traceparent` of version 00 or of a later one, which begins with the same.
@@ -240,6 +252,7 @@ fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
 
     const TEXT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
@@ -264,6 +277,18 @@ mod tests {
         ] {
             assert_eq!(parent(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn each_address_of_a_name_is_tried_up_to_a_limit() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let here = listener.local_addr().unwrap();
+        // Addresses of this machine where nobody listens.
+        let nobody = (2..).map(|last| SocketAddr::from(([127, 0, 0, last], here.port())));
+        let reached = |dead: usize| connect(nobody.clone().take(dead).chain([here])).is_ok();
+        assert!(reached(0) && reached(1) && reached(ADDRESSES_MAX - 1));
+        assert!(!reached(ADDRESSES_MAX), "one batch does not wait for ever");
+        assert!(connect([].into_iter()).is_err());
     }
 
     #[test]

@@ -3,26 +3,15 @@
 use super::breaker::{Breaker, Pass, Rules, State};
 use super::choice::{Candidate, Turns, by_key, mix};
 use super::*;
-use crate::catalog::{HealthCheck, Secret};
+use crate::catalog::HealthCheck;
 use crate::protocol::Protocol;
 
 fn endpoint(host: &str, weight: u32) -> Endpoint {
-    Endpoint {
-        tls: true,
-        host: host.into(),
-        port: 443,
-        authority: host.into(),
-        prefix: String::new(),
-        weight,
-        max_concurrent: None,
-        health_check: None,
-    }
+    Endpoint { weight, ..Endpoint::in_test(host) }
 }
 
 fn vendor(endpoints: Vec<Endpoint>) -> Arc<Vendor> {
-    let (name, api_key) = ("alpha".into(), Secret::new("k".into()));
-    let (protocol, sticky) = (Protocol::Messages, true);
-    Arc::new(Vendor { name, protocol, official: true, endpoints, sticky, api_key, version_header: None })
+    Arc::new(Vendor::in_test(Protocol::Messages, endpoints))
 }
 
 fn three() -> Arc<Endpoints> {

@@ -14,7 +14,7 @@ pub struct ServiceTier {
 
 impl ServiceTier {
     /// The longest name that is told from all others.
-    pub const LETTERS_MAX: usize = 24;
+    const LETTERS_MAX: usize = 24;
 
     /// What a vendor or a caller says. A letter that no price list has becomes `?`, and what is longer than any name
     /// is cut: neither can then be mistaken for one that has a price.

@@ -31,7 +31,7 @@ fn mutual(plan: Plan) -> Plan {
 }
 
 /// A messages model at a vendor of its own answers in the place of the messages model.
-fn passed_on(plan: Plan, third: u16) -> Plan {
+pub fn passed_on(plan: Plan, third: u16) -> Plan {
     let endpoints = format!("endpoints: [{{url: \"http://127.0.0.1:{third}\"}}]");
     let version = "version_header: {name: anthropic-version, value: \"2023-06-01\"}";
     let members = ["protocol: messages", &endpoints, "api_key: \"sim-gamma-key\"", version].join("\n    ");
@@ -42,7 +42,7 @@ fn passed_on(plan: Plan, third: u16) -> Plan {
 
 /// Checks that `model` has answered, and that the client is told so.
 #[track_caller]
-fn is_from(answer: &Answer, model: &str) {
+pub fn is_from(answer: &Answer, model: &str) {
     assert_eq!(answer.status, 200, "{}", answer.text());
     let warnings = answer.header("x-gateway-warnings").unwrap_or_default();
     assert!(warnings.split(", ").any(|token| token == format!("fallback:{model}")), "{warnings}");
@@ -149,6 +149,55 @@ fn a_fallback_of_the_same_protocol_is_passed_on_with_the_client_s_own_words() {
     let receipt = world.receipt(&account, &answer.request_id());
     assert_eq!(micro(&receipt["credits"]), 100 * 300 + 7 * 1_500, "{receipt}");
     world.close();
+}
+
+#[test]
+fn a_fallback_is_asked_for_no_more_than_it_can_say() {
+    let (bad, third) = (Simulator::start(Some("status=529")), Simulator::start(None));
+    let sonnet = "    upstream_model: claude-sonnet-4-6\n    context_tokens: 200000\n    max_output_tokens: 64000\n";
+    let plan = passed_on(Plan::default().endpoints_of(&[bad.port], &[bad.port]), third.port);
+    let world = plan.edit(sonnet, &sonnet.replace("64000", "700")).start();
+    let account = world.account();
+    for (asked, sent) in [(700, 700), (701, 700), (5_000, 700)] {
+        let body = Messages.body("input=1 output=1", false, asked);
+        let answer = world.ask(&Messages.request(&account.key, &body));
+        is_from(&answer, "alpha-sonnet-4-6");
+        let told = answer.header("x-gateway-warnings").unwrap();
+        assert_eq!(told.contains("clamped:max_tokens"), asked > sent, "{told}");
+        let got: Value = serde_json::from_str(third.last()["body"].as_str().unwrap()).unwrap();
+        assert_eq!(got["max_tokens"], sent);
+    }
+    world.close();
+}
+
+#[test]
+fn a_fallback_that_lets_its_client_wait_numbers_all_that_the_client_hears() {
+    for surface in BOTH {
+        let (bad, good) = (Simulator::start(Some("status=529")), Simulator::start(None));
+        let plan = mutual(between(surface, bad.port, good.port)).limit("stream_keep_alive_seconds", 1);
+        let world = plan.start();
+        let account = world.account();
+        for marker in ["events=2 first_ms=2600 input=10 output=5", "events=2 gap_ms=2600 input=10 output=5"] {
+            let body = serde_json::json!({
+                "model": surface.model(), "input": format!("[[sim {marker}]] hello"), "stream": true, "max_output_tokens": 500,
+            });
+            let request = crate::client::Request::post("/v1/responses", body.to_string()).bearer(&account.key);
+            let answer = world.ask(&request);
+            is_from(&answer, other(surface).model());
+            // Numbered without a gap: it looks.
+            let events = crate::responses::events(&answer);
+            let kinds = crate::responses::kinds(&events);
+            assert!(kinds.contains(&"keepalive"), "{marker}: {kinds:?}");
+            assert_eq!(
+                (kinds[0], *kinds.last().unwrap()),
+                ("response.created", "response.completed"),
+                "{marker}: {kinds:?}"
+            );
+            assert_eq!(kinds.iter().filter(|kind| **kind == "response.created").count(), 1, "{marker}: {kinds:?}");
+            assert_eq!(events[0]["response"]["id"], events.last().unwrap()["response"]["id"]);
+        }
+        world.close();
+    }
 }
 
 /// The balance of an account whose request hangs at its vendor.
@@ -287,4 +336,31 @@ fn where_edges_share_a_store_the_model_that_answered_is_billed_as_well() {
     assert_eq!(receipt["model"], Messages.model(), "{receipt}");
     assert_eq!(micro(&receipt["credits"]), Messages.cost(100, 7), "{receipt}");
     world.close();
+}
+
+#[test]
+fn bodies_that_wait_for_their_model_s_turn_count_among_those_in_flight() {
+    let vendor = Simulator::start(None);
+    let filler = serde_json::json!({"role": "user", "content": "x".repeat(300_000)});
+    // The client's body, the vendor's, and one in the words of each model that may answer instead.
+    for (fallback, status) in [("alpha-haiku-4-5-20251001", 200), ("alpha-haiku-4-5-20251001, alpha-sonnet-4-6", 503)] {
+        let plan = Plan::default().endpoints(&[vendor.port]).edit(BETA, &format!("{BETA}    fallback: [{fallback}]\n"));
+        let world = plan.limit("bodies_in_flight_bytes", 1_048_576).limit("body_bytes", 1_048_576).start();
+        let account = world.funded(crate::crash::FUNDS);
+        let short = Chat.body("input=1 output=1", false, 1_000);
+        let mut long = short.clone();
+        long["messages"].as_array_mut().unwrap().insert(0, filler.clone());
+        // What was refused keeps no room from the next.
+        for (body, status) in [(&short, 200), (&long, status), (&short, 200), (&long, status)] {
+            let before = vendor.calls();
+            let answer = world.ask(&Chat.request(&account.key, body));
+            assert_eq!(
+                (answer.status, vendor.calls() - before),
+                (status, u64::from(status == 200)),
+                "{fallback}: {}",
+                answer.text()
+            );
+        }
+        world.close();
+    }
 }

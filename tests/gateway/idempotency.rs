@@ -107,6 +107,11 @@ fn at_rest(world: &World, account: &Account) -> Standing {
     wait_for("nothing to be held", SOON, || Some(world.standing(account)).filter(|standing| standing.held == 0))
 }
 
+/// Waits until a shared store has heard of every end: a client has its answer some milliseconds before.
+fn all_is_told(world: &World) {
+    wait_for("all to be told", SOON, || (world.metric("gateway_journal_pending", &[]) == 0.0).then_some(()));
+}
+
 /// Begins a request and waits until the vendor has it.
 fn begin(world: &World, request: &Request) -> Connection {
     let before = world.vendor.calls();
@@ -292,13 +297,17 @@ fn what_is_refused_before_the_hold_leaves_its_key_free_and_an_answer_costs_no_li
         let request = way.keyed(&poor, "poor", USUAL);
         let first = world.ask(&request);
         assert_eq!((first.status, is_replayed(&first)), (200, false), "{}", first.text());
+        all_is_told(&world);
         assert_eq!(world.ask(&way.keyed(&poor, "bad", USUAL)).status, 200);
+        all_is_told(&world);
         let mut open = begin(&world, &way.plain(&poor, "delay_ms=700"));
         assert_eq!(world.ask(&way.keyed(&poor, "more", USUAL)).status, 429);
         same(&first, &world.ask(&request));
         conflicts(surface, &world.ask(&way.keyed(&poor, "poor", "input=1")));
         assert_eq!(open.answer().status, 200);
+        all_is_told(&world);
         assert_eq!(once_decided(&world, &way.keyed(&poor, "more", USUAL)).status, 200, "429 left the key free");
+        all_is_told(&world);
     }
     world.close();
 }

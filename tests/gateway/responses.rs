@@ -25,7 +25,7 @@ fn post(key: &str, body: &Value) -> Request {
 }
 
 /// The events of a stream, each named as it is typed and numbered on from the one before.
-fn events(answer: &Answer) -> Vec<Value> {
+pub fn events(answer: &Answer) -> Vec<Value> {
     let text = answer.text();
     let each = |(number, frame): (usize, &str)| {
         let (name, data) = frame.split_once('\n').unwrap_or_else(|| panic!("{frame}"));
@@ -37,7 +37,7 @@ fn events(answer: &Answer) -> Vec<Value> {
     text.split_terminator("\n\n").enumerate().map(each).collect()
 }
 
-fn kinds(events: &[Value]) -> Vec<&str> {
+pub fn kinds(events: &[Value]) -> Vec<&str> {
     events.iter().map(|event| event["type"].as_str().unwrap()).collect()
 }
 
@@ -116,7 +116,7 @@ fn a_tool_is_called_and_what_it_gave_goes_on() {
         let sent = world.vendor.last()["body"].as_str().unwrap().to_owned();
         assert!(sent.contains("files__list") && sent.contains("a.rs"), "{sent}");
     }
-    assert_eq!(world.endings(&account).len(), 4);
+    world.ended(&account, 4);
     world.close();
 }
 
@@ -242,7 +242,7 @@ fn under_an_idempotency_key_the_same_bytes_come_again_and_cost_nothing() {
         assert_eq!(events(&again).last().unwrap()["type"], "response.completed");
         // Its one debit was entered.
         assert_eq!(world.receipt(&account, &first.request_id())["outcome"], "completed");
-        assert_eq!(world.endings(&account).len(), number + 1);
+        world.ended(&account, number + 1);
     }
     world.close();
 }

@@ -549,6 +549,55 @@ fn a_passed_on_stream_that_fails_ends_as_the_response_that_it_was() {
 }
 
 #[test]
+fn a_server_that_knows_only_functions_gets_functions_and_its_caller_the_tools_that_they_were() {
+    let few = "    upstream_model: gpt-5.5\n    capabilities: {functions_only: true}\n";
+    let world = Plan::default().edit("    protocol: chat\n", "    protocol: responses\n").edit(DOOR, few).start();
+    let account = world.account();
+    let patch = "*** Begin Patch\n\"é\" \\d\n";
+    let calls = json!([{"thinking": "Hm."}, {"text": "Looking."}, {"tool": "files__edit", "args": {"input": patch}}]);
+    let marker = format!("[[sim input=1001 output=99 blocks={calls}]] Go on.");
+    let mut balance = GRANT;
+    for streams in [false, true] {
+        let mut input = vec![user(&marker)];
+        for step in 0..2 {
+            let body = json!({
+                "model": MODEL, "stream": streams, "store": false, "input": input, "max_output_tokens": 4_000,
+                "reasoning": {"effort": "high", "summary": "auto"},
+                "tools": [
+                    {"type": "namespace", "name": "files", "tools": [{"type": "custom", "name": "edit"}]},
+                    {"type": "local_shell"},
+                ],
+            });
+            let answer = world.ask(&Request::post("/v1/responses", body.to_string()).bearer(&account.key));
+            let items = output(&answer, streams);
+            assert_eq!(answer.header("x-gateway-warnings"), None, "{streams} {step}");
+            balance -= 1_001 * PRICES.0 + 99 * PRICES.1;
+            assert_eq!(world.standing(&account).balance, balance, "{streams} {step}: debited once");
+            let (body, kinds) = sent(&world);
+            let tools: Vec<_> = list(&body["tools"]).iter().map(|tool| (&tool["type"], &tool["name"])).collect();
+            let function = json!("function");
+            assert_eq!(tools, [(&function, &json!("files__edit")), (&function, &json!("local_shell"))]);
+            let told: Vec<_> = items.iter().map(|item| item["type"].as_str().unwrap()).collect();
+            if step == 0 {
+                assert_eq!(told, ["reasoning", "message", "custom_tool_call"]);
+                let call = &items[2];
+                assert_eq!(
+                    (&call["namespace"], &call["name"], &call["input"]),
+                    (&json!("files"), &json!("edit"), &json!(patch))
+                );
+                input.extend(items.clone());
+                input.push(json!({"type": "custom_tool_call_output", "call_id": call["call_id"], "output": "Done."}));
+            } else {
+                assert_eq!(items[0]["content"][0]["text"], "The tool said: Done.", "{streams}");
+                assert_eq!(kinds, ["user", "reasoning", "assistant", "function_call", "function_call_output"]);
+            }
+        }
+    }
+    assert_eq!(world.vendor.calls(), 4, "its own reasoning came back to it: nobody was asked twice");
+    world.close();
+}
+
+#[test]
 fn what_is_kept_at_the_vendor_is_refused_before_anybody_is_asked() {
     let world = with_both();
     let account = world.account();

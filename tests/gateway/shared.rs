@@ -13,8 +13,8 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// How long a new request may be kept waiting for a store that is gone.
-pub const REFUSED_WITHIN: Duration = Duration::from_millis(600);
+/// How long a new request may be kept waiting for a store that is gone: seconds, for machines that do much besides.
+pub const REFUSED_WITHIN: Duration = Duration::from_secs(3);
 const REVOKED_WITHIN: Duration = Duration::from_secs(1);
 const KILLS: u64 = 5;
 

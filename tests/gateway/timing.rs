@@ -34,10 +34,10 @@ fn the_gateways_own_time_holds_none_of_the_vendors_or_the_clients() {
     let world = World::new();
     let account = world.account();
     for surface in BOTH {
-        let request = surface.whole(&account.key, "delay_ms=1500 input=1 output=1");
+        let request = surface.whole(&account.key, "delay_ms=2500 input=1 output=1");
         let mut connection = world.connect();
         connection.send(&request.head());
-        std::thread::sleep(Duration::from_millis(700));
+        std::thread::sleep(Duration::from_millis(2_500));
         connection.send(&request.framed_body());
         let answer = connection.answer();
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -46,13 +46,14 @@ fn the_gateways_own_time_holds_none_of_the_vendors_or_the_clients() {
             let told = timing.split(", ").find_map(|phase| phase.strip_prefix(&format!("{name};dur="))).unwrap();
             told.parse::<f64>().unwrap()
         };
-        assert!(phase("vendor") >= 1_450.0 && phase("body") >= 650.0, "{timing}");
-        assert!(phase("auth") + phase("admit") < 600.0, "{timing}");
+        assert!(phase("vendor") >= 2_450.0 && phase("body") >= 2_450.0, "{timing}");
+        // Either would show in it; a machine that does much besides has its seconds.
+        assert!(phase("auth") + phase("admit") < 2_000.0, "{timing}");
     }
     let sum = |family: &str| world.metric(family, &[]);
     wait_for("both to be counted", SOON, || (sum("gateway_overhead_seconds_count") == 2.0).then_some(()));
-    assert!(sum("gateway_request_seconds_sum") > 4.3, "both waits are in the whole");
-    assert!(sum("gateway_overhead_seconds_sum") < 1.2, "and neither in its own");
+    assert!(sum("gateway_request_seconds_sum") > 9.8, "both waits are in the whole");
+    assert!(sum("gateway_overhead_seconds_sum") < 4.0, "and neither in its own");
     world.close();
 }
 

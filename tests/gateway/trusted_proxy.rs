@@ -106,6 +106,24 @@ fn sign_ups_and_sessions_are_counted_and_named_by_the_clients_address() {
     world.close();
 }
 
+/// Loopback is not counted, for whoever is on the machine; a proxy there that names nobody brings the whole world.
+#[test]
+fn sign_ups_by_a_proxy_that_names_nobody_are_counted() {
+    let (world, _log, _dir) = behind_a_proxy(Plan::default().limit("sign_ups_per_address_per_hour", 2));
+    let mut count = 0;
+    let mut sign_up = |from: &str, header: &[&str]| {
+        count += 1;
+        let form = format!("email=p{count}@example.test&password={PASSWORD}");
+        curl(&world, from, "/dashboard/sign-up", header, Some(&form)).0
+    };
+    assert_eq!([(); 3].map(|()| sign_up(PROXY, &[])), [303, 303, 429]);
+    assert_eq!(sign_up(PROXY, &["x-forwarded-for: unknown"]), 429, "nor one that it cannot name");
+    assert_eq!(sign_up(PROXY, &["x-forwarded-for: 203.0.113.9"]), 303);
+    // Nobody else is taken for one, whatever it says.
+    assert_eq!([(); 3].map(|()| sign_up(STRANGER, &["x-gateway-unnamed: true"])), [303; 3]);
+    world.close();
+}
+
 #[test]
 fn the_connections_of_a_proxy_are_not_one_clients() {
     let (world, _log, _dir) = behind_a_proxy(Plan::default().limit("connections_per_address", 2));

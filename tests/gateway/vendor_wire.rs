@@ -99,6 +99,7 @@ fn broken_framing_of_a_vendor_is_a_failure_that_costs_nothing() {
             scope.spawn(move || each_way(world, account, number, name));
         }
     });
+    world.ended(&account, names.len() * 4);
     let ended = world.endings(&account);
     assert!(ended.len() == names.len() * 4 && taken(&ended) == 0, "{ended:?}");
     assert!(ended.iter().all(|ending| ending["outcome"] == "vendor_error" || ending["outcome"] == "vendor_cut"));

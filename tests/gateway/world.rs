@@ -333,14 +333,37 @@ impl World {
 
     /// Has a new process take over from the one that runs. Returns the old one, which finishes its work.
     pub fn upgrade(&mut self) -> Child {
+        let successor = self.begin_successor();
+        self.hand_over_to(successor)
+    }
+
+    /// Starts a process that waits for this gateway to hand over.
+    pub fn begin_successor(&self) -> Child {
         // There may have been upgrades before.
-        let said = |text: &str| self.log().matches(text).count();
-        let (waited, listened) = (said("waiting for the running gateway"), said("listening on"));
+        let waited = self.said("waiting for the running gateway");
         let successor = self.spawn_gateway(&[self.role, "--upgrade"], None);
-        wait_for("the successor to wait", SOON, || (said("waiting for the running gateway") > waited).then_some(()));
-        self.signal("QUIT");
-        wait_for("the successor to listen", SOON, || (said("listening on") > listened).then_some(()));
+        wait_for("the successor to wait", SOON, || {
+            (self.said("waiting for the running gateway") > waited).then_some(())
+        });
+        successor
+    }
+
+    /// Has the gateway hand over to one that waits. Returns the old one, which finishes its work.
+    pub fn hand_over_to(&mut self, successor: Child) -> Child {
+        self.hand_over_by(successor, |world| world.signal("QUIT"))
+    }
+
+    /// The same, told by `tell`.
+    pub fn hand_over_by(&mut self, successor: Child, tell: impl FnOnce(&Self)) -> Child {
+        let listened = self.said("listening on");
+        tell(self);
+        wait_for("the successor to listen", SOON, || (self.said("listening on") > listened).then_some(()));
         self.gateway.replace(successor).expect("a running gateway")
+    }
+
+    /// How often the log says it.
+    fn said(&self, text: &str) -> usize {
+        self.log().matches(text).count()
     }
 
     /// Starts the gateway and waits until it is ready; how long that took.
@@ -401,8 +424,7 @@ impl World {
 
     /// Sends the gateway a signal: `TERM`, `HUP`, …
     pub fn signal(&self, name: &str) {
-        let pid = self.pid().to_string();
-        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+        signal(self.pid(), name);
     }
 
     /// Files that the gateway has open, sockets among them.
@@ -506,6 +528,12 @@ impl Drop for World {
             eprintln!("a world was left without `close`: its ledger was not asked");
         }
     }
+}
+
+/// Sends a process a signal: `TERM`, `HUP`, …
+pub fn signal(pid: u32, name: &str) {
+    let sent = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap();
+    assert!(sent.success(), "send {name} to process {pid}");
 }
 
 /// `model-gateway ARGS -c CONFIG`, without a world.

@@ -50,6 +50,7 @@ fn accepts(reasoning: bool) -> Accepts {
         sampling: !reasoning,
         cache_breakpoints: true,
         verbosity: true,
+        functions_only: false,
     })
 }
 
@@ -170,7 +171,10 @@ proptest! {
             prop_assert!(told.get("client_metadata").is_none() && told.get("user").is_none());
             let items = told["input"].as_array().map(Vec::as_slice).unwrap_or_default();
             let thoughts: Vec<_> = items.iter().filter(|item| item["type"] == "reasoning").collect();
-            prop_assert_eq!(!thoughts.is_empty(), carries);
+            // A vendor may miss the reasoning of an answer that it is named.
+            let is_answer = |item: &Value| item["role"] == "assistant" || item["type"].as_str().is_some_and(|kind| kind.ends_with("_call"));
+            let is_named = items.iter().any(|item| is_answer(item) && item["id"].is_string());
+            prop_assert_eq!(!thoughts.is_empty() || is_named, carries, "{}", told);
             prop_assert!(!(without && carries));
             let is_foreign = |item: &&Value| item["encrypted_content"].as_str().is_some_and(|sealed| sealed.starts_with("gw1."));
             prop_assert!(!thoughts.iter().any(is_foreign), "{}", told);

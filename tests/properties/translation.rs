@@ -121,7 +121,7 @@ pub fn ask(surface: Protocol, body: &[u8], accepts: &Accepts) -> Result<Translat
         account_id: "acct_1",
         output_limit: None,
         strict: false,
-        created: 1_700_000_000,
+        clock: || 1_700_000_000,
         request_id: "req_0",
     };
     translate::request(&asked, false)

@@ -206,7 +206,7 @@ async fn without_the_store_nothing_begins_and_what_runs_is_finished() {
     let began = Instant::now();
     let refused = world.hold(&till, "req_b").await;
     assert!(matches!(refused, Err(Refused::Unavailable(_))), "admitted without the store");
-    assert!(began.elapsed() < Duration::from_millis(600), "refused after {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(3), "refused after {:?}", began.elapsed());
     let (usage, cost) = ten();
     assert_eq!(running.settle(usage, Outcome::Completed, false, now_ms()).unwrap(), micro(cost));
     world.server.start_again();

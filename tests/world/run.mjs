@@ -84,7 +84,7 @@ async function freePorts(names) {
   return ports;
 }
 
-/** conf/local.yaml with its addresses and its data directory replaced. */
+/** conf/local.yaml with its addresses and its data directory replaced, and one model that its vendor serves by responses. */
 function worldConfig(ports, dataDir) {
   let text = readFileSync(join(REPOSITORY, 'conf/local.yaml'), 'utf8');
   for (const [name, shipped] of Object.entries(SHIPPED_PORTS)) {
@@ -93,8 +93,11 @@ function worldConfig(ports, dataDir) {
     text = text.replace(pattern, `127.0.0.1:${ports[name]}`);
   }
   if (!/^data_dir:.*$/m.test(text)) throw new Error('conf/local.yaml has no data_dir');
-  // One test's vendor may ask for a minute: the next test's is not meant.
-  text += 'limits:\n  cool_down_max_seconds: 0\n';
+  const model = /^( +)upstream_model: gpt-5\.5$/m;
+  if (!model.test(text)) throw new Error('conf/local.yaml no longer has the model gpt-5.5');
+  text = text.replace(model, '$&\n$1upstream_protocol: responses');
+  // One test's vendor may ask for a minute: the next test's is not meant. And nobody wants to wait for signs of life.
+  text += 'limits:\n  cool_down_max_seconds: 0\n  stream_keep_alive_seconds: 2\n';
   return text.replace(/^data_dir:.*$/m, `data_dir: ${JSON.stringify(dataDir)}`);
 }
 

@@ -4,7 +4,6 @@
 
 use super::*;
 use crate::money::Micro;
-use crate::protocol::Protocol;
 use crate::store::ledger::{Detail, Outcome};
 use crate::usage::Usage;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -18,28 +17,9 @@ const SEGMENT: u64 = 1 << 20;
 const RESERVED: u64 = 1 << 16;
 
 fn ending(request: &str, outcome: Outcome) -> Ending {
-    Ending {
-        request_id: request.into(),
-        account: "acct_test".into(),
-        at_ms: 1_800_000_000_000,
-        paid: Micro::new(1_000_000),
-        trial: Micro::ZERO,
-        writeoff: Micro::ZERO,
-        detail: Detail {
-            key_id: "key_1".into(),
-            key_shown: "gw-sk-…".into(),
-            model: "beta-5.2".into(),
-            surface: Protocol::Chat,
-            vendor: "beta".into(),
-            outcome,
-            usage: Usage { input: 10_000, ..Usage::default() },
-            price_version: "pv_1".into(),
-            estimated: false,
-            conversation: None,
-            took_ms: None,
-            first_token_ms: None,
-        },
-    }
+    let plain = Ending::in_test(request, "acct_test", 1_800_000_000_000, outcome);
+    let usage = Usage { input: 10_000, ..Usage::default() };
+    Ending { paid: Micro::new(1_000_000), detail: Detail { usage, ..plain.detail }, ..plain }
 }
 
 fn open(request: &str) -> Record {

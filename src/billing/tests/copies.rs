@@ -33,9 +33,11 @@ fn a_copy_has_every_ending_from_before_it_began() {
             });
         }
         let operator = Billing::open(&dir).unwrap();
+        let mut copied = 0;
         let copies = (0..6).map(|index| {
-            std::thread::sleep(Duration::from_millis(60));
+            wait_for("more requests to end", || done.lock().unwrap().len() >= copied + 100);
             let before: HashSet<_> = done.lock().unwrap().iter().cloned().collect();
+            copied = before.len();
             let to = home.path().join(format!("copy {index}"));
             operator.backup(&to).unwrap();
             (to, before)

@@ -209,3 +209,19 @@ fn a_command_never_takes_what_a_request_was_just_given() {
     }
     assert_sound(&billing, receipts.len() as u64);
 }
+
+/// However stale a remembered row could be, whoever asks what is held makes it be read anew.
+#[test]
+fn what_a_command_took_is_not_given_to_a_request_that_remembers_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let billing = serving(dir.path());
+    account_with(&billing, 3);
+    billing.0.ledger.hold_accounts_still();
+    settle_all(admitted(&billing, "before", 1));
+    wait_for("the ledger", || billing.receipts(ACCOUNT, None, 10).unwrap().len() == 1);
+    let held = admitted(&billing, "held", 1);
+    let operator = Billing::open(dir.path()).unwrap();
+    operator.adjust(ACCOUNT, Micro::new(-1_000_000), "one", "a test", NOW).unwrap();
+    assert!(admitted(&billing, "after", 1).is_empty(), "one was spent, one is held, one was taken");
+    settle_all(held);
+}

@@ -1,10 +1,10 @@
 //! The models that may answer in the place of the one that was asked for: which, what they can cost, and the request in
 //! the words of the next one.
 //!
-//! A request is said anew for a model only when its turn has come: until then the client's body is all that is kept. Must
-//! not decide that a model has failed: that is `edge/upstream/attempts.rs`.
+//! What had to be said to be quoted is kept until that model's turn has come; what a model is passed on as it stands is
+//! said then, from the client's body. Must not decide that a model has failed: that is `edge/upstream/attempts.rs`.
 
-use super::call::{self, Order};
+use super::order::{Order, Priced};
 use crate::account::Principal;
 use crate::billing::pricing::Quote;
 use crate::catalog::Model;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// What is kept to ask other models.
 pub struct Fallbacks {
     /// Not asked yet.
-    models: VecDeque<Arc<Model>>,
+    waiting: VecDeque<Waiting>,
     /// Why the model that was asked for did not answer, once another one is asked.
     failure: Option<Failure>,
     /// The output limit that is paid for.
@@ -39,6 +39,12 @@ pub struct Fallbacks {
     request_id: String,
 }
 
+struct Waiting {
+    model: Arc<Model>,
+    /// The request in its words, where those were needed to quote it.
+    priced: Option<Priced>,
+}
+
 impl Fallbacks {
     /// The models that could answer `order` as well, and what the dearest of all may cost. A caller that is strict wants
     /// the model it named; what only one endpoint has, no other model has either. Left out are models that the key may not
@@ -48,19 +54,19 @@ impl Fallbacks {
             return None;
         }
         let allowed = order.model.fallback.iter().filter(|id| principal.settings.allows(id));
-        let (mut models, mut quote) = (VecDeque::new(), own.clone());
+        let (mut waiting, mut quote) = (VecDeque::new(), own.clone());
         for model in allowed.filter_map(|id| order.settings.catalog.find(id)) {
             let model = model.door(order.surface, order.outline);
-            if let Ok(other) = quoted(&order.of(model)) {
+            if let Ok((other, priced)) = quoted(&order.of(model)) {
                 quote = quote.or(other.within(model.max_output_tokens));
-                models.push_back(Arc::clone(model));
+                waiting.push_back(Waiting { model: Arc::clone(model), priced });
             }
         }
-        if models.is_empty() {
+        if waiting.is_empty() {
             return None;
         }
         let kept = Box::new(Self {
-            models,
+            waiting,
             failure: None,
             limit: quote.output_limit,
             version: None,
@@ -90,7 +96,12 @@ impl Fallbacks {
 
     /// There is another model to ask.
     pub fn are_left(&self) -> bool {
-        !self.models.is_empty()
+        !self.waiting.is_empty()
+    }
+
+    /// Bytes of the bodies that wait for their model's turn.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.waiting.iter().filter_map(|waiting| waiting.priced.as_ref()).map(|priced| priced.sent.body.len()).sum()
     }
 
     /// Why the model that was asked for did not answer; `None` while it is the one that is asked.
@@ -114,11 +125,12 @@ impl Fallbacks {
 }
 
 /// The most that this model can cost. What is passed on as it stands need not be said for that.
-fn quoted(order: &Order<'_>) -> Result<Quote, Failure> {
-    if order.model.protocol() == order.surface && order.surface != Protocol::Responses {
-        return order.quote(order.outline, order.body.len());
+fn quoted(order: &Order<'_>) -> Result<(Quote, Option<Priced>), Failure> {
+    if order.model.passes(order.surface) && order.surface != Protocol::Responses {
+        return Ok((order.quote(order.outline, order.body.len())?, None));
     }
-    Ok(order.priced()?.quote)
+    let priced = order.priced()?;
+    Ok((priced.quote.clone(), Some(priced)))
 }
 
 /// Puts the request in the words of the next model in the place of the one before: its body, its endpoints, its price.
@@ -126,8 +138,8 @@ fn quoted(order: &Order<'_>) -> Result<Quote, Failure> {
 pub fn ask_next(fleet: &Fleet, call: &mut Call) -> bool {
     let Some(mut fallbacks) = call.fallbacks.take() else { return false };
     fallbacks.failure = fallbacks.failure.take().or_else(|| call.failure.clone());
-    while let Some(model) = fallbacks.models.pop_front() {
-        if ask(fleet, call, &fallbacks, &model) {
+    while let Some(next) = fallbacks.waiting.pop_front() {
+        if ask(fleet, call, &fallbacks, next) {
             call.fallbacks = Some(fallbacks);
             return true;
         }
@@ -135,16 +147,16 @@ pub fn ask_next(fleet: &Fleet, call: &mut Call) -> bool {
     false
 }
 
-fn ask(fleet: &Fleet, call: &mut Call, fallbacks: &Fallbacks, model: &Arc<Model>) -> bool {
+fn ask(fleet: &Fleet, call: &mut Call, fallbacks: &Fallbacks, Waiting { model, priced }: Waiting) -> bool {
     let settings = Arc::clone(&call.settings);
-    let order = fallbacks.order(&settings, model);
+    let order = fallbacks.order(&settings, &model);
     // It could be said at admission.
-    let Ok(priced) = order.priced() else { return false };
+    let Ok(priced) = priced.map_or_else(|| order.priced(), Ok) else { return false };
     let tier = priced.quote.service_tier;
     let Ok(sent) = order.lowered(priced, fallbacks.limit.min(model.max_output_tokens)) else { return false };
     let (previews, dropped) = order.previews(&fallbacks.flags);
-    let crosses = model.protocol() != fallbacks.surface;
-    call.again = order.again_without_thinking(&sent);
+    let crosses = !model.passes(fallbacks.surface);
+    call.again = order.again_without_thinking(&sent, true);
     call.upstream = Upstream {
         path: translate::path(model.protocol()),
         version: fallbacks.version.clone().filter(|_| !crosses),
@@ -163,10 +175,10 @@ fn ask(fleet: &Fleet, call: &mut Call, fallbacks: &Fallbacks, model: &Arc<Model>
     call.shared.set_body(sent.body);
     call.reply.begin_anew(sent.recall);
     let voice = call.reply.voice().cloned().filter(|_| !call.shared.is_keyed());
-    call.shared.expect(model.hides_reasoning(), call::keep_alive(fallbacks.surface, model, call.stream, voice));
+    call.shared.expect(model.hides_reasoning(), order.sign_of_life(voice));
     if let Some(hold) = &mut call.hold {
-        hold.change_model(model, tier);
+        hold.change_model(&model, tier);
     }
-    call.model = Arc::clone(model);
+    call.model = model;
     true
 }

@@ -4,6 +4,7 @@
 //! Must not make an attempt after a byte has gone to the client, nor judge a vendor by what a client did. What a vendor's
 //! silence is, `intake.rs` decides.
 
+use super::ask_without_thinking;
 use super::names::Names;
 use crate::catalog::Endpoint;
 use crate::edge::admit;
@@ -202,11 +203,15 @@ pub fn answered(call: &mut Call, status: u16, retry_after: Option<&str>) -> bool
         429 => "status_429",
         500..=599 => "status_5xx",
         // It does not take what the model that was asked for takes: that one's failure is told, unless another can be had.
-        400..500 if call.is_unanswered() && (status != 400 || call.again.is_none()) => {
-            let Some(failure) = call.fallbacks.as_ref().and_then(|fallbacks| fallbacks.instead_of()) else {
+        400..500 if call.is_unanswered() => {
+            let Some(failure) = call.fallbacks.as_ref().and_then(|fallbacks| fallbacks.instead_of()).cloned() else {
                 return false;
             };
-            call.failure = Some(failure.clone());
+            // In whatever words: it may be the reasoning, which only the vendor before can read.
+            if status == 400 && ask_without_thinking(call) {
+                return true;
+            }
+            call.failure = Some(failure);
             if call.has_fallback() {
                 count_failover(call, "refused");
             }

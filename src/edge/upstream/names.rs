@@ -18,7 +18,7 @@ use pingora::{Error, ErrorType, OrErr as _, Result};
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -66,6 +66,7 @@ impl Names {
     fn place(&self, endpoint: &Endpoint, limits: &Limits) -> Arc<Place> {
         let mut places = lock(&self.places);
         if let Some(place) = places.get(endpoint) {
+            place.stale_seconds.store(limits.name_stale_seconds, Ordering::Relaxed);
             return Arc::clone(place);
         }
         let place = Arc::new(Place::new(endpoint, limits, Arc::clone(&self.resolver)));
@@ -143,6 +144,8 @@ type Owners = Vec<(Arc<Vendor>, usize)>;
 struct Place {
     balancer: LoadBalancer<RoundRobin>,
     host: String,
+    /// How long its last addresses serve where no resolver answers. A reload may change it.
+    stale_seconds: Arc<AtomicU64>,
     /// Look-ups of one name must not overlap.
     looking: tokio::sync::Mutex<()>,
     is_busy: AtomicBool,
@@ -152,10 +155,11 @@ struct Place {
 
 impl Place {
     fn new(endpoint: &Endpoint, limits: &Limits, resolver: Arc<dyn Resolve>) -> Self {
+        let stale_seconds = Arc::new(AtomicU64::new(limits.name_stale_seconds));
         let mut backends = Backends::new(Box::new(Lookup {
             host: endpoint.host.clone(),
             port: endpoint.port,
-            stale: Duration::from_secs(limits.name_stale_seconds),
+            stale_seconds: Arc::clone(&stale_seconds),
             good_at: Mutex::new(None),
             resolver,
         }));
@@ -165,6 +169,7 @@ impl Place {
         Self {
             balancer: LoadBalancer::from_backends(backends),
             host: endpoint.host.clone(),
+            stale_seconds,
             looking: tokio::sync::Mutex::new(()),
             is_busy: AtomicBool::new(false),
             began: Mutex::default(),
@@ -244,7 +249,7 @@ struct Lookup {
     host: String,
     port: u16,
     /// How long what was found once serves where nothing is found again.
-    stale: Duration,
+    stale_seconds: Arc<AtomicU64>,
     good_at: Mutex<Option<Instant>>,
     resolver: Arc<dyn Resolve>,
 }
@@ -259,13 +264,14 @@ impl ServiceDiscovery for Lookup {
             true => Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address")),
             false => Ok(found),
         });
+        let stale = Duration::from_secs(self.stale_seconds.load(Ordering::Relaxed));
         match found {
             Ok(found) => {
                 *lock(&self.good_at) = Some(Instant::now());
                 let backend = |address: &SocketAddr| Backend::new(&address.to_string());
                 Ok((found.iter().take(ADDRESSES_MAX).map(backend).collect::<Result<_>>()?, HashMap::new()))
             }
-            Err(_) if lock(&self.good_at).is_some_and(|at| at.elapsed() >= self.stale) => {
+            Err(_) if lock(&self.good_at).is_some_and(|at| at.elapsed() >= stale) => {
                 log::error!("resolve {}: what was known is too old", self.host);
                 *lock(&self.good_at) = None;
                 Ok((BTreeSet::new(), HashMap::new()))

@@ -37,16 +37,7 @@ impl Resolve for Book {
 }
 
 fn endpoint() -> Endpoint {
-    Endpoint {
-        tls: false,
-        host: "vendor.example".into(),
-        port: 80,
-        authority: "vendor.example".into(),
-        prefix: String::new(),
-        weight: 1,
-        max_concurrent: None,
-        health_check: None,
-    }
+    Endpoint::in_test("vendor.example")
 }
 
 fn limits() -> Limits {
@@ -113,6 +104,21 @@ async fn what_was_known_is_not_believed_for_ever() {
     book.say(None);
     let _ = names.refresh(&endpoint(), &limits).await;
     assert!(names.address(&endpoint(), &[], &limits).await.is_err());
+}
+
+/// As long as it is told now: what is known outlives a change, which an operator makes while no resolver answers.
+#[tokio::test]
+async fn how_long_the_last_address_is_believed_can_be_changed_while_nobody_tells() {
+    let book = Arc::new(Book::default());
+    book.say(Some(&["10.0.0.1:80"]));
+    let names = Names::new(Arc::clone(&book) as Arc<dyn Resolve>);
+    let of = |name_stale_seconds| Limits { name_stale_seconds, ..Limits::default() };
+    assert!(names.address(&endpoint(), &[], &of(60)).await.is_ok());
+    book.say(None);
+    assert!(names.refresh(&endpoint(), &of(86_400)).await.is_err());
+    assert_eq!(names.address(&endpoint(), &[], &of(86_400)).await.unwrap(), address("10.0.0.1:80"));
+    let _ = names.refresh(&endpoint(), &of(0)).await;
+    assert!(names.address(&endpoint(), &[], &of(0)).await.is_err(), "and shortened");
 }
 
 #[tokio::test]

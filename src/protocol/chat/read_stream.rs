@@ -8,8 +8,8 @@
 //!
 //! Read next: `chat/read_stream/calls.rs`, which fragment belongs to which call; then `messages/write_stream.rs`.
 
+use crate::protocol::Protocol;
 use crate::protocol::counters;
-use crate::protocol::failure::VendorError;
 use crate::protocol::form::answer::{Event, Fault, Piece, Sink, Start, Stop};
 use crate::protocol::scan::Scan;
 use crate::protocol::text::{Gathered, Text};
@@ -82,16 +82,18 @@ impl Reader {
             return (nodes, self.done(to));
         }
         let Ok(text) = std::str::from_utf8(data) else {
-            return (nodes, unreadable(name, data));
+            return (nodes, Fault::of_unreadable(Protocol::Chat, name, data));
         };
         match Tree::read(text, DEPTH_MAX, nodes) {
-            Ok(tree) if !tree.root().is_object() => (tree.into_nodes(), unreadable(name, data)),
-            Ok(_) if name == b"error" => (Nodes::new(), Err(vendor_error(data))),
+            Ok(tree) if !tree.root().is_object() => {
+                (tree.into_nodes(), Fault::of_unreadable(Protocol::Chat, name, data))
+            }
+            Ok(_) if name == b"error" => (Nodes::new(), Err(Fault::told(data))),
             Ok(tree) => {
                 let outcome = self.chunk(tree.root(), false, to);
                 (tree.into_nodes(), outcome)
             }
-            Err(_) => (Nodes::new(), unreadable(name, data)),
+            Err(_) => (Nodes::new(), Fault::of_unreadable(Protocol::Chat, name, data)),
         }
     }
 
@@ -139,7 +141,7 @@ impl Reader {
             }
         }
         if is_error {
-            return Err(vendor_error(chunk.raw().as_bytes()));
+            return Err(Fault::told(chunk.raw().as_bytes()));
         }
         self.tier = start.tier.as_ref().map(|tier| ServiceTier::said(&tier.value())).or(self.tier);
         if let Some(choice) = choice {
@@ -416,19 +418,6 @@ fn read_usage(usage: Value<'_>) -> Option<Usage> {
         return None;
     }
     counters::chat(&mut Scan::new(usage.raw(), DEPTH_MAX)).ok()??.usage()
-}
-
-/// An event that is not a JSON object: an event of a name we do not know may be anything, all others must be.
-fn unreadable(name: &[u8], data: &[u8]) -> Result<(), Fault> {
-    match name {
-        b"error" => Err(vendor_error(data)),
-        b"" | b"message" => Err(Fault::NotJson),
-        _ => Ok(()),
-    }
-}
-
-fn vendor_error(data: &[u8]) -> Fault {
-    Fault::Vendor(VendorError::read(data).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -5,14 +5,14 @@
 //!
 //! Read next: `chat/write_request/turns.rs` (the messages), `chat/write_request/effort.rs`.
 
-use crate::protocol::Protocol;
-use crate::protocol::failure::Failure;
+use crate::protocol::failure::{Failure, Kind};
 use crate::protocol::form::answer::Recall;
-use crate::protocol::form::{Action, BlockKind, Format, Refused, Request, Warnings};
-use crate::protocol::rules::{ChatModel, ToolsWithReasoning, names, pairing, schema};
+use crate::protocol::form::{Action, BlockKind, Refused, Request, Warnings};
+use crate::protocol::rules::{ChatModel, ToolsWithReasoning, names, pairing};
 use crate::protocol::text::{Json, Text};
 use crate::protocol::translate::{Given, Written};
 use crate::protocol::tree::Value;
+use crate::protocol::{Protocol, estimate};
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 
@@ -23,19 +23,21 @@ pub(in crate::protocol) mod refusals;
 pub(in crate::protocol) mod results;
 pub(in crate::protocol) mod tools;
 mod turns;
+pub(in crate::protocol) mod wording;
 
 use foreign::Words;
+use tools::ToolWriter;
+use wording::Wording;
 
 /// The most stop sequences that a chat vendor takes.
 const STOPS_MAX: usize = 4;
 
+/// The most tools that a chat vendor takes.
+const TOOLS_MAX: usize = 128;
+
 /// A line that one client puts before its instructions, different in each request: it would defeat every cache of a
 /// vendor that does not know to skip it.
 const NONCE: &str = "x-anthropic-billing-header:";
-
-/// Output bytes for each estimated input token, for the first guess of the body's length.
-const BYTES_PER_TOKEN: u64 = 4;
-const FIRST_BYTES_MAX: u64 = 16 << 20;
 
 /// Writes the request.
 ///
@@ -49,37 +51,34 @@ pub fn write(
     recall: &mut Recall,
 ) -> Result<Written, Refused> {
     refusals::members(request, warnings)?;
-    refusals::blocks(request)?;
+    refusals::blocks(request, false)?;
     without_nonce(request);
     pairing::pair(request, warnings)?;
     recall.show_thinking = effort::shows_thinking(request);
-    let capacity = recall.input_estimate.saturating_mul(BYTES_PER_TOKEN).min(FIRST_BYTES_MAX);
+    let json = Json::with_capacity(estimate::body_bytes(recall.input_estimate));
+    let words = Words { warnings, recall, marks: model.cache_breakpoints };
     let mut writer = Writer {
         surface: request.surface,
         model,
         given,
-        warnings,
-        recall,
-        json: Json::with_capacity(usize::try_from(capacity).unwrap_or_default()),
+        words,
+        json,
         carries_thinking: false,
         ids: HashMap::new(),
         open: VecDeque::new(),
     };
     writer.json.open_object().key("model").str(given.target.upstream_model);
-    writer.limit(request)?;
-    writer.sampling(request);
-    writer.stop(request);
-    writer.format(request);
+    writer.settings(request)?;
     let has_tools = writer.tools(request)?;
     let thinker = effort::Thinker {
         reasons: model.reasoning,
         levels: &model.effort_values,
         is_kept_from: has_tools && model.tools_with_reasoning == ToolsWithReasoning::EffortNone,
     };
-    if let Some(effort) = effort::effort(request, &thinker, writer.warnings) {
+    if let Some(effort) = effort::effort(request, &thinker, writer.words.warnings) {
         writer.json.key("reasoning_effort").str(effort.as_str());
     }
-    writer.end_user(request);
+    wording::end_user(request, given, &mut writer.json);
     writer.tier(request);
     if request.stream {
         writer.json.key("stream").bool(true);
@@ -97,8 +96,7 @@ struct Writer<'w> {
     surface: Protocol,
     model: &'w ChatModel,
     given: &'w Given<'w>,
-    warnings: &'w mut Warnings,
-    recall: &'w mut Recall,
+    words: Words<'w>,
     json: Json,
     carries_thinking: bool,
     /// How often each id was wanted by a call.
@@ -108,52 +106,21 @@ struct Writer<'w> {
 }
 
 impl Writer<'_> {
-    fn words(&mut self) -> Words<'_> {
-        Words { warnings: self.warnings, marks: self.model.cache_breakpoints }
-    }
-
-    fn limit(&mut self, request: &Request<'_>) -> Result<(), Refused> {
-        let Some(limit) = request.limit else {
-            if request.surface == Protocol::Messages {
-                return Err(refused(request.surface, "max_tokens", "Field required"));
-            }
-            // What the account can pay for is all that must be said.
-            if let Some(tokens) = self.given.output_limit {
-                let tokens = tokens.min(self.given.target.max_output_tokens);
-                self.json.key(self.model.output_limit_field).number(tokens);
-            }
-            return Ok(());
-        };
-        if limit.tokens == 0 {
-            let message = "0 is only supported for models that offer cache pre-warming.";
-            return Err(refused(request.surface, limit.field, message));
+    fn settings(&mut self, request: &Request<'_>) -> Result<(), Refused> {
+        if let Some(limit) = wording::limit(request, self.given, 1, self.words.warnings)? {
+            self.json.key(self.model.output_limit_field).number(limit);
         }
-        let most = self.given.target.max_output_tokens;
-        if limit.tokens > most {
-            self.warnings.add(Action::Clamped, limit.field);
-        }
-        let tokens = limit.tokens.min(most).min(self.given.output_limit.unwrap_or(u64::MAX));
-        self.json.key(self.model.output_limit_field).number(tokens);
-        Ok(())
-    }
-
-    fn sampling(&mut self, request: &Request<'_>) {
-        let sampling = &request.sampling;
-        for (name, value) in [("temperature", sampling.temperature), ("top_p", sampling.top_p)] {
-            let Some(value) = value else { continue };
-            if self.model.sampling {
-                self.json.key(name).raw(value.raw());
-            } else if value.number() != Some(1.0) {
-                self.warnings.add(Action::Dropped, name);
-            }
-        }
-        if let Some(top_k) = sampling.top_k {
+        wording::sampling(request, self.model.sampling, &mut self.json, self.words.warnings);
+        if let Some(top_k) = request.sampling.top_k {
             if self.model.top_k {
                 self.json.key("top_k").raw(top_k.raw());
             } else {
-                self.warnings.add(Action::Dropped, "top_k");
+                self.words.warnings.add(Action::Dropped, "top_k");
             }
         }
+        self.stop(request);
+        Wording::Nested.format("response_format", &request.format, &mut self.json);
+        Ok(())
     }
 
     fn stop(&mut self, request: &Request<'_>) {
@@ -163,11 +130,11 @@ impl Writer<'_> {
             return;
         }
         if !self.model.stop {
-            self.warnings.add(Action::Dropped, "stop_sequences");
+            self.words.warnings.add(Action::Dropped, "stop_sequences");
             return;
         }
         if count > STOPS_MAX {
-            self.warnings.add(Action::Clamped, "stop_sequences");
+            self.words.warnings.add(Action::Clamped, "stop_sequences");
         }
         self.json.key("stop").open_array();
         for text in said().take(STOPS_MAX) {
@@ -176,28 +143,34 @@ impl Writer<'_> {
         self.json.close_array();
     }
 
-    fn format(&mut self, request: &Request<'_>) {
-        match &request.format {
-            Format::Free => {}
-            Format::Json => {
-                self.json.key("response_format").open_object().key("type").str("json_object").close_object();
-            }
-            Format::Schema { schema, description, name, strict } => {
-                self.json.key("response_format").open_object().key("type").str("json_schema");
-                self.json.key("json_schema").open_object().key("name");
-                match name {
-                    Some(name) => self.json.text(name),
-                    None => self.json.str("output"),
-                };
-                if let Some(description) = description {
-                    self.json.key("description").text(description);
-                }
-                self.json.key("schema").raw(schema.raw());
-                let strict = strict.unwrap_or_else(|| schema::is_strict_for_chat(*schema));
-                self.json.key("strict").bool(strict);
-                self.json.close_object().close_object();
-            }
+    /// Writes `tools` and what belongs to them; true if there is any.
+    fn tools(&mut self, request: &Request<'_>) -> Result<bool, Refused> {
+        let model = self.given.target.public_model;
+        let sent = tools::sent(request, model, self.words.warnings)?;
+        if sent.len() > TOOLS_MAX {
+            let message = format!("at most {TOOLS_MAX} tools are available for this model");
+            return Err(refused(self.surface, "tools", &message));
         }
+        if sent.is_empty() {
+            // A chat vendor refuses a choice without tools.
+            return Ok(false);
+        }
+        if self.model.tools_with_reasoning == ToolsWithReasoning::ResponsesOnly {
+            let message = format!("Tools are not available for model '{model}' on this endpoint.");
+            return Err(Box::new(Failure::new(Kind::InvalidRequest, message).with_param("tools")));
+        }
+        let mut writer = ToolWriter {
+            surface: self.surface,
+            wording: Wording::Nested,
+            takes_custom: self.model.custom_tools,
+            words: &mut self.words,
+            json: &mut self.json,
+        };
+        writer.write(&sent, &request.choice)?;
+        if request.parallel_calls == Some(false) {
+            self.json.key("parallel_tool_calls").bool(false);
+        }
+        Ok(true)
     }
 
     fn tier(&mut self, request: &Request<'_>) {
@@ -209,7 +182,7 @@ impl Writer<'_> {
         } else if self.given.target.official {
             self.json.key("service_tier").text(tier);
         } else if !tier.is("auto") && !tier.is("default") {
-            self.warnings.add(Action::Dropped, "service_tier");
+            self.words.warnings.add(Action::Dropped, "service_tier");
         }
     }
 
@@ -218,7 +191,7 @@ impl Writer<'_> {
         for opaque in request.extra.iter().filter(|opaque| opaque.origin == Protocol::Chat) {
             let name = opaque.name.value();
             match name.as_ref() {
-                "verbosity" if !self.model.verbosity => self.warnings.add(Action::Dropped, "text.verbosity"),
+                "verbosity" if !self.model.verbosity => self.words.warnings.add(Action::Dropped, "text.verbosity"),
                 // Written with who is behind the request, or known to no compatible server.
                 "prompt_cache_key" => {}
                 "prompt_cache_options" | "prompt_cache_retention" if !self.given.target.official => {}
@@ -239,33 +212,9 @@ impl Writer<'_> {
         self.open.push_back(id.clone());
         id
     }
-
-    /// Who is behind the request, unreadable; and for the vendor's cache, what its requests have in common.
-    fn end_user(&mut self, request: &Request<'_>) {
-        let account_id = self.given.account_id;
-        let user = request.end_user.as_ref().map(Text::value);
-        self.json.key("safety_identifier").str(&names::end_user(account_id, user.as_deref()));
-        if self.given.target.official {
-            self.json.key("prompt_cache_key").str(&cache_key(request, account_id));
-        }
-    }
 }
 
-/// What the requests of one user, or with the same instructions, have in common.
-pub(in crate::protocol) fn cache_key(request: &Request<'_>, account_id: &str) -> String {
-    let named = request.extra.iter().find(|opaque| opaque.name.is("prompt_cache_key"));
-    let named = named.and_then(|opaque| opaque.value.text()).filter(|key| !key.is_empty());
-    if let Some(common) = named.as_ref().or(request.end_user.as_ref()) {
-        return names::cache_key(account_id, &common.value());
-    }
-    let texts = request.system.iter().filter_map(|block| match &block.kind {
-        BlockKind::Text(text) => Some(text.value()),
-        _ => None,
-    });
-    names::cache_key(account_id, &texts.collect::<String>())
-}
-
-fn refused(surface: Protocol, path: &str, message: &str) -> Refused {
+pub(in crate::protocol) fn refused(surface: Protocol, path: &str, message: &str) -> Refused {
     Box::new(Failure::invalid(surface, path, message))
 }
 
@@ -273,7 +222,7 @@ fn refused(surface: Protocol, path: &str, message: &str) -> Refused {
 pub(in crate::protocol) fn without_nonce(request: &mut Request<'_>) {
     for block in &mut request.system {
         let BlockKind::Text(text) = &mut block.kind else { continue };
-        if let Text::Token { raw, escaped } = text
+        if let Text::Token { raw, escaped, .. } = text
             && raw.starts_with(NONCE)
         {
             *text = Text::token(behind_first_line(raw), *escaped);

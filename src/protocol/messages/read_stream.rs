@@ -5,9 +5,9 @@
 //!
 //! Read next: `form/answer.rs`, the events; `same/messages.rs`, the twin that only counts.
 
+use crate::protocol::Protocol;
 use crate::protocol::answer::Fault;
 use crate::protocol::counters;
-use crate::protocol::failure::VendorError;
 use crate::protocol::form::answer::{Event, Piece, Sink, Start, Stop};
 use crate::protocol::rules::arguments;
 use crate::protocol::scan::Scan;
@@ -61,7 +61,7 @@ impl Reader {
         let text = std::str::from_utf8(data).unwrap_or_default();
         let tree = match Tree::read(text, ANSWER_DEPTH_MAX, nodes) {
             Ok(tree) if tree.root().is_object() => tree,
-            _ => return (Nodes::new(), unreadable(name, data)),
+            _ => return (Nodes::new(), Fault::of_unreadable(Protocol::Messages, name, data)),
         };
         let outcome = self.object(name, tree.root(), to);
         (tree.into_nodes(), outcome)
@@ -81,7 +81,7 @@ impl Reader {
         let kind = event.get("type").and_then(Value::text);
         let is = |word: &str| kind.as_ref().is_some_and(|kind| kind.is(word)) || name == word.as_bytes();
         if is("error") || (kind.is_none() && event.get("error").is_some_and(Value::is_object)) {
-            return Err(vendor_error(event.raw().as_bytes()));
+            return Err(Fault::told(event.raw().as_bytes()));
         }
         if is("content_block_delta") {
             self.delta(index(event), event.get("delta"), to);
@@ -254,7 +254,7 @@ pub fn whole(body: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
         None => body.get("error").is_some_and(Value::is_object),
     };
     if is_error {
-        return Err(vendor_error(body.raw().as_bytes()));
+        return Err(Fault::told(body.raw().as_bytes()));
     }
     let content = body.get("content").filter(|content| content.is_array());
     if content.is_none() && body.get("stop_reason").is_none() {
@@ -320,27 +320,6 @@ fn text<'v>(value: Option<Value<'v>>, name: &str) -> Option<Text<'v>> {
 
 fn index(event: Value<'_>) -> u64 {
     event.get("index").and_then(Value::count).unwrap_or(0)
-}
-
-/// An event that is not a JSON object: an event of a name we do not know may be anything, all others must be.
-fn unreadable(name: &[u8], data: &[u8]) -> Result<(), Fault> {
-    match name {
-        b"error" => Err(vendor_error(data)),
-        b""
-        | b"message"
-        | b"message_start"
-        | b"message_delta"
-        | b"message_stop"
-        | b"content_block_start"
-        | b"content_block_delta"
-        | b"content_block_stop"
-        | b"ping" => Err(Fault::NotJson),
-        _ => Ok(()),
-    }
-}
-
-fn vendor_error(data: &[u8]) -> Fault {
-    Fault::Vendor(VendorError::read(data).unwrap_or_default())
 }
 
 #[cfg(test)]

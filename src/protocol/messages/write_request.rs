@@ -6,12 +6,12 @@
 //!
 //! Read next: `write_request/turns.rs`, then `write_request/extras.rs`.
 
-use crate::protocol::Protocol;
 use crate::protocol::form::answer::Recall;
 use crate::protocol::form::{Block, Cache, Refused, Request, Warnings};
 use crate::protocol::rules::{MessagesModel, names, pairing};
 use crate::protocol::text::Json;
 use crate::protocol::translate::{Given, Written};
+use crate::protocol::{Protocol, estimate};
 use format::AnswerForm;
 use markers::Markers;
 use scribe::Scribe;
@@ -31,9 +31,6 @@ pub(in crate::protocol) use extras::asks_nothing;
 /// An answer that may become longer than this is asked for as a stream, whatever the caller wants: a vendor's
 /// connection that is silent for minutes is cut by something on the way.
 const WHOLE_TOKENS_MAX: u64 = 8_192;
-
-/// The most memory that is taken in one piece, in bytes; a larger body grows into it.
-const BODY_BYTES_GUESS_MAX: u64 = 32 * 1024 * 1024;
 
 /// Writes the body. `request` is taken apart.
 ///
@@ -78,8 +75,7 @@ pub fn write(
     turns::finish(&mut arranged, request, emptied, prefill, warnings);
 
     let markers = Markers::new(request, &tools, &arranged, extras.cache.is_some(), warnings);
-    let guess = recall.input_estimate.saturating_mul(4).min(BODY_BYTES_GUESS_MAX);
-    let json = Json::with_capacity(usize::try_from(guess).unwrap_or_default());
+    let json = Json::with_capacity(estimate::body_bytes(recall.input_estimate));
     let streams = request.stream || max_tokens > WHOLE_TOKENS_MAX;
     let carries_thinking = thinking.is_ours() || turns::have_thinking(&arranged);
 

@@ -5,7 +5,7 @@
 //! hash that also holds the account. Must not read the body once more: the outline knows where the beginning stands.
 
 use super::Outline;
-use crate::protocol::scan::{Broken, Kind, Scan, Span, Text};
+use crate::protocol::scan::{Broken, Kind, Scan, Span};
 use sha2::{Digest as _, Sha256};
 use std::fmt;
 
@@ -45,7 +45,7 @@ const END_BYTES: usize = 4_096;
 const TEXTS_MAX: u32 = 64;
 
 /// Instructions that change with every request, by how they begin.
-const FLEETING: &str = "x-anthropic-billing-header:";
+const FLEETING: &[u8] = b"x-anthropic-billing-header:";
 
 /// A conversation of an account: 64 bits of SHA-256, written as 16 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -74,13 +74,32 @@ impl fmt::Debug for ConversationKey {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Signs {
     system: Option<Span>,
-    head: [Span; HEAD_MESSAGES],
+    head: [Head; HEAD_MESSAGES],
     messages: usize,
     session: Option<Span>,
     cache_key: Option<Span>,
     metadata: Option<Span>,
     thread: Option<Span>,
     container: Option<Span>,
+}
+
+/// Of one of the first messages, the values of two members.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Head {
+    role: Option<Span>,
+    content: Option<Span>,
+}
+
+impl Head {
+    /// A member of the message. The first of its name counts.
+    pub(super) fn member(&mut self, name: &str, span: Span) {
+        let place = match name {
+            "role" => &mut self.role,
+            "content" => &mut self.content,
+            _ => return,
+        };
+        place.get_or_insert(span);
+    }
 }
 
 impl Signs {
@@ -99,9 +118,9 @@ impl Signs {
     }
 
     /// The next of the messages.
-    pub(super) fn message(&mut self, span: Span) {
+    pub(super) fn message(&mut self, head: Head) {
         if let Some(place) = self.head.get_mut(self.messages) {
-            *place = span;
+            *place = head;
             self.messages = self.messages.saturating_add(1);
         }
     }
@@ -119,13 +138,11 @@ impl Outline {
         let mut hash = Sha256::new();
         hash_part(&mut hash, b'a', account.as_bytes());
         let named = SESSION_HEADERS.iter().find_map(|name| header(name).and_then(id).map(str::to_owned));
-        // What was read once is UTF-8.
-        let text = std::str::from_utf8(body).unwrap_or_default();
-        match named.or_else(|| self.signs.named(text)) {
+        match named.or_else(|| self.signs.named(body)) {
             Some(id) => hash_part(&mut hash, b'i', id.as_bytes()),
             // Its later turns do not say how it began: all of an account's unnamed threads are one.
             None if self.signs.thread.is_some() => hash_part(&mut hash, b't', b""),
-            None => Beginning { hash: &mut hash, texts: 0 }.read(&self.signs, text),
+            None => Beginning { hash: &mut hash, texts: 0 }.read(&self.signs, body),
         }
         let digest = hash.finalize();
         ConversationKey(digest.first_chunk::<8>().map_or(0, |half| u64::from_be_bytes(*half)))
@@ -141,18 +158,22 @@ impl Outline {
 
 impl Signs {
     /// The name that a member of the body gives the session.
-    fn named(&self, text: &str) -> Option<String> {
-        let string = |span: &Option<Span>| {
-            let span = (*span)?;
-            let value = Scan::new(text.get(span.start..span.end)?, super::DEPTH_MAX).text_or_skip().ok()??;
-            id(&value.name()).map(str::to_owned)
-        };
-        let metadata = || {
-            let span = self.metadata?;
-            session_of(text.get(span.start..span.end)?)
-        };
-        string(&self.session).or_else(metadata).or_else(|| string(&self.cache_key))
+    fn named(&self, body: &[u8]) -> Option<String> {
+        let named_by = |span: &Option<Span>| id(&string(at(body, (*span)?)?)?).map(str::to_owned);
+        let metadata = || session_of(at(body, self.metadata?)?);
+        named_by(&self.session).or_else(metadata).or_else(|| named_by(&self.cache_key))
     }
+}
+
+/// What stands there. What was read once is UTF-8.
+fn at(body: &[u8], span: Span) -> Option<&str> {
+    std::str::from_utf8(body.get(span.start..span.end)?).ok()
+}
+
+/// The value, if it is a string.
+fn string(value: &str) -> Option<String> {
+    let text = Scan::new(value, super::DEPTH_MAX).text_or_skip().ok()??;
+    Some(text.name().into_owned())
 }
 
 /// What counts as a session's name.
@@ -196,21 +217,31 @@ struct Beginning<'a> {
 }
 
 impl Beginning<'_> {
-    /// What was read once can be read again: a fault ends it early, at the same place each time.
-    fn read(&mut self, signs: &Signs, text: &str) {
-        let at = |span: &Span| text.get(span.start..span.end);
-        if let Some(system) = signs.system.as_ref().and_then(at) {
-            let _ = self.texts(&mut Scan::new(system, super::DEPTH_MAX), b's');
+    fn read(&mut self, signs: &Signs, body: &[u8]) {
+        if let Some(system) = signs.system {
+            self.value(body, system, b's');
         }
-        for message in signs.head.iter().take(signs.messages).filter_map(at) {
-            let is_instruction = matches!(role(message).as_deref(), Some("system" | "developer"));
-            let mark = if is_instruction { b's' } else { b'm' };
-            let _ = Scan::new(message, super::DEPTH_MAX).object_or_skip(|scan, key| match key.name().as_ref() {
-                "content" => self.texts(scan, mark),
-                _ => scan.skip().map(drop),
-            });
+        for head in signs.head.iter().take(signs.messages) {
+            let role = head.role.and_then(|role| string(at(body, role)?));
+            let is_instruction = matches!(role.as_deref(), Some("system" | "developer"));
+            if let Some(content) = head.content {
+                self.value(body, content, if is_instruction { b's' } else { b'm' });
+            }
             if !is_instruction {
                 break;
+            }
+        }
+    }
+
+    /// What was read once can be read again: a fault ends it early, at the same place each time.
+    fn value(&mut self, body: &[u8], span: Span, mark: u8) {
+        // A string needs no reading to know its end.
+        let token = body.get(span.start..span.end).and_then(|value| value.strip_prefix(b"\"")?.strip_suffix(b"\""));
+        match token {
+            Some(inside) => self.text(inside, mark),
+            None => {
+                let value = at(body, span).unwrap_or_default();
+                let _ = self.texts(&mut Scan::new(value, super::DEPTH_MAX), mark);
             }
         }
     }
@@ -219,8 +250,7 @@ impl Beginning<'_> {
     fn texts(&mut self, scan: &mut Scan<'_>, mark: u8) -> Result<(), Broken> {
         match scan.kind()? {
             Kind::String => {
-                let text = scan.string()?;
-                self.text(text, mark);
+                self.text(scan.string()?.raw.as_bytes(), mark);
                 Ok(())
             }
             Kind::Array => scan.array(|scan| self.texts(scan, mark)).map(drop),
@@ -234,30 +264,18 @@ impl Beginning<'_> {
         }
     }
 
-    fn text(&mut self, text: Text<'_>, mark: u8) {
-        if self.texts >= TEXTS_MAX || text.raw.starts_with(FLEETING) {
+    /// What stands between the quotes of one.
+    fn text(&mut self, bytes: &[u8], mark: u8) {
+        if self.texts >= TEXTS_MAX || bytes.starts_with(FLEETING) {
             return;
         }
         self.texts = self.texts.saturating_add(1);
-        let bytes = text.raw.as_bytes();
         let first = bytes.get(..END_BYTES).unwrap_or(bytes);
         let last = bytes.len().saturating_sub(END_BYTES).max(first.len());
         hash_part(self.hash, mark, first);
         hash_part(self.hash, b'e', bytes.get(last..).unwrap_or_default());
         self.hash.update((bytes.len() as u64).to_le_bytes());
     }
-}
-
-fn role(message: &str) -> Option<String> {
-    let mut role = None;
-    let read = Scan::new(message, super::DEPTH_MAX).object_or_skip(|scan, key| {
-        if key.name() == "role" {
-            role = scan.text_or_skip()?.map(|role| role.name().into_owned());
-            return Ok(());
-        }
-        scan.skip().map(drop)
-    });
-    read.ok().and(role)
 }
 
 /// Parts cannot run into one another.

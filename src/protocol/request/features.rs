@@ -8,7 +8,7 @@
 
 use crate::protocol::carrier;
 use crate::protocol::rules::names;
-use crate::protocol::scan::{Broken, Kind, Scan};
+use crate::protocol::scan::{Broken, Kind, Scan, Span};
 use crate::usage::ServiceTier;
 
 /// The features of a body.
@@ -133,17 +133,31 @@ impl Features {
     fn content(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
         match scan.kind()? {
             Kind::Array => scan.array(|scan| self.content(scan)).map(drop),
-            Kind::Object => {
-                let mut block = Block::default();
-                scan.object(|scan, key| self.block_member(&mut block, &key.name(), scan))?;
-                self.images = self.images.saturating_add(u32::from(block.is_image));
-                let is_text = block.has_text_source && !block.has_other_source;
-                self.documents_or_files |= block.is_document && !is_text;
-                self.leftovers.unsigned_thinking |= block.is_thinking && !block.is_signed;
-                Ok(())
-            }
+            Kind::Object => self.object(scan, |_, _| ()),
             _ => scan.skip().map(drop),
         }
+    }
+
+    /// One of the messages. `member` is told each of its members.
+    pub(super) fn message(&mut self, scan: &mut Scan<'_>, member: impl FnMut(&str, Span)) -> Result<(), Broken> {
+        if scan.kind()? == Kind::Object { self.object(scan, member) } else { self.content(scan) }
+    }
+
+    fn object(&mut self, scan: &mut Scan<'_>, mut member: impl FnMut(&str, Span)) -> Result<(), Broken> {
+        let mut block = Block::default();
+        scan.object(|scan, key| {
+            let name = key.name();
+            scan.kind()?;
+            let start = scan.at();
+            self.block_member(&mut block, &name, scan)?;
+            member(&name, Span { start, end: scan.at() });
+            Ok(())
+        })?;
+        self.images = self.images.saturating_add(u32::from(block.is_image));
+        let is_text = block.has_text_source && !block.has_other_source;
+        self.documents_or_files |= block.is_document && !is_text;
+        self.leftovers.unsigned_thinking |= block.is_thinking && !block.is_signed;
+        Ok(())
     }
 
     /// Some servers go by a part's `type`, some by the member that holds it: either counts.

@@ -41,7 +41,10 @@ pub fn strip(protocol: Protocol, official: bool, body: &[u8], outline: &Outline)
         // Its bodies always need some: see `for_responses`.
         Protocol::Responses => true,
     };
-    let Some(text) = std::str::from_utf8(body).ok().filter(|_| !is_clean) else {
+    if is_clean {
+        return Stripped::default();
+    }
+    let Ok(text) = std::str::from_utf8(body) else {
         return Stripped::default();
     };
     let Ok(tree) = Tree::read(text, DEPTH_MAX, Nodes::new()) else {
@@ -49,12 +52,35 @@ pub fn strip(protocol: Protocol, official: bool, body: &[u8], outline: &Outline)
     };
     let mut strip = Strip { text, edits: Vec::new(), warnings: Warnings::default() };
     match protocol {
-        Protocol::Messages => strip.messages(tree.root()),
+        Protocol::Messages => strip.messages(tree.root(), is_unsigned_thinking),
         Protocol::Chat => strip.chat(tree.root()),
         Protocol::Responses => {}
     }
     Stripped { edits: strip.edits, warnings: strip.warnings.into_tokens() }
 }
+
+/// What goes from a body of the same protocol that is said once more, without the reasoning of earlier turns: another
+/// model's, which this vendor may not read. `None`: there is none in it. Responses bodies: see [`for_responses`].
+pub fn without_reasoning(protocol: Protocol, body: &[u8]) -> Option<Stripped> {
+    let text = std::str::from_utf8(body).ok()?;
+    let tree = Tree::read(text, DEPTH_MAX, Nodes::new()).ok()?;
+    let mut strip = Strip { text, edits: Vec::new(), warnings: Warnings::default() };
+    match protocol {
+        Protocol::Messages if has_thinking(tree.root()) => {
+            // A turn that thinks must begin with a thought; and what clears thoughts is refused where none is to be had.
+            strip.members(tree.root(), "", &["thinking"]);
+            strip.edits_of_thinking(tree.root());
+            strip.messages(tree.root(), is_thinking);
+        }
+        Protocol::Chat => strip.chat(tree.root()),
+        Protocol::Messages | Protocol::Responses => {}
+    }
+    let stripped = Stripped { edits: strip.edits, warnings: strip.warnings.into_tokens() };
+    (!stripped.warnings.is_empty()).then_some(stripped)
+}
+
+/// How the context is edited by the vendor: of thoughts.
+const CLEAR_THINKING: &str = "clear_thinking_20251015";
 
 struct Strip<'a> {
     text: &'a str,
@@ -100,6 +126,24 @@ impl<'a> Strip<'a> {
     }
 
     /// Removes the members of these names. Null is no member: it goes without a word.
+    fn edits_of_thinking(&mut self, root: Value<'a>) {
+        let edits = || root.get("context_management").and_then(|edits| edits.get("edits")).into_iter();
+        let of_thinking = |edit: &Value<'_>| edit.get("type").is_some_and(|kind| kind.is(CLEAR_THINKING));
+        let (mut places, mut goes) = (Vec::new(), 0);
+        for edit in edits().flat_map(Value::items) {
+            goes += usize::from(of_thinking(&edit));
+            places.push((self.span(edit.raw()), of_thinking(&edit)));
+        }
+        match goes {
+            0 => {}
+            all if all == places.len() => self.members(root, "", &["context_management"]),
+            _ => {
+                self.warnings.add(Action::Dropped, "context_management.edits");
+                self.remove(&places);
+            }
+        }
+    }
+
     fn members(&mut self, object: Value<'a>, path: &str, foreign: &[&str]) {
         let is_foreign = |key: &Text<'_>| foreign.iter().find(|name| key.is(name)).copied();
         if !object.members().any(|(key, _)| is_foreign(&key).is_some()) {
@@ -117,19 +161,20 @@ impl<'a> Strip<'a> {
         self.remove(&places);
     }
 
-    fn messages(&mut self, root: Value<'a>) {
+    /// `goes`: which blocks of the model's own go.
+    fn messages(&mut self, root: Value<'a>, goes: fn(Value<'_>) -> bool) {
         let (mut places, mut calls) = (Vec::new(), Calls::default());
         for (index, message) in root.get("messages").into_iter().flat_map(Value::items).enumerate() {
             let is_assistant = message.get("role").is_some_and(|role| role.is("assistant"));
             let blocks = || message.get("content").into_iter().flat_map(Value::items);
-            let is_unsigned = |block: &Value<'_>| is_assistant && is_unsigned_thinking(*block);
-            for (part, _) in blocks().enumerate().filter(|(_, block)| is_unsigned(block)) {
+            let goes = |block: &Value<'_>| is_assistant && goes(*block);
+            for (part, _) in blocks().enumerate().filter(|(_, block)| goes(block)) {
                 self.warnings.add(Action::Dropped, At::Part(index, part));
             }
-            let is_left_empty = blocks().next().is_some() && blocks().all(|block| is_unsigned(&block));
+            let is_left_empty = blocks().next().is_some() && blocks().all(|block| goes(&block));
             places.push((self.span(message.raw()), is_left_empty));
             if !is_left_empty {
-                let blocks: Vec<_> = blocks().map(|block| (self.span(block.raw()), is_unsigned(&block))).collect();
+                let blocks: Vec<_> = blocks().map(|block| (self.span(block.raw()), goes(&block))).collect();
                 self.remove(&blocks);
             }
             for block in blocks() {
@@ -198,6 +243,16 @@ impl<'a> Strip<'a> {
 fn is_unsigned_thinking(block: Value<'_>) -> bool {
     block.get("type").is_some_and(|kind| kind.is("thinking"))
         && block.get("signature").and_then(Value::text).is_none_or(|signature| !carrier::is_vendors(&signature.value()))
+}
+
+/// Reasoning, whoever signed it.
+fn is_thinking(block: Value<'_>) -> bool {
+    block.get("type").is_some_and(|kind| kind.is("thinking") || kind.is("redacted_thinking"))
+}
+
+fn has_thinking(root: Value<'_>) -> bool {
+    let mut messages = root.get("messages").into_iter().flat_map(Value::items);
+    messages.any(|message| message.get("content").into_iter().flat_map(Value::items).any(is_thinking))
 }
 
 /// The ids of the calls so far. Each is counted, those that fit too, so that a made one is unique.
@@ -275,6 +330,27 @@ mod tests {
         assert_eq!(found, wanted);
         assert_eq!(told, warnings);
         assert_eq!(stripped(protocol, wanted), (wanted.to_owned(), Vec::new()), "again");
+    }
+
+    #[test]
+    fn what_clears_thoughts_goes_with_them_and_other_edits_stay() {
+        let turn = r#""messages":[{"role":"assistant","content":[{"type":"thinking","thinking":"a","signature":"x"},{"type":"text","text":"b"}]}]"#;
+        let left = r#""messages":[{"role":"assistant","content":[{"type":"text","text":"b"}]}]"#;
+        let (clears, uses) =
+            (r#"{"type":"clear_thinking_20251015","keep":"all"}"#, r#"{"type":"clear_tool_uses_20250919"}"#);
+        let of = |edits: &str, rest: &str| format!(r#"{{"context_management":{{"edits":[{edits}]}},{rest}}}"#);
+        for (body, wanted, told) in [
+            (of(clears, turn), format!("{{{left}}}"), "dropped:context_management"),
+            (of(&format!("{clears},{uses}"), turn), of(uses, left), "dropped:context_management.edits"),
+            (of(uses, turn), of(uses, left), "dropped:messages[0].content[0]"),
+        ] {
+            let Stripped { edits, warnings } = without_reasoning(Protocol::Messages, body.as_bytes()).unwrap();
+            let mut splices: Vec<_> = edits.iter().map(|(span, text)| splice::Splice::new(*span, text)).collect();
+            let mut out = Vec::new();
+            splice::bytes(body.as_bytes(), &mut splices, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), wanted);
+            assert!(warnings.iter().any(|warning| warning == told), "{warnings:?}");
+        }
     }
 
     #[test]

@@ -7,8 +7,8 @@
 //!
 //! Read next: `responses/read_stream/items.rs`, what an item says; then `messages/write_stream.rs`.
 
+use crate::protocol::Protocol;
 use crate::protocol::counters;
-use crate::protocol::failure::VendorError;
 use crate::protocol::form::answer::{Event, Fault, Sink, Start, Stop};
 use crate::protocol::scan::Scan;
 use crate::protocol::text::{Gathered, Text};
@@ -46,7 +46,7 @@ impl Reader {
                 let outcome = self.read(name, tree.root(), to);
                 (tree.into_nodes(), outcome)
             }
-            _ => (Nodes::new(), unreadable(name, data)),
+            _ => (Nodes::new(), Fault::of_unreadable(Protocol::Responses, name, data)),
         }
     }
 
@@ -62,7 +62,7 @@ impl Reader {
         let kind = event.get("type").and_then(Value::string);
         let kind = kind.as_deref().or(std::str::from_utf8(name).ok()).unwrap_or_default();
         if kind == "error" || name == b"error" {
-            return Err(vendor_error(event));
+            return Err(Fault::told(event.raw().as_bytes()));
         }
         let Some(kind) = kind.strip_prefix("response.") else { return Ok(()) };
         match kind {
@@ -139,7 +139,7 @@ impl Reader {
     /// The response as it ended, or a whole answer. `kind`: the event's word, which is the response's status.
     fn end(&mut self, response: Value<'_>, kind: &str, to: &mut impl Sink) -> Result<(), Fault> {
         if kind == "failed" {
-            return Err(vendor_error(response));
+            return Err(Fault::told(response.raw().as_bytes()));
         }
         self.start(Some(response), to);
         for (index, item) in (0_u64..).zip(response.get("output").into_iter().flat_map(Value::items)) {
@@ -177,7 +177,9 @@ pub fn whole(body: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
     let status = body.get("status").and_then(Value::string);
     let output = body.get("output").filter(|output| output.is_array());
     match (status.as_deref(), output) {
-        (Some("failed" | "cancelled"), _) | (_, None) if body.get("error").is_some() => Err(vendor_error(body)),
+        (Some("failed" | "cancelled"), _) | (_, None) if body.get("error").is_some() => {
+            Err(Fault::told(body.raw().as_bytes()))
+        }
         (Some("in_progress" | "queued"), _) | (_, None) => Err(Fault::Empty),
         (status, Some(_)) => Reader::default().end(body, status.unwrap_or("completed"), to),
     }
@@ -192,19 +194,6 @@ fn usage(response: Value<'_>) -> Option<Usage> {
     let tier = response.get("service_tier").and_then(Value::string);
     let service_tier = tier.filter(|tier| tier != "auto").map(|tier| ServiceTier::said(&tier));
     Some(Usage { web_searches, service_tier, ..usage })
-}
-
-/// An event that is not a JSON object: an event of a name we do not know may be anything, all others must be.
-fn unreadable(name: &[u8], data: &[u8]) -> Result<(), Fault> {
-    match name {
-        b"error" => Err(Fault::Vendor(VendorError::read(data).unwrap_or_default())),
-        name if name.is_empty() || name.starts_with(b"response.") => Err(Fault::NotJson),
-        _ => Ok(()),
-    }
-}
-
-fn vendor_error(of: Value<'_>) -> Fault {
-    Fault::Vendor(VendorError::read(of.raw().as_bytes()).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -23,6 +23,8 @@ pub struct Voice {
 struct Response {
     /// Seconds since 1970.
     created: u64,
+    /// The same, now.
+    clock: Option<fn() -> u64>,
     model: String,
     /// Where an id comes from that the vendor did not give.
     seed: String,
@@ -69,7 +71,7 @@ pub(super) enum Status<'s> {
 
 impl Voice {
     /// Of an answer to this request.
-    pub fn new(request: &Request<'_>, created: u64, model: &str, seed: &str) -> Self {
+    pub fn new(request: &Request<'_>, clock: fn() -> u64, model: &str, seed: &str) -> Self {
         let echo = ECHOED.iter().map(|(name, usual)| {
             let given = request.echo.iter().find(|(echoed, _)| echoed == name);
             let mut json = Json::default();
@@ -77,7 +79,8 @@ impl Voice {
             // It was read as text, so it is text.
             (*name, String::from_utf8(json.into_bytes()).unwrap_or_default())
         });
-        let response = Response { created, model: model.to_owned(), seed: seed.to_owned(), echo: echo.collect() };
+        let (model, seed) = (model.to_owned(), seed.to_owned());
+        let response = Response { created: clock(), clock: Some(clock), model, seed, echo: echo.collect() };
         Voice { response: Arc::new(response), spoken: Arc::default() }
     }
 
@@ -116,7 +119,8 @@ impl Voice {
             return;
         }
         let id = vendors_id.map(Text::value).unwrap_or_default();
-        let rest = id.strip_prefix("msg_").or_else(|| id.strip_prefix("chatcmpl-")).unwrap_or_default();
+        let rest =
+            ["msg_", "chatcmpl-", "resp_"].into_iter().find_map(|prefix| id.strip_prefix(prefix)).unwrap_or_default();
         spoken.id = rest.chars().filter(char::is_ascii_alphanumeric).collect();
         if spoken.id.is_empty() {
             spoken.id = names::made_id("", &self.response.seed, 0);
@@ -170,6 +174,11 @@ impl Voice {
             Status::Completed => ("completed", None),
             Status::Incomplete(reason) => ("incomplete", Some(reason)),
         };
+        json.key("completed_at");
+        match status {
+            Status::Completed => drop(json.number(self.response.clock.map_or(self.response.created, |clock| clock()))),
+            Status::InProgress | Status::Incomplete(_) => drop(json.null()),
+        }
         json.key("status").str(word).key("error").null().key("incomplete_details");
         match reason {
             Some(reason) => drop(json.open_object().key("reason").str(reason).close_object()),
@@ -179,7 +188,7 @@ impl Voice {
         json.close_object();
     }
 
-    /// All but `status`, `error`, `incomplete_details` and `usage`.
+    /// All but `completed_at`, `status`, `error`, `incomplete_details` and `usage`.
     fn write_members(&self, spoken: &Spoken, json: &mut Json) {
         let Response { created, model, echo, .. } = &*self.response;
         json.key("id").str(&format!("resp_{}", spoken.id)).key("object").str("response");

@@ -4,23 +4,24 @@
 //! missing without an outcome. It must not name anything that its vendor keeps: every request carries its whole history,
 //! and nothing of it is to be stored.
 //!
-//! Read next: `responses/write_request/items.rs` (the conversation), `responses/write_request/extras.rs`.
+//! Read next: `responses/write_request/items.rs` (the conversation), `responses/write_request/extras.rs`,
+//! `chat/write_request/tools.rs` (for both protocols of the vendor).
 
-use crate::protocol::Protocol;
 use crate::protocol::chat::write_request::effort::{self, Thinker};
 use crate::protocol::chat::write_request::foreign::Words;
-use crate::protocol::chat::write_request::{cache_key, refusals, without_nonce};
-use crate::protocol::failure::Failure;
+use crate::protocol::chat::write_request::tools::{self, ToolWriter};
+use crate::protocol::chat::write_request::wording::{self, Wording};
+use crate::protocol::chat::write_request::{refusals, refused, without_nonce};
 use crate::protocol::form::answer::Recall;
 use crate::protocol::form::{Action, Effort, Format, Refused, Request, Warnings};
-use crate::protocol::rules::{ResponsesModel, names, pairing, schema};
-use crate::protocol::text::{Json, Text};
+use crate::protocol::rules::{ResponsesModel, pairing};
+use crate::protocol::text::Json;
 use crate::protocol::translate::{Given, Written};
+use crate::protocol::{Protocol, estimate};
 
 mod extras;
 mod items;
 mod reasoning;
-mod tools;
 
 use extras::Extras;
 
@@ -28,10 +29,6 @@ pub use reasoning::{PART_GAP, summary};
 
 /// The smallest output limit that the vendor takes.
 const OUTPUT_TOKENS_MIN: u64 = 16;
-
-/// Output bytes for each estimated input token, for the first guess of the body's length.
-const BYTES_PER_TOKEN: u64 = 4;
-const FIRST_BYTES_MAX: u64 = 16 << 20;
 
 /// Writes the request.
 ///
@@ -53,20 +50,20 @@ pub fn write(
     };
     request.reasoning.effort = request.reasoning.effort.or(extras.effort);
     extras::blocks(request, warnings)?;
-    refusals::blocks(request)?;
+    refusals::blocks(request, true)?;
     without_nonce(request);
     pairing::pair(request, warnings)?;
     recall.show_thinking = effort::shows_thinking(request);
     recall.legacy_functions = request.legacy_functions;
     recall.tell_tier = request.tier.is_some();
-    let capacity = recall.input_estimate.saturating_mul(BYTES_PER_TOKEN).min(FIRST_BYTES_MAX);
+    let json = Json::with_capacity(estimate::body_bytes(recall.input_estimate));
+    let words = Words { warnings, recall, marks: model.cache_breakpoints };
     let mut writer = Writer {
         surface: request.surface,
         model,
         given,
-        warnings,
-        recall,
-        json: Json::with_capacity(usize::try_from(capacity).unwrap_or_default()),
+        words,
+        json,
         carries_thinking: false,
         calls: Vec::new(),
         calls_made: 0,
@@ -75,12 +72,11 @@ pub fn write(
     if model.reasoning {
         writer.json.key("include").open_array().str("reasoning.encrypted_content").close_array();
     }
-    writer.limit(request)?;
-    writer.sampling(request);
+    writer.settings(request)?;
     writer.reasoning(request);
     writer.text(request, &extras);
     writer.tools(request)?;
-    writer.end_user(request);
+    wording::end_user(request, given, &mut writer.json);
     writer.tier(request);
     if request.stream {
         writer.json.key("stream").bool(true);
@@ -103,8 +99,7 @@ struct Writer<'w> {
     surface: Protocol,
     model: &'w ResponsesModel,
     given: &'w Given<'w>,
-    warnings: &'w mut Warnings,
-    recall: &'w mut Recall,
+    words: Words<'w>,
     json: Json,
     carries_thinking: bool,
     /// The calls of the last assistant turn in order, as they were sent: their results take the same ids.
@@ -113,68 +108,30 @@ struct Writer<'w> {
 }
 
 impl Writer<'_> {
-    fn words(&mut self) -> Words<'_> {
-        Words { warnings: self.warnings, marks: self.model.cache_breakpoints }
-    }
-
-    fn limit(&mut self, request: &Request<'_>) -> Result<(), Refused> {
-        let most = self.given.target.max_output_tokens;
-        let payable = self.given.output_limit.unwrap_or(u64::MAX);
-        let Some(limit) = request.limit else {
-            if self.surface == Protocol::Messages {
-                return Err(refused(self.surface, "max_tokens", "Field required"));
-            }
-            if payable < most {
-                self.json.key("max_output_tokens").number(payable.max(OUTPUT_TOKENS_MIN));
-            }
-            return Ok(());
-        };
-        if limit.tokens == 0 {
-            let message = match self.surface {
-                Protocol::Messages => "0 is only supported for models that offer cache pre-warming.".to_owned(),
-                Protocol::Chat | Protocol::Responses => format!(
-                    "Invalid '{}': integer below minimum value. Expected a value >= 1, but got 0 instead.",
-                    limit.field
-                ),
-            };
-            return Err(refused(self.surface, limit.field, &message));
+    fn settings(&mut self, request: &Request<'_>) -> Result<(), Refused> {
+        if let Some(limit) = wording::limit(request, self.given, OUTPUT_TOKENS_MIN, self.words.warnings)? {
+            self.json.key("max_output_tokens").number(limit);
         }
-        if limit.tokens > most || limit.tokens < OUTPUT_TOKENS_MIN {
-            self.warnings.add(Action::Clamped, limit.field);
-        }
-        let tokens = limit.tokens.min(most).min(payable).max(OUTPUT_TOKENS_MIN);
-        self.json.key("max_output_tokens").number(tokens);
-        Ok(())
-    }
-
-    fn sampling(&mut self, request: &Request<'_>) {
-        let sampling = &request.sampling;
-        for (name, value) in [("temperature", sampling.temperature), ("top_p", sampling.top_p)] {
-            let Some(value) = value else { continue };
-            if self.model.sampling {
-                self.json.key(name).raw(value.raw());
-            } else if value.number() != Some(1.0) {
-                self.warnings.add(Action::Dropped, name);
-            }
-        }
-        if sampling.top_k.is_some() {
-            self.warnings.add(Action::Dropped, "top_k");
+        wording::sampling(request, self.model.sampling, &mut self.json, self.words.warnings);
+        if request.sampling.top_k.is_some() {
+            self.words.warnings.add(Action::Dropped, "top_k");
         }
         if request.stop.iter().any(|text| !text.is_blank()) {
-            self.warnings
-                .add(Action::Dropped, if self.surface == Protocol::Messages { "stop_sequences" } else { "stop" });
+            let field = if self.surface == Protocol::Messages { "stop_sequences" } else { "stop" };
+            self.words.warnings.add(Action::Dropped, field);
         }
+        Ok(())
     }
 
     /// How hard to think, and whether it is to be told.
     fn reasoning(&mut self, request: &Request<'_>) {
         let thinker = Thinker { reasons: self.model.reasoning, levels: &self.model.effort_values, is_kept_from: false };
-        let effort = effort::effort(request, &thinker, self.warnings);
+        let effort = effort::effort(request, &thinker, self.words.warnings);
         let is_extended = request.reasoning.effort_field.starts_with("reasoning.");
         let is_shown = match self.surface {
-            Protocol::Messages => self.recall.show_thinking,
+            Protocol::Messages => self.words.recall.show_thinking,
             Protocol::Chat | Protocol::Responses => {
-                (is_extended || self.recall.show_thinking) && !request.reasoning.hide
+                (is_extended || self.words.recall.show_thinking) && !request.reasoning.hide
             }
         };
         let is_shown = is_shown && self.model.summaries && self.model.reasoning && effort != Some(Effort::None);
@@ -201,36 +158,30 @@ impl Writer<'_> {
         if let Some(verbosity) = &extras.verbosity {
             self.json.key("verbosity").text(verbosity);
         }
-        match &request.format {
-            Format::Free => {}
-            Format::Json => {
-                self.json.key("format").open_object().key("type").str("json_object").close_object();
-            }
-            Format::Schema { schema, description, name, strict } => {
-                self.json.key("format").open_object().key("type").str("json_schema").key("name");
-                match name {
-                    Some(name) => self.json.text(name),
-                    None => self.json.str("output"),
-                };
-                if let Some(description) = description {
-                    self.json.key("description").text(description);
-                }
-                self.json.key("schema").raw(schema.raw());
-                let is_strict = strict.unwrap_or_else(|| schema::is_strict_for_chat(*schema));
-                self.json.key("strict").bool(is_strict).close_object();
-            }
-        }
+        Wording::Flat.format("format", &request.format, &mut self.json);
         self.json.close_object();
     }
 
-    /// Who is behind the request, unreadable; and for the vendor's cache, what its requests have in common.
-    fn end_user(&mut self, request: &Request<'_>) {
-        let account_id = self.given.account_id;
-        let user = request.end_user.as_ref().map(Text::value);
-        self.json.key("safety_identifier").str(&names::end_user(account_id, user.as_deref()));
-        if self.given.target.official {
-            self.json.key("prompt_cache_key").str(&cache_key(request, account_id));
+    /// Writes `tools` and what belongs to them.
+    fn tools(&mut self, request: &Request<'_>) -> Result<(), Refused> {
+        let sent = tools::sent(request, self.given.target.public_model, self.words.warnings)?;
+        if sent.is_empty() {
+            return Ok(());
         }
+        let mut writer = ToolWriter {
+            surface: self.surface,
+            wording: Wording::Flat,
+            takes_custom: !self.model.functions_only,
+            words: &mut self.words,
+            json: &mut self.json,
+        };
+        writer.write(&sent, &request.choice)?;
+        match request.parallel_calls {
+            _ if request.legacy_functions => drop(self.json.key("parallel_tool_calls").bool(false)),
+            Some(parallel) => drop(self.json.key("parallel_tool_calls").bool(parallel)),
+            None => {}
+        }
+        Ok(())
     }
 
     fn tier(&mut self, request: &Request<'_>) {
@@ -241,8 +192,4 @@ impl Writer<'_> {
             Protocol::Messages => {}
         }
     }
-}
-
-fn refused(surface: Protocol, path: &str, message: &str) -> Refused {
-    Box::new(Failure::invalid(surface, path, message))
 }

@@ -15,6 +15,8 @@ pub const SCHEMA: &str =
 pub fn note(format: Option<Value<'_>>) -> String {
     let mut note = "Put the raw text into \"input\".".to_owned();
     let grammar = format.filter(|format| format.get("type").is_some_and(|kind| kind.is("grammar")));
+    // Chat has it one level deeper.
+    let grammar = grammar.map(|format| format.get("grammar").unwrap_or(format));
     if let Some(grammar) = grammar {
         let text = |name| grammar.get(name).and_then(Value::string).unwrap_or_default();
         note.push_str(&format!("\nThe text must match this {} grammar:\n{}", text("syntax"), text("definition")));
@@ -42,6 +44,21 @@ pub fn write_chat_format(format: Value<'_>, json: &mut Json) {
         json.key_text(&name).compact(value.raw());
     }
     json.close_object().close_object();
+}
+
+/// The member `format` as responses has it: what is in a grammar's own object stands beside its type.
+pub fn write_responses_format(format: Value<'_>, json: &mut Json) {
+    let Some(grammar) = format.get("grammar") else {
+        json.key("format").raw(format.raw());
+        return;
+    };
+    json.key("format").open_object().key("type").str("grammar");
+    for member in ["syntax", "definition"] {
+        if let Some(value) = grammar.get(member) {
+            json.key(member).raw(value.raw());
+        }
+    }
+    json.close_object();
 }
 
 /// The arguments of a call, as a string.

@@ -10,20 +10,6 @@ use crate::protocol::scan::{Broken, Kind, Scan, Span};
 use crate::usage::{MessagesCounters, MessagesUsage};
 use std::borrow::Cow;
 
-/// The events that must hold JSON, and the event without a name.
-pub(super) const NAMES: [&[u8]; 10] = [
-    b"",
-    b"message",
-    b"message_start",
-    b"message_delta",
-    b"message_stop",
-    b"content_block_start",
-    b"content_block_delta",
-    b"content_block_stop",
-    b"ping",
-    b"error",
-];
-
 /// One event, or a whole answer, whose members are those of `message_start.message`.
 #[derive(Default, Debug)]
 pub(super) struct EventSeen<'a> {

@@ -1,4 +1,4 @@
-//! What a model cannot be told through the surface that is not its vendor's: by the translation's own tables, so that the
+//! What a model cannot be told through a surface that is not its vendor's: by the translation's own tables, so that the
 //! page cannot promise what the translation does not keep.
 
 use crate::protocol::Protocol;
@@ -15,27 +15,20 @@ pub struct Loss {
     pub what: &'static str,
 }
 
-/// The surface that is not its vendor's own.
-pub fn other_surface(accepts: &Accepts) -> Protocol {
-    match accepts {
-        Accepts::Messages(_) | Accepts::Responses(_) => Protocol::Chat,
-        Accepts::Chat(_) => Protocol::Messages,
-    }
-}
-
-pub fn losses(accepts: &Accepts) -> Vec<Loss> {
+/// Of requests of this surface, which are translated for a model that accepts this.
+pub fn losses(surface: Protocol, accepts: &Accepts) -> Vec<Loss> {
     // What the tables say of every model, and this one takes all the same.
     let (own, taken) = match accepts {
         Accepts::Messages(model) => {
             let may_search = model.server_tools.iter().any(|tool| tool == "web_search");
-            (of_messages_model(model), may_search.then_some("web_search_options"))
+            (of_messages_model(model, surface), may_search.then_some("web_search_options"))
         }
-        Accepts::Chat(model) => (of_chat_model(model), model.top_k.then_some("top_k")),
-        Accepts::Responses(model) => (of_responses_model(model), None),
+        Accepts::Chat(model) => (of_chat_model(model, surface), model.top_k.then_some("top_k")),
+        Accepts::Responses(model) => (of_responses_model(model, surface), model.verbosity.then_some("verbosity")),
     };
     let told: Vec<_> = own.iter().flat_map(|loss| loss.members.clone()).chain(taken).collect();
     let of = |outcome: Outcome| {
-        let rows = translate::fields(other_surface(accepts)).iter();
+        let rows = translate::fields(surface).iter();
         // Those at the top: what stands deeper would fill the page.
         let top = rows.filter(|(path, of)| *of == outcome && !path.contains(['.', '[']));
         top.map(|(path, _)| *path).filter(|path| !told.contains(path)).collect::<Vec<_>>()
@@ -47,11 +40,21 @@ pub fn losses(accepts: &Accepts) -> Vec<Loss> {
     own.into_iter().chain(general).filter(|loss| !loss.members.is_empty()).collect()
 }
 
-fn of_responses_model(model: &ResponsesModel) -> Vec<Loss> {
-    let mut losses = vec![Loss {
-        members: vec!["stop", "seed", "logit_bias", "presence_penalty", "frequency_penalty", "logprobs", "prediction"],
-        what: "left out, and named in the warnings: the model's vendor does not know them",
-    }];
+fn of_responses_model(model: &ResponsesModel, surface: Protocol) -> Vec<Loss> {
+    let what = "left out, and named in the warnings: the model's vendor does not know them";
+    let members = match surface {
+        Protocol::Chat => {
+            vec!["stop", "seed", "logit_bias", "presence_penalty", "frequency_penalty", "logprobs", "prediction"]
+        }
+        Protocol::Messages => vec!["stop_sequences", "top_k"],
+        // Its own, for a server that knows only a part of it.
+        Protocol::Responses => Vec::new(),
+    };
+    let mut losses = vec![Loss { members, what }];
+    if !model.reasoning {
+        let members = vec![if surface == Protocol::Messages { "thinking" } else { "reasoning" }];
+        losses.push(Loss { members, what: "left out: the model does not reason" });
+    }
     if !model.sampling {
         let what = "left out unless they ask for the default: the model samples its own way";
         losses.push(Loss { members: vec!["temperature", "top_p"], what });
@@ -59,7 +62,7 @@ fn of_responses_model(model: &ResponsesModel) -> Vec<Loss> {
     losses
 }
 
-fn of_messages_model(model: &MessagesModel) -> Vec<Loss> {
+fn of_messages_model(model: &MessagesModel, surface: Protocol) -> Vec<Loss> {
     let sampling = match model.sampling {
         Sampling::Fixed => Loss {
             members: vec!["temperature", "top_p", "top_k"],
@@ -72,30 +75,33 @@ fn of_messages_model(model: &MessagesModel) -> Vec<Loss> {
         Sampling::Free => Loss { members: vec!["temperature"], what: "lowered to at most 1" },
     };
     let schema = Loss {
-        members: vec!["response_format"],
+        members: vec![if surface == Protocol::Responses { "text" } else { "response_format" }],
         what: "a schema is asked for in words: the vendor does not enforce it",
     };
     [Some(sampling), (!model.structured).then_some(schema)].into_iter().flatten().collect()
 }
 
-fn of_chat_model(model: &ChatModel) -> Vec<Loss> {
+fn of_chat_model(model: &ChatModel, surface: Protocol) -> Vec<Loss> {
     let loss = |lost: bool, members: Vec<&'static str>, what| lost.then_some(Loss { members, what });
+    // What only this surface says.
+    let is_messages = surface == Protocol::Messages;
+    let thinking = || vec![if is_messages { "thinking" } else { "reasoning" }];
     [
         loss(
             !model.sampling,
             vec!["temperature", "top_p"],
             "left out unless they are 1: the model samples its own way",
         ),
-        loss(!model.stop, vec!["stop_sequences"], "left out: the model takes none"),
-        loss(model.stop, vec!["stop_sequences"], "the first four of them"),
-        loss(!model.reasoning, vec!["thinking"], "left out: the model does not reason"),
+        loss(is_messages && !model.stop, vec!["stop_sequences"], "left out: the model takes none"),
+        loss(is_messages && model.stop, vec!["stop_sequences"], "the first four of them"),
+        loss(!model.reasoning, thinking(), "left out: the model does not reason"),
         loss(
             model.reasoning && model.tools_with_reasoning == ToolsWithReasoning::EffortNone,
-            vec!["thinking"],
+            thinking(),
             "switched off where the request has tools: the vendor refuses both together",
         ),
         loss(
-            !model.cache_breakpoints,
+            is_messages && !model.cache_breakpoints,
             vec!["cache_control"],
             "nothing is marked: the vendor caches what it likes by itself, and bills it by its own count",
         ),
@@ -117,7 +123,7 @@ mod tests {
 
     #[test]
     fn what_a_model_refuses_is_told_once_and_what_it_takes_is_not() {
-        let strict = losses(&Accepts::Messages(MessagesModel::default()));
+        let strict = losses(Protocol::Chat, &Accepts::Messages(MessagesModel::default()));
         assert!(fate(&strict, "temperature").unwrap().starts_with("left out"));
         assert_eq!(fate(&strict, "seed"), Some("left out, and named in the warnings"));
         assert_eq!(fate(&strict, "n"), Some("refused with 400"));
@@ -130,16 +136,52 @@ mod tests {
             server_tools: vec!["web_search".into()],
             ..MessagesModel::default()
         };
-        let able = losses(&Accepts::Messages(able));
+        let able = losses(Protocol::Chat, &Accepts::Messages(able));
         assert_eq!(fate(&able, "temperature"), Some("lowered to at most 1"));
         assert!(fate(&able, "web_search_options").is_none() && fate(&able, "response_format").is_none());
 
-        let plain = losses(&Accepts::Chat(ChatModel::default()));
+        let plain = losses(Protocol::Messages, &Accepts::Chat(ChatModel::default()));
         assert!(fate(&plain, "temperature").is_none());
         assert_eq!(fate(&plain, "stop_sequences"), Some("the first four of them"));
         assert_eq!(fate(&plain, "top_k"), Some("left out, and named in the warnings"));
         assert_eq!(fate(&plain, "thread"), Some("refused with 400"));
-        let lists = losses(&Accepts::Chat(ChatModel { top_k: true, ..ChatModel::default() }));
+        let lists = losses(Protocol::Messages, &Accepts::Chat(ChatModel { top_k: true, ..ChatModel::default() }));
         assert!(fate(&lists, "top_k").is_none(), "a compatible server that takes it");
+    }
+
+    #[test]
+    fn each_surface_is_told_of_its_own_members() {
+        let reasons =
+            ChatModel { reasoning: true, tools_with_reasoning: ToolsWithReasoning::EffortNone, ..ChatModel::default() };
+        for accepts in [
+            Accepts::Messages(MessagesModel::default()),
+            Accepts::Chat(ChatModel::default()),
+            Accepts::Chat(reasons),
+            Accepts::Responses(ResponsesModel::default()),
+        ] {
+            let own = match &accepts {
+                Accepts::Messages(_) => Some(Protocol::Messages),
+                Accepts::Chat(_) => Some(Protocol::Chat),
+                // Translated where its server knows only a part of it.
+                Accepts::Responses(_) => None,
+            };
+            let all = [Protocol::Chat, Protocol::Messages, Protocol::Responses];
+            for surface in all.into_iter().filter(|surface| Some(*surface) != own) {
+                let known: Vec<_> = translate::fields(surface).iter().map(|(path, _)| *path).collect();
+                for member in losses(surface, &accepts).iter().flat_map(|loss| &loss.members) {
+                    assert!(known.contains(member), "{surface} {accepts:?}: {member}");
+                }
+            }
+        }
+        let messages = losses(Protocol::Responses, &Accepts::Messages(MessagesModel::default()));
+        assert_eq!(fate(&messages, "previous_response_id"), Some("refused with 400"));
+        assert_eq!(fate(&messages, "truncation"), Some("left out, and named in the warnings"));
+        let plain = ResponsesModel { reasoning: false, verbosity: true, ..ResponsesModel::default() };
+        let plain =
+            [Protocol::Chat, Protocol::Messages].map(|surface| losses(surface, &Accepts::Responses(plain.clone())));
+        assert!(fate(&plain[0], "verbosity").is_none() && fate(&plain[0], "reasoning").is_some());
+        assert!(fate(&plain[1], "thinking").is_some());
+        let chat = losses(Protocol::Responses, &Accepts::Chat(ChatModel::default()));
+        assert!(fate(&chat, "temperature").is_none() && fate(&chat, "reasoning").is_some());
     }
 }

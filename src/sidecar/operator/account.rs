@@ -10,7 +10,7 @@ use super::super::problem::Problem;
 use super::super::role::{Operator, OperatorForm, may_act};
 use super::super::session::{CallerAddress, Visitor, blocking};
 use super::Row;
-use crate::account::{Account, By, Status};
+use crate::account::{Account, By, Closed, Status};
 use crate::admin::document;
 use crate::billing::correct::{REASON_CHARS_MAX, REFERENCE_CHARS_MAX, is_reason, is_reference};
 use crate::clock::now_ms;
@@ -267,8 +267,10 @@ async fn set_status(
     }
     let account = found.id;
     let (accounts, of) = (app.accounts.clone(), account.clone());
-    if !blocking(move || accounts.acting(&by, now_ms()).set_status(&of, status)).await?? {
-        return Err(Problem::NotFound);
+    match blocking(move || accounts.acting(&by, now_ms()).set_status_from_afar(&of, status)).await?? {
+        Closed::Done => {}
+        Closed::NoAccount => return Err(Problem::NotFound),
+        Closed::LastAdministrator => return Err(Problem::OwnDoor),
     }
     Ok(Redirect::to(&format!("/dashboard/operator/accounts/{account}")).into_response())
 }

@@ -9,12 +9,23 @@ use crate::account::{AccountError, INVITE_MS_MAX, INVITES_AT_ONCE_MAX, Invite, I
 use crate::clock::now_ms;
 use crate::config::SignupMode;
 use askama::Template;
-use axum::extract::{Path, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
+use serde::Deserialize;
 use std::sync::Arc;
 
 const DAY_MS: i64 = 86_400_000;
+
+/// Invitations of one page.
+const ROWS: u32 = 50;
+
+#[derive(Deserialize)]
+pub struct Asked {
+    /// The id of the last invitation of the page before.
+    before: Option<String>,
+}
 
 struct Row {
     id: String,
@@ -36,6 +47,8 @@ struct InvitesPage {
     /// Sign-up asks for a code.
     in_force: bool,
     rows: Vec<Row>,
+    older: Option<String>,
+    first: bool,
     codes: Vec<String>,
     fault: Option<String>,
     at_once_max: u32,
@@ -54,15 +67,21 @@ fn row(invite: Invite, now_ms: i64) -> Row {
     }
 }
 
-fn page(app: &App, visitor: &Visitor) -> Result<InvitesPage, Problem> {
+fn page(app: &App, visitor: &Visitor, before: Option<&str>) -> Result<InvitesPage, Problem> {
     let now_ms = now_ms();
+    let page_rows = usize::try_from(ROWS).unwrap_or(usize::MAX);
+    let invites = app.accounts.invites(before, ROWS + 1)?;
+    let is_last = invites.len() <= page_rows;
+    let rows: Vec<_> = invites.into_iter().take(page_rows).map(|invite| row(invite, now_ms)).collect();
     Ok(InvitesPage {
         frame: Frame::of("Operator", visitor),
         here: "invites",
         csrf: visitor.csrf.clone(),
         acts: may_act(&visitor.account),
         in_force: app.settings.load().signup.mode == SignupMode::Invite,
-        rows: app.accounts.invites()?.into_iter().map(|invite| row(invite, now_ms)).collect(),
+        older: rows.last().filter(|_| !is_last).map(|last| last.id.clone()),
+        rows,
+        first: before.is_none(),
         codes: Vec::new(),
         fault: None,
         at_once_max: INVITES_AT_ONCE_MAX,
@@ -70,8 +89,13 @@ fn page(app: &App, visitor: &Visitor) -> Result<InvitesPage, Problem> {
     })
 }
 
-pub async fn show(State(app): State<Arc<App>>, Operator(visitor): Operator) -> Result<Response, Problem> {
-    Ok(html(StatusCode::OK, &page(&app, &visitor)?))
+pub async fn show(
+    State(app): State<Arc<App>>,
+    Operator(visitor): Operator,
+    asked: Result<Query<Asked>, QueryRejection>,
+) -> Result<Response, Problem> {
+    let Query(Asked { before }) = asked.map_err(|_| Problem::NotFound)?;
+    Ok(html(StatusCode::OK, &page(&app, &visitor, before.as_deref())?))
 }
 
 /// Answers with the page itself: the codes are nowhere to be read from again.
@@ -88,7 +112,7 @@ pub async fn create(State(app): State<Arc<App>>, OperatorForm { form, by }: Oper
         Err(other) => return Err(other.into()),
     };
     let fault = fault.map(|error| format!("Not done: {error}."));
-    Ok(html(status, &InvitesPage { codes, fault, ..page(&app, &form.visitor)? }))
+    Ok(html(status, &InvitesPage { codes, fault, ..page(&app, &form.visitor, None)? }))
 }
 
 pub async fn withdraw(

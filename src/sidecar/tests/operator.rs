@@ -1,7 +1,7 @@
 //! The operator's view: what an administrator does is done once, asked for again, and told of.
 
 use super::*;
-use crate::account::Status;
+use crate::account::{By, Status};
 
 struct Root {
     world: World,
@@ -153,6 +153,20 @@ async fn money_doors_and_an_administrators_key_ask_for_the_password_again() {
 }
 
 #[tokio::test]
+async fn nobody_suspends_themselves() {
+    let root = root().await;
+    // With whom it is not the last one.
+    let new = NewAccount { email: "b@example.com", password: Some(PASSWORD), role: Role::Admin, trial: None };
+    sign_up_with(&root.world.accounts, &root.world.billing, &new, now_ms()).unwrap();
+    let own = root.world.accounts.find("root@example.com").unwrap().unwrap().id;
+    let refused = root.post(&format!("/dashboard/operator/accounts/{own}/suspend"), "").await;
+    assert_eq!(refused.status, 409);
+    assert!(refused.body.contains("You would lock yourself out"), "{}", refused.body);
+    assert_eq!(root.world.accounts.find("root@example.com").unwrap().unwrap().status, Status::Active);
+    assert!(root.acts().is_empty());
+}
+
+#[tokio::test]
 async fn an_account_is_suspended_and_resumed_and_its_holder_is_not_asked() {
     let root = root().await;
     let key = root.world.accounts.create_key(&root.account, "k", now_ms()).unwrap().key;
@@ -200,11 +214,44 @@ async fn invitations_are_shown_once() {
 }
 
 #[tokio::test]
+async fn invitations_come_in_pages_of_fifty_the_newest_first() {
+    let root = root().await;
+    // Of one moment as many as make two pages, and an older one.
+    let by = By { actor: "uid 0".into(), address: "command line".into() };
+    let now_ms = now_ms();
+    for (made_ms, count) in [(now_ms - 1_000, 1), (now_ms, 100)] {
+        root.world.accounts.acting(&by, made_ms).invite(count, 60_000).unwrap();
+    }
+    let ids = |page: &str| -> Vec<String> {
+        let ids = page.split("<code id=\"").skip(1).filter_map(|rest| rest.split('"').next());
+        ids.filter(|id| id.starts_with("inv_")).map(str::to_owned).collect()
+    };
+    let (mut path, mut pages) = ("/dashboard/operator/invites".to_owned(), Vec::new());
+    loop {
+        let page = root.get(&path).await.body;
+        assert_eq!(page.contains(">Newest</a>"), !pages.is_empty(), "{path}");
+        pages.push(ids(&page));
+        let Some((_, link)) = page.split_once("/dashboard/operator/invites?before=") else { break };
+        path = format!("/dashboard/operator/invites?before={}", link.split('"').next().unwrap());
+    }
+    assert_eq!(pages.iter().map(Vec::len).collect::<Vec<_>>(), [50, 50, 1]);
+    let all: std::collections::HashSet<_> = pages.iter().flatten().collect();
+    assert_eq!(all.len(), 101, "each once");
+    let oldest = root.world.accounts.invites(None, 200).unwrap().pop().unwrap();
+    assert_eq!((oldest.created_at_ms, &oldest.id), (now_ms - 1_000, &pages[2][0]));
+    for behind in [oldest.id.as_str(), "inv_0000000000000000", "inv_", "none", ""] {
+        let page = root.get(&format!("/dashboard/operator/invites?before={behind}")).await;
+        assert!(page.status == 200 && page.body.contains("None older."), "{behind}: {}", page.body);
+        assert!(ids(&page.body).is_empty() && !page.body.contains("rel=\"next\""), "{behind}");
+    }
+}
+
+#[tokio::test]
 async fn an_invitation_is_withdrawn_once_and_shown_as_such() {
     let root = root().await;
     let made = root.post("/dashboard/operator/invites", "count=2&days=7").await;
     let code = made.inside("new-invites").lines().next().unwrap().to_owned();
-    let invites = root.world.accounts.invites().unwrap();
+    let invites = root.world.accounts.invites(None, 100).unwrap();
     let page = root.get("/dashboard/operator/invites").await.body;
     assert_eq!(page.matches(">Withdraw</button>").count(), 2);
     for invite in &invites {

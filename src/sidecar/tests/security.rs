@@ -132,7 +132,7 @@ impl People {
         let balances: Vec<_> =
             accounts.iter().map(|account| self.world.billing.balance(&account.id, now_ms()).unwrap().balance).collect();
         let audit = self.world.accounts.audit(None, 1_000).unwrap();
-        let invites = self.world.accounts.invites().unwrap();
+        let invites = self.world.accounts.invites(None, 100).unwrap();
         format!("{accounts:?} {keys:?} {balances:?} {audit:?} {invites:?}")
     }
 }
@@ -202,7 +202,7 @@ async fn no_id_of_another_account_opens_anything() {
     world.billing.grant(holder, "5".parse().unwrap(), "invoice 1", now_ms()).unwrap();
     let by = crate::account::By { actor: admin.clone(), address: "192.0.2.1".into() };
     world.accounts.acting(&by, now_ms()).invite(1, 60_000).unwrap();
-    let invite = world.accounts.invites().unwrap().remove(0).id;
+    let invite = world.accounts.invites(None, 100).unwrap().remove(0).id;
     spend(world, "a@example.com", 1);
     let (request, conversation) = (format!("req_{:032x}", 1), "c0");
     let ids =

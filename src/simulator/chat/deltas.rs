@@ -31,7 +31,7 @@ impl Reply {
                 format!(r#","tool_calls":[{}]"#, entries.join(","))
             }
         };
-        let (reasoning, annotations, unknown) = (self.reasoning(), self.annotations(), self.unknown_field());
+        let (reasoning, annotations, unknown) = (self.reasoning(), self.annotations(), self.behaviour.unknown_field());
         format!(
             r#"{{"role":"assistant","content":{content}{reasoning}{calls},"refusal":{refusal},"annotations":[{annotations}]{unknown}}}"#
         )

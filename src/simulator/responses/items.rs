@@ -54,7 +54,7 @@ impl Reply {
                 ("reasoning_summary_part.added", item, format!(r#","summary_index":{number},"part":{part}"#))
             }
             Step::SummaryDelta(item, number, range) => {
-                let (text, padding) = (self.piece(*item, range), self.padding(index));
+                let (text, padding) = (self.piece(*item, range), self.turn.padding(index));
                 let fields = format!(r#","summary_index":{number},"delta":{text}{padding}"#);
                 ("reasoning_summary_text.delta", item, fields)
             }
@@ -104,7 +104,7 @@ impl Reply {
     }
 
     fn delta<'s>(&self, item: &'s usize, range: &Range<usize>, index: usize) -> (&'static str, &'s usize, String) {
-        let (piece, padding) = (self.piece(*item, range), self.padding(index));
+        let (piece, padding) = (self.piece(*item, range), self.turn.padding(index));
         match &self.answer.parts[*item] {
             Part::Refusal(_) => ("refusal.delta", item, format!(r#","content_index":0,"delta":{piece}{padding}"#)),
             Part::Call(call) if self.is_custom(call) => {

@@ -34,12 +34,12 @@ pub enum Opened {
     BudgetSpent,
 }
 
-/// What became of deleting an account.
+/// What became of closing an account, for a time or for ever.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Deleted {
+pub enum Closed {
     Done,
     NoAccount,
-    /// Nobody else could act as an operator then.
+    /// Nobody else could act as an operator then, or sign in as one.
     LastAdministrator,
 }
 
@@ -113,10 +113,10 @@ impl AppDb {
         mailbox: &[u8; 32],
         now_ms: i64,
         told: &Act<'_>,
-    ) -> Result<Deleted, StoreError> {
+    ) -> Result<Closed, StoreError> {
         self.write("delete an account", |transaction| {
             if is_last_administrator(transaction, id)? {
-                return Ok(Deleted::LastAdministrator);
+                return Ok(Closed::LastAdministrator);
             }
             transaction.execute(
                 "INSERT OR IGNORE INTO past_trial(mailbox, deleted_at_ms)
@@ -131,7 +131,7 @@ impl AppDb {
                 params![id, pseudonym, now_ms],
             )?;
             if rows == 0 {
-                return Ok(Deleted::NoAccount);
+                return Ok(Closed::NoAccount);
             }
             transaction.execute(
                 "UPDATE api_key SET status = 'revoked', revoked_at_ms = ?2 WHERE account = ?1 AND status <> 'revoked'",
@@ -141,7 +141,22 @@ impl AppDb {
             transaction.execute("UPDATE api_key SET name = '(deleted)' WHERE account = ?1", [id])?;
             transaction.execute("DELETE FROM session WHERE account = ?1", [id])?;
             audit::append(transaction, told)?;
-            Ok(Deleted::Done)
+            Ok(Closed::Done)
+        })
+    }
+
+    /// Closes an account's doors until they are opened again.
+    pub fn suspend_account(&self, id: &str, told: &Act<'_>) -> Result<Closed, StoreError> {
+        self.write("suspend an account", |transaction| {
+            if is_last_administrator(transaction, id)? {
+                return Ok(Closed::LastAdministrator);
+            }
+            let sql = "UPDATE account SET status = 'suspended' WHERE id = ?1 AND deleted_at_ms IS NULL";
+            if transaction.execute(sql, [id])? == 0 {
+                return Ok(Closed::NoAccount);
+            }
+            audit::append(transaction, told)?;
+            Ok(Closed::Done)
         })
     }
 
@@ -189,12 +204,10 @@ impl AppDb {
     /// Withdraws the open invitation whose hash begins with `start`. False where there is no such one.
     pub fn withdraw_invite(&self, start: &[u8; 8], now_ms: i64, told: &Act<'_>) -> Result<bool, StoreError> {
         self.write("withdraw an invitation", |transaction| {
-            // As a range, which the primary key serves.
-            let ends = [&start[..], &[0xff; 24]].concat();
             let rows = transaction.execute(
                 "UPDATE invite SET withdrawn_at_ms = ?3, expires_at_ms = ?3
                  WHERE hash >= ?1 AND hash <= ?2 AND used_by IS NULL AND expires_at_ms > ?3",
-                params![start, ends, now_ms],
+                params![start, last_with(start), now_ms],
             )?;
             if rows > 0 {
                 audit::append(transaction, told)?;
@@ -203,15 +216,24 @@ impl AppDb {
         })
     }
 
-    /// The latest invitations, the newest first.
-    pub fn invites(&self, limit: u32) -> Result<Vec<InviteRow>, StoreError> {
+    /// Invitations, the newest first; `before`: those behind the one whose hash begins so.
+    pub fn invites(&self, before: Option<&[u8; 8]>, limit: u32) -> Result<Vec<InviteRow>, StoreError> {
         self.read("list invitations", |connection| {
+            // Those that were made at once are of one time.
+            let place: Option<(i64, Vec<u8>)> = match before {
+                None => Some((i64::MAX, Vec::new())),
+                Some(start) => connection
+                    .prepare_cached("SELECT created_at_ms, hash FROM invite WHERE hash >= ?1 AND hash <= ?2")?
+                    .query_row(params![start, last_with(start)], |row| Ok((row.get(0)?, row.get(1)?)))
+                    .optional()?,
+            };
+            let Some((at_ms, hash)) = place else { return Ok(Vec::new()) };
             connection
                 .prepare_cached(
                     "SELECT hash, created_at_ms, expires_at_ms, created_by, used_by, withdrawn_at_ms FROM invite
-                     ORDER BY created_at_ms DESC, hash LIMIT ?1",
+                     WHERE (created_at_ms, hash) < (?1, ?2) ORDER BY created_at_ms DESC, hash DESC LIMIT ?3",
                 )?
-                .query_map([limit], |row| {
+                .query_map(params![at_ms, hash, limit], |row| {
                     Ok(InviteRow {
                         hash: row.get(0)?,
                         created_at_ms: row.get(1)?,
@@ -226,11 +248,19 @@ impl AppDb {
     }
 }
 
-/// Whether the account is an active administrator's, and the only one.
+/// The last hash that begins so: what begins so is a range, which the primary key serves.
+fn last_with(start: &[u8; 8]) -> Vec<u8> {
+    [&start[..], &[0xff; 24]].concat()
+}
+
+/// Whether the account is an administrator's and no other active one is left who can do as much: who has no password
+/// cannot sign in, and so stands in for nobody who can.
 fn is_last_administrator(transaction: &Transaction<'_>, id: &str) -> rusqlite::Result<bool> {
     transaction.query_row(
-        "SELECT EXISTS(SELECT 1 FROM account WHERE id = ?1 AND admin = 1 AND deleted_at_ms IS NULL)
-           AND NOT EXISTS(SELECT 1 FROM account WHERE id <> ?1 AND admin = 1 AND status = 'active')",
+        "SELECT EXISTS(
+           SELECT 1 FROM account AS it WHERE id = ?1 AND admin = 1 AND deleted_at_ms IS NULL AND NOT EXISTS(
+             SELECT 1 FROM account WHERE id <> ?1 AND admin = 1 AND status = 'active'
+               AND (password IS NOT NULL OR it.password IS NULL)))",
         [id],
         first,
     )

@@ -130,7 +130,6 @@ fn set_balance(transaction: &Transaction<'_>, account: &str, parts: Parts) -> ru
 #[cfg(test)]
 mod tests {
     use crate::money::{Micro, Parts};
-    use crate::protocol::Protocol;
     use crate::store::ledger::{Detail, Ending, Ledger, Outcome, Post};
     use crate::usage::Usage;
     use std::path::Path;
@@ -150,27 +149,18 @@ mod tests {
 
     fn ending(number: usize, account: &str, at_ms: i64, outcome: Outcome) -> Ending {
         let costs = outcome != Outcome::VendorCut;
+        let plain = Ending::in_test(&format!("req_{number}"), account, at_ms, outcome);
         Ending {
-            request_id: format!("req_{number}"),
-            account: account.into(),
-            at_ms,
             paid: Micro::new(if costs { 250_000 } else { 0 }),
             trial: Micro::new(if costs && number.is_multiple_of(2) { 30_000 } else { 0 }),
-            writeoff: Micro::ZERO,
             detail: Detail {
                 key_id: format!("key_{}", number % 2),
-                key_shown: "gw-sk-…".into(),
                 model: ["beta-5.2", "alpha-haiku"][number % 2].into(),
-                surface: Protocol::Chat,
-                vendor: "beta".into(),
-                outcome,
                 usage: Usage { input: 10, cache_read: 3, output: 5, ..Usage::default() },
-                price_version: "pv_1".into(),
-                estimated: false,
                 conversation: (!number.is_multiple_of(3)).then(|| format!("c{}", number % 4)),
-                took_ms: None,
-                first_token_ms: None,
+                ..plain.detail
             },
+            ..plain
         }
     }
 

@@ -9,6 +9,7 @@ export * from '../../world/client.mjs';
 
 export const ALPHA = 'alpha-haiku-4-5-20251001'; // its vendor speaks the messages protocol
 export const BETA = 'beta-5.2'; // its vendor speaks chat completions
+export const RESPONSES = 'beta-5.5'; // its vendor serves it by responses as well
 /** One model of each vendor that the surface reaches. */
 export const reached = (surface) => REACHABLE[surface].filter((model) => [ALPHA, BETA].includes(model));
 /** Those of them whose vendor speaks the other protocol. */

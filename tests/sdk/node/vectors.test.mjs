@@ -7,7 +7,9 @@ import { createServer } from 'node:http';
 import { after, before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 
+import { createOpenAI } from '@ai-sdk/openai';
 import Anthropic from '@anthropic-ai/sdk';
+import { generateText, jsonSchema, streamText, tool } from 'ai';
 import OpenAI from 'openai';
 
 const VECTORS = fileURLToPath(new URL('../../vectors', import.meta.url));
@@ -16,12 +18,18 @@ const PAIRS = {
   'messages-to-chat': { client: 'messages', vendor: 'chat' },
   'chat-to-chat': { client: 'chat', vendor: 'chat' },
   'messages-to-messages': { client: 'messages', vendor: 'messages' },
+  'responses-to-messages': { client: 'responses', vendor: 'messages' },
+  'responses-to-chat': { client: 'responses', vendor: 'chat' },
+  'responses-to-responses': { client: 'responses', vendor: 'responses' },
+  'chat-to-responses': { client: 'chat', vendor: 'responses' },
+  'messages-to-responses': { client: 'messages', vendor: 'responses' },
 };
 // Vendors' streams with data that is no JSON: their own SDKs cannot read them, and we must.
 const MORE_THAN_AN_SDK_BEARS = ['chat-to-messages/stream-unknown-event-and-block', 'messages-to-chat/stream-comments'];
 // The accumulator of this SDK knows no custom calls.
 const MORE_THAN_THE_HELPER_BEARS = ['chat-to-messages/stream-custom-tool'];
-const ASKED = { model: 'public-model', max_tokens: 100, messages: [{ role: 'user', content: 'Hi' }] };
+const CONVERSATION = { model: 'public-model', max_tokens: 100, messages: [{ role: 'user', content: 'Hi' }] };
+const ASKED = { chat: CONVERSATION, messages: CONVERSATION, responses: { model: 'public-model', input: 'Hi' } };
 
 let body;
 let type;
@@ -29,11 +37,15 @@ const server = createServer((request, response) => {
   request.resume().on('end', () => response.writeHead(200, { 'content-type': type }).end(body));
 });
 const apis = {};
+let aiSdk;
 
 before(async () => {
   await new Promise((listens) => server.listen(0, '127.0.0.1', listens));
   const url = `http://127.0.0.1:${server.address().port}`;
-  apis.chat = new OpenAI({ baseURL: `${url}/v1`, apiKey: 'none', maxRetries: 0 }).chat.completions;
+  const openai = new OpenAI({ baseURL: `${url}/v1`, apiKey: 'none', maxRetries: 0 });
+  apis.chat = openai.chat.completions;
+  apis.responses = openai.responses;
+  aiSdk = createOpenAI({ baseURL: `${url}/v1`, apiKey: 'none' })('public-model');
   apis.messages = new Anthropic({ baseURL: url, apiKey: 'none', maxRetries: 0 }).messages;
 });
 
@@ -43,7 +55,10 @@ after(() => {
 });
 
 /** A vector's text; a star, which stands for any number or word, is one. */
-const textOf = (file) => readFileSync(file, 'utf8').replace(/("\w+_tokens"\s*:\s*)"\*"/g, '$11');
+const textOf = (file) =>
+  readFileSync(file, 'utf8')
+    .replace(/("\w+_tokens"\s*:\s*)"\*"/g, '$11')
+    .replace(/("usage"\s*:\s*)"\*"/g, '$1{"output_tokens":1}');
 
 function serve(file) {
   body = textOf(file);
@@ -53,16 +68,53 @@ function serve(file) {
 /** Reads the file to its end, and returns what was read. */
 async function read(protocol, file) {
   serve(file);
-  if (file.endsWith('.json')) return apis[protocol].create(ASKED);
+  if (file.endsWith('.json')) return apis[protocol].create(ASKED[protocol]);
   const pieces = [];
-  for await (const piece of await apis[protocol].create({ ...ASKED, stream: true })) pieces.push(piece);
+  for await (const piece of await apis[protocol].create({ ...ASKED[protocol], stream: true })) pieces.push(piece);
   return pieces;
 }
 
 function final(protocol, file) {
   serve(file);
-  const stream = apis[protocol].stream(ASKED);
-  return protocol === 'chat' ? stream.finalChatCompletion() : stream.finalMessage();
+  const stream = apis[protocol].stream(ASKED[protocol]);
+  return stream[{ chat: 'finalChatCompletion', messages: 'finalMessage', responses: 'finalResponse' }[protocol]]();
+}
+
+/** A text, the calls and the usage of an answer, as the AI SDK understands them. */
+async function understood(file) {
+  serve(file);
+  const tools = Object.fromEntries(
+    ['exec_command', 'apply_patch'].map((name) => [name, tool({ inputSchema: jsonSchema({ type: 'object' }) })]),
+  );
+  const errors = [];
+  const asked = { model: aiSdk, prompt: 'Hi', tools, maxRetries: 0, onError: ({ error }) => errors.push(error) };
+  const streams = file.endsWith('.sse');
+  const result = streams ? streamText(asked) : await generateText(asked);
+  const [text, usage] = [await result.text, await result.usage];
+  assert.deepEqual(errors, []);
+  const calls = (await result.toolCalls).map(({ toolCallId, toolName, input }) => [toolCallId, toolName, input]);
+  return { text, calls, input: usage.inputTokens, output: usage.outputTokens };
+}
+
+/** The same, as the vector says it. */
+function said({ output, usage }) {
+  const parts = output.filter(({ type }) => type === 'message').flatMap(({ content }) => content);
+  const calls = output.filter(({ type, status }) => type === 'function_call' && status === 'completed');
+  return {
+    // To this SDK a refusal is a text.
+    text: parts.map(({ text, refusal }) => text ?? refusal).join(''),
+    calls: calls.map((call) => [call.call_id, call.name, JSON.parse(call.arguments)]),
+    input: usage.input_tokens,
+    output: usage.output_tokens,
+  };
+}
+
+/** An answer as a vector's file has it at its end. */
+function ending(file) {
+  const text = textOf(file);
+  if (file.endsWith('.json')) return JSON.parse(text);
+  const last = text.split('\n').filter((line) => line.startsWith('data:')).at(-1);
+  return JSON.parse(last.slice('data:'.length)).response;
 }
 
 for (const [pair, protocols] of Object.entries(PAIRS)) {
@@ -78,14 +130,25 @@ for (const [pair, protocols] of Object.entries(PAIRS)) {
           test(`what a client must get is read by its SDK: ${name}.${end}`, async () => {
             const told = await read(protocol, file);
             if (end === 'json') {
-              assert.deepEqual(JSON.parse(JSON.stringify(told)), JSON.parse(textOf(file)));
+              // The SDK puts what it gathered of them beside the items.
+              const { output_text, ...plain } = JSON.parse(JSON.stringify(told));
+              assert.deepEqual(plain, JSON.parse(textOf(file)));
             } else if (!fails) {
               // The frame that ends a stream that fails is the edge's, and so not in the file.
               assert.ok(told.length > 0);
               if (MORE_THAN_THE_HELPER_BEARS.includes(name)) return;
               const answer = await final(protocol, file);
-              assert.ok(protocol === 'chat' ? answer.choices[0].finish_reason : answer.stop_reason);
+              assert.ok(answer.choices?.[0].finish_reason ?? answer.stop_reason ?? answer.status);
+              if (protocol !== 'responses') return;
+              const wanted = ending(file);
+              assert.deepEqual(answer.output.map(({ id, type }) => [id, type]), wanted.output.map(({ id, type }) => [id, type]));
+              assert.deepEqual([answer.status, answer.usage], [wanted.status, wanted.usage]);
             }
+          });
+          // Of a stream that is passed on, the events are the vendor's.
+          if (protocol !== 'responses' || pair === 'responses-to-responses' || fails || /custom/.test(folder)) continue;
+          test(`what a client must get is understood by the AI SDK: ${name}.${end}`, async () => {
+            assert.deepEqual(await understood(file), said(ending(file)));
           });
         } else {
           test(`what a vendor sends is read by its own SDK: ${name}.${end}`, async () => {

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import request_fields
+import response_kinds
 
 LISTS = Path(__file__).parents[2] / "vectors/fields"
 
@@ -13,3 +14,7 @@ LISTS = Path(__file__).parents[2] / "vectors/fields"
 def test_the_list_of_members_is_that_of_the_official_types(surface):
     listed = (LISTS / f"{surface}.txt").read_text().splitlines()
     assert listed == request_fields.fields(surface)
+
+
+def test_the_list_of_kinds_is_that_of_the_official_types():
+    assert (LISTS / "responses-kinds.txt").read_text().splitlines() == response_kinds.kinds()

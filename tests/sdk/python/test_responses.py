@@ -23,7 +23,7 @@ def ask(text, model: str, **more) -> dict:
 def without_ids(response) -> dict:
     """What two answers to one question have in common."""
     told = response.to_dict()
-    for name in ("id", "created_at"):
+    for name in ("id", "created_at", "completed_at"):
         told.pop(name)
     for item in told["output"]:
         item.pop("id")

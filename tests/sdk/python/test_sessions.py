@@ -205,13 +205,16 @@ def test_a_model_that_takes_over_between_call_and_result_is_not_made_to_think(ac
     assert "thinking" not in vendor_requests(text)[-1]["body"]
 
 
-def test_a_model_that_cannot_think_beside_tools_is_told_not_to(account):
+def test_a_model_that_thinks_beside_tools_by_responses_alone_is_asked_there(account):
     talk = MessagesTalk(account, "whole")
     text = question("One.")
     talk.messages.append({"role": "user", "content": text})
     talk.ask("beta-5.5")
-    assert warnings(talk.client) == "downgraded:thinking"
-    assert vendor_requests(text)[0]["body"]["reasoning_effort"] == "none"
+    asked = vendor_requests(text)[0]
+    assert asked["path"] == "/v1/responses"
+    assert asked["body"]["reasoning"]["effort"] != "none"
+    assert asked["body"]["tools"]
+    assert warnings(talk.client) != "downgraded:thinking"
 
 
 @pytest.mark.parametrize("model", [ALPHA, ADAPTIVE])

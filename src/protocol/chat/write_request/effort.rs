@@ -1,6 +1,6 @@
 //! How hard the vendor's model is to think: `thinking` and `output_config.effort` as one word.
 //!
-//! Read next: `chat/write_request/tools.rs`.
+//! Read next: `chat/write_request/wording.rs`.
 
 use crate::protocol::Protocol;
 use crate::protocol::form::{Action, Effort, Request, Warnings};

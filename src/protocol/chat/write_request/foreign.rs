@@ -6,7 +6,9 @@
 //! Read next: `chat/write_request/turns.rs`.
 
 use super::member;
+use crate::protocol::form::answer::Recall;
 use crate::protocol::form::{Action, At, Block, BlockKind, File, FileContent, Opaque, Warnings};
+use crate::protocol::rules::names;
 use crate::protocol::text::{Text, compact};
 use crate::protocol::tree::Value;
 use std::collections::HashMap;
@@ -23,13 +25,53 @@ const SUMMARY: &str = "Summary of the earlier conversation:\n";
 /// Finds words for what the caller said, whatever it was, and warns of what has none.
 pub(in crate::protocol) struct Words<'w> {
     pub warnings: &'w mut Warnings,
+    pub recall: &'w mut Recall,
     /// Cache breakpoints are told.
     pub marks: bool,
 }
 
 impl Words<'_> {
+    /// The tool's name as the vendor is given it.
+    pub fn tool_name(&mut self, name: &Text<'_>, at: impl std::fmt::Display) -> String {
+        names::tool_name(name.value(), at, self.warnings, self.recall).into_owned()
+    }
+
+    /// A block of the turn `at`, as pieces of one text; empty for what says nothing, or was told with an earlier block.
+    pub fn opaque<'a>(
+        &mut self,
+        (at, blocks): (At, &[Block<'a>]),
+        block: At,
+        opaque: &Opaque<'a>,
+        results: &mut Option<FarResults<'a>>,
+    ) -> Vec<Text<'a>> {
+        match opaque.name.value().as_ref() {
+            "search_result" => self.search_result(block, opaque.value),
+            "compaction" => self.summary(block, opaque.value).map(Vec::from).unwrap_or_default(),
+            _ => {
+                let results = results.get_or_insert_with(|| FarResults::of(blocks));
+                self.far_tool(at, opaque, results).map(Text::made).into_iter().collect()
+            }
+        }
+    }
+
+    /// A block of what a tool gave back, as pieces of one text.
+    pub fn given_back<'a>(&mut self, at: At, opaque: &Opaque<'a>) -> Vec<Text<'a>> {
+        match opaque.name.value().as_ref() {
+            "search_result" => self.search_result(at, opaque.value),
+            "tool_reference" => {
+                let name = member(opaque.value, "tool_name").unwrap_or(Text::made(""));
+                vec![Text::made(format!("[tool available: {}]", self.tool_name(&name, at)))]
+            }
+            _ => {
+                let mut json = Vec::new();
+                compact(opaque.value.raw(), &mut json);
+                vec![Text::made(String::from_utf8(json).unwrap_or_default())]
+            }
+        }
+    }
+
     /// A search result between its tags.
-    pub fn search_result<'a>(&mut self, at: At, value: Value<'a>) -> Vec<Text<'a>> {
+    fn search_result<'a>(&mut self, at: At, value: Value<'a>) -> Vec<Text<'a>> {
         let wants_citations = value.get("citations").and_then(|citations| citations.get("enabled"));
         self.citations(at, wants_citations.and_then(Value::bool).unwrap_or(false));
         let mut open = String::from("<search_result");
@@ -42,11 +84,11 @@ impl Words<'_> {
         texts
     }
 
-    /// A document's texts between its tags; of a PDF only its context, which goes before it.
+    /// A document's texts between its tags; of one that is handed on as it is only its context, which goes before it.
     pub fn document<'t>(&mut self, at: At, file: &'t File<'_>) -> Vec<Text<'t>> {
         self.citations(at, file.wants_citations);
         let context = file.context.as_ref().map(|context| [Text::made("Context: "), context.borrowed()]);
-        if let FileContent::Pdf(_) = file.content {
+        if let FileContent::Pdf(_) | FileContent::Url(_) = file.content {
             return context.into_iter().flatten().collect();
         }
         let mut open = String::from("<document");
@@ -58,7 +100,7 @@ impl Words<'_> {
             texts.push(Text::made("\n"));
         }
         match &file.content {
-            FileContent::Pdf(_) => {}
+            FileContent::Pdf(_) | FileContent::Url(_) => {}
             FileContent::Text(text) => texts.push(text.borrowed()),
             FileContent::Blocks(blocks) => {
                 texts.extend(blocks.iter().filter_map(|block| match &block.kind {
@@ -78,7 +120,7 @@ impl Words<'_> {
     }
 
     /// What a compaction says, if it can be read.
-    pub fn summary<'a>(&mut self, at: At, value: Value<'a>) -> Option<[Text<'a>; 2]> {
+    fn summary<'a>(&mut self, at: At, value: Value<'a>) -> Option<[Text<'a>; 2]> {
         if value.get("tool_changes").is_some_and(|changes| changes.items().next().is_some()) {
             self.warnings.add(Action::Dropped, format_args!("{at}.tool_changes"));
         }
@@ -87,7 +129,7 @@ impl Words<'_> {
     }
 
     /// What a far tool was asked and gave back; `None` for what belongs to an earlier block, or says nothing.
-    pub fn far_tool(&mut self, at: At, opaque: &Opaque<'_>, results: &mut FarResults<'_>) -> Option<String> {
+    fn far_tool(&mut self, at: At, opaque: &Opaque<'_>, results: &mut FarResults<'_>) -> Option<String> {
         let kind = opaque.name.value();
         let (call, result) = match kind.as_ref() {
             "fallback" | "mcp_tool_listing" => return None,
@@ -118,7 +160,7 @@ pub(in crate::protocol) struct FarResults<'a> {
 }
 
 impl<'a> FarResults<'a> {
-    pub fn of(blocks: &[Block<'a>]) -> Self {
+    fn of(blocks: &[Block<'a>]) -> Self {
         let mut results = FarResults::default();
         for block in blocks {
             if let BlockKind::Opaque(opaque) = &block.kind

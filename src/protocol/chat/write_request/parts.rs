@@ -5,8 +5,8 @@
 //! Read next: `chat/write_request/results.rs`.
 
 use super::Writer;
-use super::foreign::{FarResults, Words};
-use crate::protocol::form::{At, Block, BlockKind, File, FileContent, Image};
+use super::foreign::Words;
+use crate::protocol::form::{Action, At, Block, BlockKind, File, FileContent, Image};
 use crate::protocol::text::{Json, Text};
 
 /// What a file is called that has no title.
@@ -26,6 +26,8 @@ pub(in crate::protocol) enum Said<'t> {
     Image(&'t Image<'t>),
     /// A PDF and its data.
     File(&'t File<'t>, &'t Text<'t>),
+    /// A document by its address.
+    FileAt(&'t Text<'t>),
 }
 
 impl<'t> Part<'t> {
@@ -53,20 +55,10 @@ impl Words<'_> {
                 }
                 BlockKind::Image(image) => parts.push(Part::of(Said::Image(image))),
                 BlockKind::File(file) => self.file(block, file, &mut parts),
-                BlockKind::Opaque(opaque) => match opaque.name.value().as_ref() {
-                    "search_result" => {
-                        parts.push(Part::of(Said::Texts(self.search_result(block.at, opaque.value))));
-                    }
-                    "compaction" => {
-                        let summary = self.summary(block.at, opaque.value);
-                        parts.extend(summary.map(|texts| Part::of(Said::Texts(texts.into()))));
-                    }
-                    _ => {
-                        let results = results.get_or_insert_with(|| FarResults::of(blocks));
-                        let told = self.far_tool(at, opaque, results);
-                        parts.extend(told.map(|text| Part::of(Said::Text(Text::made(text)))));
-                    }
-                },
+                BlockKind::Opaque(opaque) => {
+                    let texts = self.opaque((at, blocks), block.at, opaque, &mut results);
+                    parts.extend((!texts.is_empty()).then(|| Part::of(Said::Texts(texts))));
+                }
                 // Results stand before; calls and reasoning are not a user's to say.
                 BlockKind::Result(_) | BlockKind::Call(_) | BlockKind::Thinking(_) => {}
             }
@@ -89,6 +81,13 @@ impl Words<'_> {
         match &file.content {
             FileContent::Text(_) => {}
             FileContent::Pdf(data) => parts.push(Part::of(Said::File(file, data))),
+            FileContent::Url(url) => {
+                if file.title.is_some() {
+                    let name = if self.recall.voice.is_some() { "filename" } else { "title" };
+                    self.warnings.add(Action::Dropped, format_args!("{}.{name}", block.at));
+                }
+                parts.push(Part::of(Said::FileAt(url)));
+            }
             FileContent::Blocks(blocks) => parts.extend(blocks.iter().filter_map(|block| match &block.kind {
                 BlockKind::Image(image) => Some(Part::of(Said::Image(image))),
                 _ => None,
@@ -117,7 +116,7 @@ impl Writer<'_> {
     /// A message of instructions; nothing if they are blank.
     pub(super) fn instructions(&mut self, blocks: &[Block<'_>]) {
         // Instructions hold texts only, and so the parts of a user's turn serve.
-        let parts = self.words().parts(At::System(0), blocks);
+        let parts = self.words.parts(At::System(0), blocks);
         if parts.is_empty() || !parts.iter().all(Part::is_text) {
             return;
         }
@@ -148,6 +147,8 @@ fn write(part: &Part<'_>, json: &mut Json) {
             json.key("file_data").joined(&[Text::made("data:application/pdf;base64,"), data.borrowed()]);
             json.close_object();
         }
+        // Refused before; in words it would not be the document.
+        Said::FileAt(url) => drop(json.str("text").key("text").text(url)),
     }
     if part.is_marked {
         json.key("prompt_cache_breakpoint").open_object().key("mode").str("explicit").close_object();

@@ -53,19 +53,40 @@ enum Place {
     Document,
 }
 
-/// The conversation. Before calls and results are paired: a missing partner would only be the consequence.
-pub(in crate::protocol) fn blocks(request: &Request<'_>) -> Result<(), Refused> {
+/// Whose words a refusal takes, and whether the vendor fetches documents by their address.
+#[derive(Clone, Copy)]
+struct Judge {
+    surface: Protocol,
+    fetches: bool,
+}
+
+/// The conversation. Before calls and results are paired: a missing partner would only be the consequence. `fetches`: the
+/// vendor takes a document's address.
+pub(in crate::protocol) fn blocks(request: &Request<'_>, fetches: bool) -> Result<(), Refused> {
+    let judge = Judge { surface: request.surface, fetches };
     for turn in &request.turns {
-        each(&turn.blocks, Place::Turn(turn.side), request.surface)?;
+        each(&turn.blocks, Place::Turn(turn.side), judge)?;
     }
     Ok(())
 }
 
-fn each(blocks: &[Block<'_>], place: Place, surface: Protocol) -> Result<(), Refused> {
-    blocks.iter().try_for_each(|block| one(block, place, surface))
+fn each(blocks: &[Block<'_>], place: Place, judge: Judge) -> Result<(), Refused> {
+    blocks.iter().try_for_each(|block| one(block, place, judge))
 }
 
-fn one(block: &Block<'_>, place: Place, surface: Protocol) -> Result<(), Refused> {
+fn no_address(surface: Protocol, block: &Block<'_>) -> Refused {
+    let (path, message) = match surface {
+        Protocol::Messages => (".document.source", "only base64 and text documents are available for this model"),
+        Protocol::Chat | Protocol::Responses => {
+            (".file_url", "file_url is not available for this model; send file_data instead.")
+        }
+    };
+    let failure = Failure::invalid(surface, &format!("{}{path}", block.at), message);
+    Box::new(if surface == Protocol::Messages { failure } else { failure.with_code("unsupported_value") })
+}
+
+fn one(block: &Block<'_>, place: Place, judge: Judge) -> Result<(), Refused> {
+    let surface = judge.surface;
     let is_told = match &block.kind {
         BlockKind::Text(_) => true,
         BlockKind::Refusal(_) | BlockKind::Thinking(_) | BlockKind::Call(_) | BlockKind::Result(_) => {
@@ -74,7 +95,8 @@ fn one(block: &Block<'_>, place: Place, surface: Protocol) -> Result<(), Refused
         BlockKind::Image(_) => takes_media(place),
         BlockKind::File(file) => match &file.content {
             FileContent::Text(_) => place != Place::Turn(Side::System),
-            FileContent::Pdf(_) | FileContent::Blocks(_) => takes_media(place),
+            FileContent::Url(_) if !judge.fetches => return Err(no_address(surface, block)),
+            FileContent::Pdf(_) | FileContent::Url(_) | FileContent::Blocks(_) => takes_media(place),
         },
         BlockKind::Opaque(Opaque { name, value, .. }) => {
             let (path, message) = match name.value().as_ref() {
@@ -95,10 +117,10 @@ fn one(block: &Block<'_>, place: Place, surface: Protocol) -> Result<(), Refused
     }
     match &block.kind {
         BlockKind::Result(result) => match &result.content {
-            OutcomeContent::Blocks(blocks) => each(blocks, Place::Result, surface),
+            OutcomeContent::Blocks(blocks) => each(blocks, Place::Result, judge),
             OutcomeContent::Nothing | OutcomeContent::Text(_) => Ok(()),
         },
-        BlockKind::File(File { content: FileContent::Blocks(blocks), .. }) => each(blocks, Place::Document, surface),
+        BlockKind::File(File { content: FileContent::Blocks(blocks), .. }) => each(blocks, Place::Document, judge),
         _ => Ok(()),
     }
 }

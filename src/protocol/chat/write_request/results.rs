@@ -5,12 +5,10 @@
 //!
 //! Read next: `rules/pairing.rs`, which brought them here.
 
+use super::Writer;
 use super::parts::{Part, Said};
-use super::{Writer, member};
 use crate::protocol::form::{Block, BlockKind, Outcome, OutcomeContent};
-use crate::protocol::rules::names;
-use crate::protocol::text::{Text, compact};
-use std::borrow::Cow;
+use crate::protocol::text::Text;
 
 impl Writer<'_> {
     /// The results at the front of a user's turn; true if there were any.
@@ -69,22 +67,9 @@ impl Writer<'_> {
             }
             BlockKind::File(file) => {
                 lines.push(Text::made("[document]"));
-                self.words().file(block, file, media);
+                self.words.file(block, file, media);
             }
-            BlockKind::Opaque(opaque) => match opaque.name.value().as_ref() {
-                "search_result" => lines.extend(self.words().search_result(block.at, opaque.value)),
-                "tool_reference" => {
-                    let name = member(opaque.value, "tool_name").unwrap_or(Text::made(""));
-                    let name =
-                        names::tool_name(Cow::Owned(name.value().into_owned()), block.at, self.warnings, self.recall);
-                    lines.push(Text::made(format!("[tool available: {name}]")));
-                }
-                _ => {
-                    let mut json = Vec::new();
-                    compact(opaque.value.raw(), &mut json);
-                    lines.push(Text::made(String::from_utf8(json).unwrap_or_default()));
-                }
-            },
+            BlockKind::Opaque(opaque) => lines.extend(self.words.given_back(block.at, opaque)),
             // No result holds them: the reader refuses it.
             BlockKind::Thinking(_) | BlockKind::Call(_) | BlockKind::Result(_) => {}
         }

@@ -4,7 +4,6 @@
 //!
 //! Read next: `chat/write_request/parts.rs`, `chat/write_request/results.rs`.
 
-use super::foreign::FarResults;
 use super::{Writer, refused};
 use crate::protocol::Protocol;
 use crate::protocol::carrier;
@@ -39,7 +38,7 @@ impl Writer<'_> {
 
     fn user(&mut self, turn: &Turn<'_>, is_last: bool) {
         let has_results = self.results(&turn.blocks);
-        let parts = self.words().parts(turn.at, &turn.blocks);
+        let parts = self.words.parts(turn.at, &turn.blocks);
         // An empty message is worth sending only as what is to be answered. One without blocks held results.
         let is_asked = is_last && !has_results && !turn.blocks.is_empty();
         if !parts.is_empty() || is_asked {
@@ -58,7 +57,7 @@ impl Writer<'_> {
             return;
         }
         if is_last && self.surface == Protocol::Messages {
-            self.warnings.add(Action::Emulated, turn.at);
+            self.words.warnings.add(Action::Emulated, turn.at);
         }
         self.json.open_object().key("role").str("assistant").key("content");
         if has_text {
@@ -79,7 +78,7 @@ impl Writer<'_> {
 
     fn call(&mut self, at: At, call: &Call<'_>) {
         let id = self.call_id(call.id.as_ref());
-        let name = self.tool_name(&call.name, format_args!("{at}.name"));
+        let name = self.words.tool_name(&call.name, format_args!("{at}.name"));
         let is_custom = call.is_custom && self.model.custom_tools;
         let (kind, arguments) = if is_custom { ("custom", "input") } else { ("function", "arguments") };
         self.json.open_object().key("id").str(&id).key("type").str(kind);
@@ -109,21 +108,13 @@ impl Writer<'_> {
                     said.text(text.borrowed());
                 }
                 BlockKind::File(file) => {
-                    let texts = self.words().document(block.at, file);
+                    let texts = self.words.document(block.at, file);
                     said.piece(texts);
                 }
-                BlockKind::Opaque(opaque) => match opaque.name.value().as_ref() {
-                    "search_result" => said.piece(self.words().search_result(block.at, opaque.value)),
-                    "compaction" => {
-                        let summary = self.words().summary(block.at, opaque.value);
-                        said.piece(summary.map(Vec::from).unwrap_or_default());
-                    }
-                    _ => {
-                        let results = results.get_or_insert_with(|| FarResults::of(&turn.blocks));
-                        let told = self.words().far_tool(turn.at, opaque, results);
-                        said.piece(told.map(Text::made).into_iter().collect());
-                    }
-                },
+                BlockKind::Opaque(opaque) => {
+                    let whole = (turn.at, turn.blocks.as_slice());
+                    said.piece(self.words.opaque(whole, block.at, opaque, &mut results));
+                }
                 // Written beside the text; images and results were refused of an assistant.
                 BlockKind::Thinking(_) | BlockKind::Call(_) | BlockKind::Image(_) | BlockKind::Result(_) => {
                     said.piece(Vec::new());
@@ -142,10 +133,14 @@ impl Writer<'_> {
         match self.model.reasoning_replay {
             ReasoningReplay::None => {}
             ReasoningReplay::ReasoningContent => {
-                let mut texts: Vec<Text<'_>> = shown.map(|(text, _)| text.borrowed()).collect();
-                if self.surface == Protocol::Responses {
-                    texts = apart(texts);
-                }
+                let texts: Vec<Text<'_>> = match self.surface {
+                    // Whatever is signed there is another vendor's.
+                    Protocol::Responses => {
+                        let own = shown.filter(|(_, signature)| signature.is_none());
+                        apart(own.map(|(text, _)| text.borrowed()).collect())
+                    }
+                    Protocol::Chat | Protocol::Messages => shown.map(|(text, _)| text.borrowed()).collect(),
+                };
                 if !texts.iter().all(Text::is_empty) {
                     self.json.key("reasoning_content").joined(&texts);
                     self.carries_thinking = true;

@@ -290,7 +290,7 @@ impl Course {
 
 fn ends_blank(text: &Text<'_>) -> bool {
     match text {
-        Text::Token { raw, escaped } => {
+        Text::Token { raw, escaped, .. } => {
             // No escape is longer than a backslash and five letters.
             let last_escape = if *escaped { memchr::memrchr(b'\\', raw.as_bytes()) } else { None };
             if last_escape.is_none_or(|at| raw.len() - at > 6) {

@@ -183,7 +183,9 @@ fn document<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Blo
         }
         "text" => FileContent::Text(member_text(source, "data", path)?),
         "content" => document_content(source, at, warnings)?,
-        "url" | "file" => return Ok(opaque(kind.and_then(Value::text).unwrap_or(Text::made("document")), value, at)),
+        "url" => FileContent::Url(member_text(source, "url", path)?),
+        // Of the vendor's own store.
+        "file" => return Ok(opaque(kind.and_then(Value::text).unwrap_or(Text::made("document")), value, at)),
         other => return Err(refused(path, &not_expected(other, "'base64', 'content', 'file', 'text', 'url'"))),
     };
     let file = File {

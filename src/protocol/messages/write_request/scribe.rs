@@ -51,7 +51,7 @@ impl<'w> Scribe<'w> {
         match &block.kind {
             BlockKind::Text(text) | BlockKind::Refusal(text) => self.text(text),
             BlockKind::Image(image) => self.image(image, block.at)?,
-            BlockKind::File(file) => self.file(file, place)?,
+            BlockKind::File(file) => self.file(file, block.at, place)?,
             BlockKind::Thinking(thinking) => self.thinking(thinking),
             BlockKind::Call(call) => self.call(call, block.at),
             BlockKind::Result(outcome) => self.outcome(outcome, place)?,
@@ -105,7 +105,7 @@ impl<'w> Scribe<'w> {
         Ok(())
     }
 
-    fn file(&mut self, file: &File<'_>, place: Place) -> Result<(), Refused> {
+    fn file(&mut self, file: &File<'_>, at: At, place: Place) -> Result<(), Refused> {
         let json = self.json.key("type").str("document").key("source").open_object();
         match &file.content {
             FileContent::Pdf(data) => {
@@ -113,6 +113,13 @@ impl<'w> Scribe<'w> {
             }
             FileContent::Text(text) => {
                 json.key("type").str("text").key("media_type").str("text/plain").key("data").text(text);
+            }
+            FileContent::Url(url) if is_https(url) => {
+                json.key("type").str("url").key("url").text(url);
+            }
+            FileContent::Url(_) => {
+                let failure = Failure::invalid(self.surface, &format!("{at}.file_url"), "File URLs must use https.");
+                return Err(Box::new(failure));
             }
             FileContent::Blocks(blocks) => {
                 json.key("type").str("content").key("content").open_array();

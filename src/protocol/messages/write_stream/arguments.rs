@@ -58,7 +58,7 @@ impl Arguments {
         }
         let end = self.read(text);
         match text {
-            Text::Token { raw, escaped } => Text::token(raw.get(..end).unwrap_or_default(), *escaped),
+            Text::Token { raw, escaped, .. } => Text::token(raw.get(..end).unwrap_or_default(), *escaped),
             Text::Made(text) => Text::made(text.get(..end).unwrap_or_default()),
         }
     }
@@ -105,8 +105,8 @@ impl Arguments {
     fn read(&mut self, text: &Text<'_>) -> usize {
         match text {
             Text::Made(text) => self.read_plain(text.as_bytes()),
-            Text::Token { raw, escaped: false } => self.read_plain(raw.as_bytes()),
-            Text::Token { raw, escaped: true } => self.read_escaped(raw.as_bytes()),
+            Text::Token { raw, escaped: false, .. } => self.read_plain(raw.as_bytes()),
+            Text::Token { raw, escaped: true, .. } => self.read_escaped(raw.as_bytes()),
         }
     }
 

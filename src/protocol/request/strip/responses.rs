@@ -33,7 +33,8 @@ pub struct Sender<'a> {
     pub model: &'a str,
 }
 
-/// What becomes of a responses body that is passed on; and whether reasoning goes with it that the vendor may refuse.
+/// What becomes of a responses body that is passed on; and whether reasoning goes with it, or the name of what it led to,
+/// that the vendor may refuse.
 ///
 /// # Errors
 /// It names what is kept at the vendor, or asks for a tool that runs there and is not sold.
@@ -65,7 +66,7 @@ const KEPT: [(&str, &str, &str); 3] = [
 ];
 
 impl<'a> Strip<'a> {
-    /// True: reasoning stays in it.
+    /// True: reasoning stays in it, or an answer's name.
     fn responses(&mut self, root: Value<'a>, sender: &Sender<'_>) -> Result<bool, Refused> {
         refuse_kept(root)?;
         self.top(root, sender);
@@ -184,9 +185,13 @@ impl<'a> Strip<'a> {
                 _ => lost_reasoning = false,
             }
             refuse_files(item, index)?;
-            let names_nothing = kind != "reasoning" && (!keeps_ids || is_answer && lost_reasoning);
-            if !goes && names_nothing && id.is_some() {
-                self.without_id(item);
+            let is_bare = lost_reasoning || sender.without_reasoning;
+            let names_nothing = kind != "reasoning" && (!keeps_ids || is_answer && is_bare);
+            match id {
+                Some(_) if !goes && names_nothing => self.without_id(item),
+                // By it the vendor may miss the reasoning that its client did not keep.
+                Some(_) if !goes => carries |= is_answer,
+                _ => {}
             }
             places.push((self.span(item.raw()), goes));
         }
@@ -435,7 +440,10 @@ mod tests {
             assert_eq!(input(given, &SENDER), json!([bare, output, said]), "{foreign}");
         }
         let again = Sender { without_reasoning: true, ..SENDER };
-        assert_eq!(input(own.clone(), &again), json!([bare, output, said]));
+        // Then nothing may name what is left out, whatever turn it was of.
+        let mut nameless = said.clone();
+        nameless.as_object_mut().unwrap().remove("id");
+        assert_eq!(input(own.clone(), &again), json!([bare, output, nameless]));
         let readable = json!([{"type": "reasoning", "summary": [{"type": "summary_text", "text": "x"}]}, said]);
         assert_eq!(input(readable.clone(), &SENDER), readable);
         // Who does not say that nothing is stored has ids of things that are not there.

@@ -18,6 +18,7 @@ use crate::protocol::form::{
     Action, Arguments, At, Block, BlockKind, Call, Outcome, OutcomeContent, Refused, Request, Side, Thinking, Turn,
     Warnings,
 };
+use crate::protocol::responses::write_request::PART_GAP;
 use crate::protocol::text::{Json, Text};
 use crate::protocol::tree::Value;
 
@@ -200,7 +201,10 @@ impl<'a> Reader<'_, 'a> {
                 Some(Carried::ChatDetails(details)) => {
                     Thinking::Shown { text: made(String::new()), signature: Some(made(carrier::encode(&details))) }
                 }
-                Some(Carried::Item(_)) | None => return,
+                Some(Carried::Item(_)) => {
+                    Thinking::Shown { text: made(summary(item)), signature: Some(made(sealed.to_owned())) }
+                }
+                None => return,
             },
         };
         self.own(block(at, BlockKind::Thinking(thinking)));
@@ -353,11 +357,17 @@ fn without_type(action: Option<Value<'_>>) -> String {
 
 /// What everybody can read of reasoning, for vendors that want just that back.
 fn readable(item: Value<'_>) -> String {
-    let texts = |name: &str| -> Vec<String> {
-        let parts = item.get(name).into_iter().flat_map(Value::items);
-        let texts = parts.filter_map(|part| part.get("text").and_then(Value::string));
-        texts.map(std::borrow::Cow::into_owned).filter(|text| !text.is_empty()).collect()
-    };
-    let content = texts("content");
-    if content.is_empty() { texts("summary").join("\n\n") } else { content.join("\n\n") }
+    let said = |name: &str| texts(item, name).filter(|text| !text.is_empty()).collect::<Vec<_>>().join(PART_GAP);
+    let content = said("content");
+    if content.is_empty() { said("summary") } else { content }
+}
+
+/// The texts of a summary as one, as they were told.
+fn summary(item: Value<'_>) -> String {
+    texts(item, "summary").collect::<Vec<_>>().join(PART_GAP)
+}
+
+fn texts<'a>(item: Value<'a>, name: &str) -> impl Iterator<Item = String> + use<'a> {
+    let parts = item.get(name).into_iter().flat_map(Value::items);
+    parts.filter_map(|part| part.get("text").and_then(Value::string).map(std::borrow::Cow::into_owned))
 }

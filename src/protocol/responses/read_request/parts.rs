@@ -10,7 +10,9 @@ use crate::protocol::chat::read_request::check::{
     Shape, invalid, optional_text, required_text, shape, unknown_word, wrong_type,
 };
 use crate::protocol::chat::read_request::{marker, media};
-use crate::protocol::form::{Action, At, Block, BlockKind, File, Opaque, OutcomeContent, Refused, Side, Warnings};
+use crate::protocol::form::{
+    Action, At, Block, BlockKind, File, FileContent, Opaque, OutcomeContent, Refused, Side, Warnings,
+};
 use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
 
@@ -98,13 +100,14 @@ fn file<'a>(value: Value<'a>, at: At) -> Result<BlockKind<'a>, Refused> {
     if value.get("file_id").is_some() {
         return Err(no_file_id(at));
     }
-    if value.get("file_url").is_some() {
-        let message = "file_url is not available for this model; send file_data instead.";
-        return Err(refused(&format!("{at}.file_url"), message, "unsupported_value"));
-    }
-    let path = format!("{at}.file_data");
-    let data = required_text(value, "file_data", &path)?;
-    let content = media::file(data).map_err(|message| invalid(path, message))?;
+    let content = match optional_text(value, "file_url", format_args!("{at}.file_url"))? {
+        Some(url) => FileContent::Url(url),
+        None => {
+            let path = format!("{at}.file_data");
+            let data = required_text(value, "file_data", &path)?;
+            media::file(data).map_err(|message| invalid(path, message))?
+        }
+    };
     let title = optional_text(value, "filename", format_args!("{at}.filename"))?.filter(|title| !title.is_empty());
     Ok(BlockKind::File(File { title, context: None, content, wants_citations: false }))
 }

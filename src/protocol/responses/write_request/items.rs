@@ -5,15 +5,13 @@
 //! Read next: `responses/write_request/reasoning.rs`, `rules/pairing.rs` (which brought results behind their calls).
 
 use super::{Writer, refused};
-use crate::protocol::chat::write_request::foreign::FarResults;
 use crate::protocol::chat::write_request::parts::{Part, Said, file_name};
 use crate::protocol::chat::write_request::results::says_error;
 use crate::protocol::form::{
     Action, Arguments, Block, BlockKind, Call, Image, Outcome, OutcomeContent, Refused, Request, Side, Turn,
 };
-use crate::protocol::rules::{arguments, names};
-use crate::protocol::text::{Json, Text, compact};
-use crate::protocol::tree::Value;
+use crate::protocol::rules::{arguments, custom, names};
+use crate::protocol::text::{Json, Text};
 
 /// A call as it was sent.
 pub(super) struct Sent {
@@ -48,7 +46,7 @@ impl Writer<'_> {
     /// A message of instructions; nothing if they are blank.
     fn instructions(&mut self, blocks: &[Block<'_>]) {
         let Some(first) = blocks.first() else { return };
-        let parts = self.words().parts(first.at, blocks);
+        let parts = self.words.parts(first.at, blocks);
         if !parts.is_empty() && parts.iter().all(Part::is_text) {
             self.message("developer", &parts);
         }
@@ -56,7 +54,7 @@ impl Writer<'_> {
 
     fn user(&mut self, turn: &Turn<'_>, is_last: bool) {
         let has_results = self.results(&turn.blocks);
-        let parts = self.words().parts(turn.at, &turn.blocks);
+        let parts = self.words.parts(turn.at, &turn.blocks);
         // An empty message is worth sending only as what is to be answered. One without blocks held results.
         let is_asked = is_last && !has_results && !turn.blocks.is_empty();
         if !parts.is_empty() {
@@ -78,7 +76,7 @@ impl Writer<'_> {
         self.calls.clear();
         let last_call = turn.blocks.iter().rposition(|block| matches!(block.kind, BlockKind::Call(_)));
         if is_last && last_call.is_none() && turn.blocks.iter().any(says_something) {
-            self.warnings.add(Action::Emulated, turn.at);
+            self.words.warnings.add(Action::Emulated, turn.at);
         }
         let mut results = None;
         // Reasoning waits for what it led to: without, the vendor does not take it.
@@ -102,19 +100,10 @@ impl Writer<'_> {
                     }
                     continue;
                 }
-                BlockKind::File(file) => self.words().document(block.at, file),
-                BlockKind::Opaque(opaque) => match opaque.name.value().as_ref() {
-                    "search_result" => self.words().search_result(block.at, opaque.value),
-                    "compaction" => {
-                        let summary = self.words().summary(block.at, opaque.value);
-                        summary.map(Vec::from).unwrap_or_default()
-                    }
-                    _ => {
-                        let results = results.get_or_insert_with(|| FarResults::of(&turn.blocks));
-                        let told = self.words().far_tool(turn.at, opaque, results);
-                        told.map(Text::made).into_iter().collect()
-                    }
-                },
+                BlockKind::File(file) => self.words.document(block.at, file),
+                BlockKind::Opaque(opaque) => {
+                    self.words.opaque((turn.at, turn.blocks.as_slice()), block.at, opaque, &mut results)
+                }
                 // Refused of an assistant.
                 BlockKind::Image(_) | BlockKind::Result(_) => Vec::new(),
             };
@@ -141,17 +130,18 @@ impl Writer<'_> {
             id => id.into_owned(),
         };
         self.calls_made = self.calls_made.saturating_add(1);
-        let name = self.tool_name(&call.name, format_args!("{}.name", block.at));
-        let (kind, member) =
-            if call.is_custom { ("custom_tool_call", "input") } else { ("function_call", "arguments") };
+        let name = self.words.tool_name(&call.name, format_args!("{}.name", block.at));
+        let is_custom = call.is_custom && !self.model.functions_only;
+        let (kind, member) = if is_custom { ("custom_tool_call", "input") } else { ("function_call", "arguments") };
         self.json.open_object().key("type").str(kind).key("call_id").str(&id).key("name").str(&name).key(member);
         match &call.arguments {
             Arguments::Json(input) => arguments::write_arguments(*input, &mut self.json),
-            Arguments::Text(text) if text.is_empty() && !call.is_custom => drop(self.json.str("{}")),
+            Arguments::Text(text) if call.is_custom && !is_custom => custom::write_arguments(text, &mut self.json),
+            Arguments::Text(text) if text.is_empty() && !is_custom => drop(self.json.str("{}")),
             Arguments::Text(text) => drop(self.json.text(text)),
         }
         self.json.close_object();
-        self.calls.push(Sent { id, is_custom: call.is_custom });
+        self.calls.push(Sent { id, is_custom });
     }
 
     /// The results at the front of a user's turn, in the order of their calls; true if there were any.
@@ -207,7 +197,7 @@ impl Writer<'_> {
                 match &part.said {
                     Said::Text(text) => lines.push(text.borrowed()),
                     Said::Texts(texts) => lines.extend(texts.iter().map(Text::borrowed)),
-                    Said::Image(_) | Said::File(..) => {}
+                    Said::Image(_) | Said::File(..) | Said::FileAt(_) => {}
                 }
             }
             self.json.joined(&lines);
@@ -224,20 +214,10 @@ impl Writer<'_> {
         match &block.kind {
             BlockKind::Text(text) | BlockKind::Refusal(text) => parts.push(Part::of(Said::Text(text.borrowed()))),
             BlockKind::Image(image) => parts.push(Part::of(Said::Image(image))),
-            BlockKind::File(file) => self.words().file(block, file, parts),
-            BlockKind::Opaque(opaque) => parts.push(match opaque.name.value().as_ref() {
-                "search_result" => Part::of(Said::Texts(self.words().search_result(block.at, opaque.value))),
-                "tool_reference" => {
-                    let name = opaque.value.get("tool_name").and_then(Value::text).unwrap_or(Text::made(""));
-                    let name = self.tool_name(&name, block.at);
-                    Part::of(Said::Text(Text::made(format!("[tool available: {name}]"))))
-                }
-                _ => {
-                    let mut json = Vec::new();
-                    compact(opaque.value.raw(), &mut json);
-                    Part::of(Said::Text(Text::made(String::from_utf8(json).unwrap_or_default())))
-                }
-            }),
+            BlockKind::File(file) => self.words.file(block, file, parts),
+            BlockKind::Opaque(opaque) => {
+                parts.push(Part::of(Said::Texts(self.words.given_back(block.at, opaque))));
+            }
             // No result holds them: the reader refuses it.
             BlockKind::Thinking(_) | BlockKind::Call(_) | BlockKind::Result(_) => {}
         }
@@ -267,6 +247,8 @@ fn write(part: &Part<'_>, json: &mut Json) {
             json.str("input_file").key("filename").str(&file_name(file));
             json.key("file_data").joined(&[Text::made("data:application/pdf;base64,"), data.borrowed()]);
         }
+        // It takes no name beside an address.
+        Said::FileAt(url) => drop(json.str("input_file").key("file_url").text(url)),
     }
     if part.is_marked {
         json.key("prompt_cache_breakpoint").open_object().key("mode").str("explicit").close_object();

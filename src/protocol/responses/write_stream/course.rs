@@ -7,7 +7,7 @@
 use super::call::{Call, Said};
 use super::ending::{DECLINED, Heard};
 use super::item::{self, Source};
-use crate::protocol::carrier;
+use crate::protocol::carrier::{self, Carried};
 use crate::protocol::form::answer::{CallKind, Event, OwnTool, Piece, Recall, Sink};
 use crate::protocol::responses::voice::{Spoken, Status, Voice};
 use crate::protocol::rules::{ReasoningReplay, names};
@@ -431,6 +431,10 @@ impl Course {
         match (signature, self.recall.reasoning_replay) {
             (Some(signature), _) if carrier::is_vendors(signature) => {
                 carrier::pack_thinking(text, &Text::made(signature))
+            }
+            // Of a responses vendor: it is packed already.
+            (Some(signature), _) if matches!(carrier::unpack(signature), Some(Carried::Item(_))) => {
+                Some(signature.to_owned())
             }
             (Some(signature), ReasoningReplay::ReasoningDetails) => {
                 carrier::pack_chat_details(&carrier::decode(signature)?)

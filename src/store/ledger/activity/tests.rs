@@ -2,7 +2,6 @@
 //! stands beside the entries is their sum.
 
 use super::*;
-use crate::protocol::Protocol;
 use crate::store::ledger::{Detail, Done, MIGRATIONS};
 use crate::store::sqlite;
 use crate::usage::Usage;
@@ -13,28 +12,9 @@ const NOW: i64 = 1_800_000_000_000;
 const ROWS: i64 = 100_000;
 
 fn ending(request: &str, at_ms: i64, outcome: Outcome, usage: Usage, conversation: Option<&str>) -> Ending {
-    Ending {
-        request_id: request.into(),
-        account: ACCOUNT.into(),
-        at_ms,
-        paid: Micro::new(500_000),
-        trial: Micro::ZERO,
-        writeoff: Micro::ZERO,
-        detail: Detail {
-            key_id: "key_1".into(),
-            key_shown: "gw-sk-…".into(),
-            model: "beta-5.2".into(),
-            surface: Protocol::Chat,
-            vendor: "beta".into(),
-            outcome,
-            usage,
-            price_version: "pv_1".into(),
-            estimated: false,
-            conversation: conversation.map(ToOwned::to_owned),
-            took_ms: None,
-            first_token_ms: None,
-        },
-    }
+    let plain = Ending::in_test(request, ACCOUNT, at_ms, outcome);
+    let conversation = conversation.map(ToOwned::to_owned);
+    Ending { paid: Micro::new(500_000), detail: Detail { usage, conversation, ..plain.detail }, ..plain }
 }
 
 fn opened(dir: &std::path::Path, credits: i64) -> Ledger {

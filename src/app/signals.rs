@@ -1,0 +1,154 @@
+//! What a process does that is told something: SIGTERM and SIGINT drain it, SIGQUIT has it hand over, SIGHUP reloads.
+//!
+//! The latter two are kept from the very start until it serves: by default they kill, also a process that waits for its turn
+//! or enters a dead one's journal. The former end such a one at once, as by default. Must not decide when a drain is over.
+
+use super::{DRAIN_LOOK, Life};
+use anyhow::Context as _;
+use async_trait::async_trait;
+use pingora::server::{ShutdownSignal, ShutdownSignalWatch};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// How long a successor may take from getting the right to serve to asking for the sockets.
+const SUCCESSOR_READY: Duration = Duration::from_secs(60);
+/// The same, once this process was told to end meanwhile: without its sockets one that lives could not serve.
+const SUCCESSOR_READY_AT_END: Duration = Duration::from_secs(5);
+/// How long the sockets may take on their way.
+const SOCKETS_HANDED: Duration = Duration::from_secs(5);
+
+/// What a process hears before it serves: nothing is heard twice, and nothing is lost.
+pub struct Early {
+    quit: Signal,
+    pub hup: Signal,
+}
+
+impl Early {
+    /// # Errors
+    /// The signals cannot be had.
+    pub fn listen() -> anyhow::Result<Self> {
+        let listen = || -> std::io::Result<Self> {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            // Whichever runtime runs when they are asked reads what came.
+            let _inside = runtime.enter();
+            Ok(Self { quit: signal(SignalKind::quit())?, hup: signal(SignalKind::hangup())? })
+        };
+        listen().context("listen to signals")
+    }
+}
+
+/// SIGTERM and SIGINT.
+pub struct End {
+    term: Signal,
+    int: Signal,
+}
+
+impl End {
+    /// # Errors
+    /// The signals cannot be had.
+    pub fn listen() -> std::io::Result<Self> {
+        Ok(Self { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
+    }
+
+    /// Returns once the process is told to end.
+    pub async fn told(&mut self) {
+        tokio::select! {
+            _ = self.term.recv() => {}
+            _ = self.int.recv() => {}
+        }
+    }
+}
+
+/// The signals of a process that serves, for Pingora.
+pub struct Orders {
+    life: Life,
+    early: Mutex<Option<Early>>,
+}
+
+impl Orders {
+    pub fn new(life: Life, early: Early) -> Self {
+        Self { life, early: Mutex::new(Some(early)) }
+    }
+}
+
+#[async_trait]
+impl ShutdownSignalWatch for Orders {
+    async fn recv(&self) -> ShutdownSignal {
+        let early = self.early.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let end = End::listen().inspect_err(|error| log::error!("listen to a signal: {error}"));
+        let (Some(Early { mut quit, mut hup }), Ok(mut end)) = (early, end) else {
+            return ShutdownSignal::FastShutdown;
+        };
+        let life = &self.life;
+        loop {
+            tokio::select! {
+                () = end.told() => break,
+                _ = quit.recv() => {
+                    let hand_over = life.hand_over();
+                    tokio::pin!(hand_over);
+                    let (handed_over, is_told) = tokio::select! {
+                        handed_over = &mut hand_over => (handed_over, false),
+                        () = end.told() => {
+                            (tokio::time::timeout(SUCCESSOR_READY_AT_END, hand_over).await.unwrap_or(false), true)
+                        }
+                    };
+                    if handed_over {
+                        life.drain_when_told(end, is_told);
+                        return ShutdownSignal::GracefulUpgrade;
+                    }
+                    if is_told {
+                        break;
+                    }
+                }
+                _ = hup.recv() => {
+                    life.reload.now();
+                    life.access.reopen();
+                }
+            }
+        }
+        log::info!("draining: no new work is taken");
+        life.draining.store(true, Ordering::Release);
+        ShutdownSignal::GracefulTerminate
+    }
+}
+
+impl Life {
+    /// Gives up the right to admit, so that a successor can begin. True once that asks for the listening sockets; where
+    /// none waits, or it does not come so far, this process goes on.
+    async fn hand_over(&self) -> bool {
+        let socket = self.settings.load().data_dir.join("upgrade.sock");
+        // One that an earlier upgrade left is nobody's.
+        let _ = std::fs::remove_file(&socket);
+        if let Err(error) = self.billing.hand_over() {
+            log::error!("{error}; this process goes on");
+            return false;
+        }
+        log::info!("handing over to a successor");
+        let began = Instant::now();
+        while began.elapsed() < SUCCESSOR_READY {
+            if socket.exists() {
+                return true;
+            }
+            tokio::time::sleep(DRAIN_LOOK).await;
+        }
+        log::error!("the successor did not ask for the listening sockets; this process goes on");
+        false
+    }
+
+    /// Pingora asks for signals no more once it hands over: whoever wants the process to end is heard here.
+    fn drain_when_told(&self, mut end: End, is_told: bool) {
+        let (draining, life) = (Arc::clone(&self.draining), self.clone());
+        tokio::spawn(async move {
+            if is_told {
+                // It may end once nothing runs: not before the successor has the sockets.
+                let _ = tokio::time::timeout(SOCKETS_HANDED, life.succeeded()).await;
+            } else {
+                end.told().await;
+            }
+            log::info!("told to end: what still runs has the drain's time");
+            draining.store(true, Ordering::Release);
+        });
+    }
+}

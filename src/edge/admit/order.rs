@@ -1,0 +1,296 @@
+//! A request on its way to one model: said in the vendor's protocol, priced, and lowered to what can be paid.
+//!
+//! A request of the vendor's own protocol is passed on with a few edits; any other is translated. What is quoted is what
+//! the vendor will read. Must not know either protocol's fields, nor who pays. Next: `protocol/request.rs` and
+//! `protocol/translate.rs`, `billing/rules.rs` (the quote).
+
+use crate::billing::pricing::Quote;
+use crate::billing::rules;
+use crate::catalog::Model;
+use crate::clock;
+use crate::config::Settings;
+use crate::edge::context::Again;
+use crate::protocol::Protocol;
+use crate::protocol::aside::SignOfLife;
+use crate::protocol::failure::{Failure, Kind};
+use crate::protocol::form::answer::Recall;
+use crate::protocol::request::{self, ConversationKey, Edits, Outline, Sender};
+use crate::protocol::responses::Voice;
+use crate::protocol::rules::Target;
+use crate::protocol::translate::{self, Translated};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// What a request asks for, of which model.
+pub(super) struct Order<'a> {
+    pub conversation: ConversationKey,
+    pub settings: &'a Settings,
+    pub surface: Protocol,
+    pub model: &'a Arc<Model>,
+    pub strict: bool,
+    pub body: Bytes,
+    pub outline: &'a Outline,
+    pub request_id: &'a str,
+    pub account_id: Arc<str>,
+}
+
+/// The body as the vendor gets it.
+pub(super) struct Sent {
+    pub body: Bytes,
+    pub warnings: Vec<String>,
+    /// The vendor is asked for a stream.
+    pub streams: bool,
+    carries_thinking: bool,
+    /// As it was lowered to what the account can pay.
+    output_limit: Option<u64>,
+    /// A thinking budget in it is the caller's own.
+    budget_is_given: bool,
+    /// Of a translation.
+    pub recall: Option<Recall>,
+}
+
+impl Sent {
+    /// What is kept under a key holds no sign of life, so there none may say what belongs to the answer.
+    pub fn voice(&self, is_kept: bool) -> Option<Voice> {
+        self.recall.as_ref().and_then(|recall| recall.voice.clone()).filter(|_| !is_kept)
+    }
+}
+
+/// A body and the most that it can cost.
+pub(super) struct Priced {
+    pub sent: Sent,
+    /// Of a translation.
+    translated: Option<Outline>,
+    pub quote: Quote,
+}
+
+impl<'a> Order<'a> {
+    /// The same, of another model.
+    pub fn of(&self, model: &'a Arc<Model>) -> Self {
+        let (body, account_id) = (self.body.clone(), Arc::clone(&self.account_id));
+        Self { model, body, account_id, ..*self }
+    }
+
+    /// Says the request in the vendor's protocol, with these limits.
+    pub fn sent(&self, output_limit: Option<u64>, thinking_budget: Option<u64>) -> Result<Sent, Failure> {
+        if !self.model.passes(self.surface) {
+            let asked = asked(self.model, self.surface, &self.body, (&self.account_id, self.request_id), output_limit);
+            let translated = translate::request(&translate::Asked { strict: self.strict, ..asked }, false)?;
+            let body = match thinking_budget.filter(|_| translated.budget_is_given) {
+                Some(budget) => self.with_budget(&translated.body, budget)?,
+                None => translated.body,
+            };
+            return Ok(Sent {
+                budget_is_given: translated.budget_is_given,
+                body,
+                warnings: translated.warnings,
+                streams: translated.streams,
+                carries_thinking: translated.carries_thinking,
+                output_limit,
+                recall: Some(translated.recall),
+            });
+        }
+        let edits = Edits {
+            model: &self.model.upstream_model,
+            output_limit,
+            output_limit_field: self.model.output_limit_field(),
+            thinking_budget,
+            include_usage: self.surface == Protocol::Chat && self.outline.stream,
+        };
+        let (stripped, carries_thinking) = match self.surface {
+            Protocol::Responses => request::for_responses(&self.body, &sender(self.model, &self.account_id, false))?,
+            surface => (request::strip(surface, self.model.vendor.official, &self.body, self.outline), false),
+        };
+        let warnings = stripped.warnings.clone();
+        self.bear(&warnings)?;
+        Ok(Sent {
+            body: request::rewrite_stripped(&self.body, self.outline, &edits, stripped),
+            warnings,
+            streams: self.outline.stream,
+            carries_thinking,
+            output_limit,
+            budget_is_given: true,
+            recall: None,
+        })
+    }
+
+    /// The caller's own thinking budget in a translated body, lowered.
+    fn with_budget(&self, body: &Bytes, budget: u64) -> Result<Bytes, Failure> {
+        let outline = request::read(self.model.protocol(), body)?;
+        let edits = Edits {
+            model: &outline.model,
+            output_limit: None,
+            output_limit_field: self.model.output_limit_field(),
+            thinking_budget: Some(budget),
+            include_usage: false,
+        };
+        Ok(request::rewrite(body, &outline, &edits))
+    }
+
+    /// A caller that is strict bears no warning.
+    pub fn bear(&self, warnings: &[String]) -> Result<(), Failure> {
+        match warnings.first().filter(|_| self.strict) {
+            Some(token) => Err(Failure::new(Kind::InvalidRequest, format!("Strict mode: {token}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Says the request, and what that can cost.
+    pub fn priced(&self) -> Result<Priced, Failure> {
+        let sent = self.sent(None, None)?;
+        let is_translated = sent.recall.is_some();
+        let mut translated = match is_translated || self.surface == Protocol::Responses {
+            // Written here, or what is not sold was taken out of it here; so it can be read.
+            true => Some(request::read(self.model.protocol(), &sent.body)?),
+            false => None,
+        };
+        let body_bytes = match translated {
+            Some(_) => self.body.len().max(sent.body.len()),
+            None => self.body.len(),
+        };
+        if let Some(outline) = &mut translated {
+            // A budget that was made here can be made smaller, or left out.
+            outline.thinking_budget = outline.thinking_budget.filter(|_| sent.budget_is_given);
+        }
+        let quote = self.quote(translated.as_ref().unwrap_or(self.outline), body_bytes)?;
+        Ok(Priced { sent, translated, quote })
+    }
+
+    /// The most that a body of this outline can cost.
+    pub fn quote(&self, outline: &Outline, body_bytes: usize) -> Result<Quote, Failure> {
+        let min_output = self.settings.limits.min_output_tokens;
+        rules::quote(self.model, self.surface, outline, body_bytes as u64, min_output)
+    }
+
+    /// The same with an output limit of at most `limit`.
+    pub fn lowered(&self, priced: Priced, limit: u64) -> Result<Sent, Failure> {
+        let Priced { sent, translated, quote } = priced;
+        if limit >= quote.own_limit {
+            return Ok(sent);
+        }
+        let budget = thinking_budget(self.settings, translated.as_ref().unwrap_or(self.outline), limit);
+        let mut sent = self.sent(Some(limit), budget)?;
+        sent.warnings.push(format!("clamped:{}", self.limit_field()));
+        sent.warnings.extend(budget.map(|_| "clamped:thinking.budget_tokens".to_owned()));
+        Ok(sent)
+    }
+
+    /// The output limit's name, as the caller knows it.
+    fn limit_field(&self) -> &'static str {
+        let usual = match self.surface {
+            surface if surface == self.model.protocol() => self.model.output_limit_field(),
+            Protocol::Chat => "max_completion_tokens",
+            Protocol::Responses => "max_output_tokens",
+            Protocol::Messages => "max_tokens",
+        };
+        self.outline.output_limit.map_or(usual, |limit| limit.field)
+    }
+
+    /// Where the vendor may refuse the reasoning in it: what is needed to say it without. `instead`: of another model, whose
+    /// reasoning is passed on as it stands.
+    pub fn again_without_thinking(&self, sent: &Sent, instead: bool) -> Option<Again> {
+        // Responses bodies tell whether they carry any, and chat's own vendor has been sent none.
+        let has_none = self.surface == Protocol::Chat && self.model.vendor.official;
+        let is_another_ones =
+            instead && self.model.passes(self.surface) && self.surface != Protocol::Responses && !has_none;
+        ((sent.carries_thinking || is_another_ones) && !self.strict).then(|| Again {
+            surface: self.surface,
+            body: self.body.clone(),
+            output_limit: sent.output_limit,
+            account_id: Arc::clone(&self.account_id),
+            request_id: self.request_id.to_owned(),
+        })
+    }
+
+    /// What a stream's client is told while its vendor is silent. A stream that is passed on is kept alive by its vendor,
+    /// in the vendor's way.
+    pub fn sign_of_life(&self, voice: Option<Voice>) -> Option<SignOfLife> {
+        let is_due = self.outline.stream && !self.model.passes(self.surface);
+        is_due.then(|| SignOfLife::of(self.surface, voice))
+    }
+
+    /// The preview flags that the vendor gets, joined by commas; and the warning that an unpriced one was dropped.
+    pub fn previews(&self, flags: &[String]) -> (Option<String>, Option<String>) {
+        if self.model.protocol() != self.surface {
+            return (None, None);
+        }
+        let is_priced = |flag: &&str| {
+            let widens = |(start, tokens): &(&str, u64)| flag.starts_with(start) && self.model.context_tokens < *tokens;
+            !WIDER_CONTEXTS.iter().any(widens)
+        };
+        let kept: Vec<_> = flags.iter().map(String::as_str).filter(is_priced).collect();
+        let dropped = (kept.len() < flags.len()).then(|| "dropped:anthropic-beta".to_owned());
+        ((!kept.is_empty()).then(|| kept.join(",")), dropped)
+    }
+}
+
+/// By whom a request of the vendor's own protocol is passed on.
+fn sender<'a>(model: &'a Model, account_id: &'a str, without_reasoning: bool) -> Sender<'a> {
+    let may_search = model.price.features.web_search.is_some();
+    Sender { account_id, official: model.vendor.official, may_search, without_reasoning, model: &model.id }
+}
+
+/// What a translation is told, now.
+fn asked<'a>(
+    model: &'a Model,
+    surface: Protocol,
+    body: &'a [u8],
+    (account_id, request_id): (&'a str, &'a str),
+    output_limit: Option<u64>,
+) -> translate::Asked<'a> {
+    let target = Target {
+        upstream_model: &model.upstream_model,
+        public_model: &model.id,
+        max_output_tokens: model.max_output_tokens,
+        official: model.vendor.official,
+        accepts: &model.accepts,
+    };
+    let clock = clock::now_seconds;
+    translate::Asked { surface, body, target, account_id, output_limit, strict: false, clock, request_id }
+}
+
+/// A request said once more.
+pub struct Said {
+    pub body: Bytes,
+    pub warnings: Vec<String>,
+    /// Of a translation.
+    pub recall: Option<Recall>,
+}
+
+/// The same request without its reasoning, after the vendor refused that.
+///
+/// # Errors
+/// It cannot be said without.
+pub fn without_thinking(again: &Again, model: &Model) -> Result<Said, Failure> {
+    if model.passes(again.surface) {
+        let outline = request::read(again.surface, &again.body)?;
+        let edits = Edits {
+            model: &model.upstream_model,
+            output_limit: again.output_limit,
+            output_limit_field: model.output_limit_field(),
+            thinking_budget: None,
+            include_usage: again.surface == Protocol::Chat && outline.stream,
+        };
+        let stripped = match again.surface {
+            Protocol::Responses => request::for_responses(&again.body, &sender(model, &again.account_id, true))?.0,
+            surface => request::without_reasoning(surface, &again.body)
+                .ok_or_else(|| Failure::invalid(surface, "messages", "have no reasoning that could be left out"))?,
+        };
+        let warnings = stripped.warnings.clone();
+        let body = request::rewrite_stripped(&again.body, &outline, &edits, stripped);
+        return Ok(Said { body, warnings, recall: None });
+    }
+    let asked = asked(model, again.surface, &again.body, (&again.account_id, &again.request_id), again.output_limit);
+    let Translated { body, warnings, recall, .. } = translate::request(&asked, true)?;
+    Ok(Said { body, warnings, recall: Some(recall) })
+}
+
+/// A thinking budget must stay below the output limit: lowered with it.
+fn thinking_budget(settings: &Settings, outline: &Outline, limit: u64) -> Option<u64> {
+    let budget = outline.thinking_budget?;
+    let most = limit.saturating_sub(settings.limits.min_output_tokens).max(rules::THINKING_TOKENS_LEAST);
+    (budget > most).then_some(most)
+}
+
+/// Preview flags that widen the context, and to how many tokens: beyond what a model of fewer was priced and held for.
+const WIDER_CONTEXTS: &[(&str, u64)] = &[("context-1m-", 1_000_000)];

@@ -1,0 +1,123 @@
+//! Members that both protocols of a chat vendor have: each says them in its own wording.
+//!
+//! It must not know a member that only one of the two has.
+//!
+//! Read next: `chat/write_request/tools.rs`.
+
+use super::refused;
+use crate::protocol::Protocol;
+use crate::protocol::form::{Action, BlockKind, Format, Limit, Refused, Request, Warnings};
+use crate::protocol::rules::{names, schema};
+use crate::protocol::text::{Json, Text};
+use crate::protocol::translate::Given;
+
+/// Where what belongs to a kind stands: chat has it in a member of the kind's name, responses beside the kind.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::protocol) enum Wording {
+    Nested,
+    Flat,
+}
+
+impl Wording {
+    /// Begins an object of this kind.
+    pub fn open(self, kind: &str, json: &mut Json) {
+        json.open_object().key("type").str(kind);
+        if self == Wording::Nested {
+            json.key(kind).open_object();
+        }
+    }
+
+    pub fn close(self, json: &mut Json) {
+        if self == Wording::Nested {
+            json.close_object();
+        }
+        json.close_object();
+    }
+
+    /// The form that the answer's text must have, in the member `name`.
+    pub fn format(self, name: &str, format: &Format<'_>, json: &mut Json) {
+        match format {
+            Format::Free => {}
+            Format::Json => drop(json.key(name).open_object().key("type").str("json_object").close_object()),
+            Format::Schema { schema, description, name: own, strict } => {
+                self.open("json_schema", json.key(name));
+                json.key("name");
+                match own {
+                    Some(own) => json.text(own),
+                    None => json.str("output"),
+                };
+                if let Some(description) = description {
+                    json.key("description").text(description);
+                }
+                json.key("schema").raw(schema.raw());
+                json.key("strict").bool(strict.unwrap_or_else(|| schema::is_strict_for_chat(*schema)));
+                self.close(json);
+            }
+        }
+    }
+}
+
+/// The output limit to send: what the caller wants, the model can and the account can pay, and no less than the vendor
+/// takes. `None`: nothing must be said.
+///
+/// # Errors
+/// The caller's protocol wants one, or it is nothing.
+pub(in crate::protocol) fn limit(
+    request: &Request<'_>,
+    given: &Given<'_>,
+    least: u64,
+    warnings: &mut Warnings,
+) -> Result<Option<u64>, Refused> {
+    let most = given.target.max_output_tokens;
+    let payable = given.output_limit.unwrap_or(u64::MAX);
+    let Some(Limit { field, tokens }) = request.limit else {
+        if request.surface == Protocol::Messages {
+            return Err(refused(request.surface, "max_tokens", "Field required"));
+        }
+        return Ok((payable < most).then_some(payable.max(least)));
+    };
+    // The other surfaces' readers refuse it.
+    if tokens == 0 {
+        let message = "0 is only supported for models that offer cache pre-warming.";
+        return Err(refused(request.surface, field, message));
+    }
+    if tokens > most || tokens < least {
+        warnings.add(Action::Clamped, field);
+    }
+    Ok(Some(tokens.min(most).min(payable).max(least)))
+}
+
+/// `temperature` and `top_p`; a model that takes neither does as if they were 1.
+pub(in crate::protocol) fn sampling(request: &Request<'_>, is_taken: bool, json: &mut Json, warnings: &mut Warnings) {
+    for (name, value) in [("temperature", request.sampling.temperature), ("top_p", request.sampling.top_p)] {
+        let Some(value) = value else { continue };
+        if is_taken {
+            json.key(name).raw(value.raw());
+        } else if value.number() != Some(1.0) {
+            warnings.add(Action::Dropped, name);
+        }
+    }
+}
+
+/// Who is behind the request, unreadable; and for the vendor's cache, what its requests have in common.
+pub(in crate::protocol) fn end_user(request: &Request<'_>, given: &Given<'_>, json: &mut Json) {
+    let user = request.end_user.as_ref().map(Text::value);
+    json.key("safety_identifier").str(&names::end_user(given.account_id, user.as_deref()));
+    if given.target.official {
+        json.key("prompt_cache_key").str(&cache_key(request, given.account_id));
+    }
+}
+
+/// What the requests of one user, or with the same instructions, have in common.
+fn cache_key(request: &Request<'_>, account_id: &str) -> String {
+    let named = request.extra.iter().find(|opaque| opaque.name.is("prompt_cache_key"));
+    let named = named.and_then(|opaque| opaque.value.text()).filter(|key| !key.is_empty());
+    if let Some(common) = named.as_ref().or(request.end_user.as_ref()) {
+        return names::cache_key(account_id, &common.value());
+    }
+    let texts = request.system.iter().filter_map(|block| match &block.kind {
+        BlockKind::Text(text) => Some(text.value()),
+        _ => None,
+    });
+    names::cache_key(account_id, &texts.collect::<String>())
+}

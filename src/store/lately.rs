@@ -1,0 +1,227 @@
+//! Rows that were read lately, and are good until somebody writes.
+//!
+//! Admission asks the same few questions of every request: whose a key is, and how an account stands. Reading the answer
+//! costs SQLite two locks of the operating system and, after each commit, the pages anew; remembering it costs a look-up.
+//! A write of this process empties the memory before the writer has its answer. One of another process is seen by
+//! SQLite's own count of them, which is looked at at most once in [`LOOK`]: for so long a row may be remembered that is no
+//! more. Whoever may not believe such a row reads the database, or has this emptied first. Must not know any table.
+
+use super::StoreError;
+use super::sqlite;
+use rusqlite::Connection;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long another process's write may go unseen.
+pub const LOOK: Duration = Duration::from_millis(1);
+/// Rows that are remembered at one time; one more empties the memory.
+const ROWS_MAX: usize = 16_384;
+
+pub struct Lately<V>(Mutex<Memory<V>>);
+
+struct Memory<V> {
+    rows: HashMap<Vec<u8>, V>,
+    /// Counts how often it was emptied: what was read before that is not remembered after it.
+    turn: u64,
+    /// Never writes, so that every commit there is is another connection's.
+    watch: Connection,
+    /// SQLite's count of others' commits, when it was last looked at.
+    seen: Option<i64>,
+    looked: Instant,
+}
+
+impl<V: Clone> Lately<V> {
+    /// Of the database at `path`, which must exist.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn of(path: &Path, operation: &'static str) -> Result<Self, StoreError> {
+        let watch = sqlite::open_reader(path, operation)?;
+        Ok(Self(Mutex::new(Memory { rows: HashMap::new(), turn: 0, watch, seen: None, looked: Instant::now() })))
+    }
+
+    /// The row of `key`, as it is remembered or as `read` finds it. What is not there is not remembered either.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub fn get(
+        &self,
+        key: &[u8],
+        read: impl FnOnce() -> Result<Option<V>, StoreError>,
+    ) -> Result<Option<V>, StoreError> {
+        let turn = {
+            let mut memory = self.lock();
+            memory.look();
+            if let Some(row) = memory.rows.get(key) {
+                return Ok(Some(row.clone()));
+            }
+            memory.turn
+        };
+        let row = read()?;
+        if let Some(row) = &row {
+            self.lock().keep(turn, key, row);
+        }
+        Ok(row)
+    }
+
+    /// Empties the memory: the next question is answered by the database.
+    pub fn forget(&self) {
+        self.lock().forget();
+    }
+
+    /// For a minute it is as if another process's write had only just been made.
+    #[cfg(test)]
+    pub fn hold_still(&self) {
+        let mut memory = self.lock();
+        memory.look();
+        memory.looked = Instant::now() + Duration::from_secs(60);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Memory<V>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<V: Clone> Memory<V> {
+    fn look(&mut self) {
+        if self.seen.is_some() && self.looked.elapsed() < LOOK {
+            return;
+        }
+        // What cannot be looked at may have changed.
+        let count = self
+            .watch
+            .prepare_cached("PRAGMA data_version")
+            .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
+            .ok();
+        if count.is_none() || count != self.seen {
+            self.forget();
+        }
+        (self.seen, self.looked) = (count, Instant::now());
+    }
+
+    fn keep(&mut self, turn: u64, key: &[u8], row: &V) {
+        // Somebody wrote while it was read: it may be the row from before.
+        if turn != self.turn {
+            return;
+        }
+        if self.rows.len() >= ROWS_MAX {
+            self.rows.clear();
+        }
+        self.rows.insert(key.to_vec(), row.clone());
+    }
+
+    fn forget(&mut self) {
+        self.turn = self.turn.wrapping_add(1);
+        self.rows.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    struct World {
+        _folder: tempfile::TempDir,
+        other: Connection,
+        lately: Lately<i64>,
+        reads: Cell<u32>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("x.db");
+            let other = sqlite::open(&path, "open x").unwrap();
+            other.execute_batch("CREATE TABLE t (k TEXT PRIMARY KEY, v INTEGER) STRICT").unwrap();
+            let lately = Lately::of(&path, "watch x").unwrap();
+            Self { _folder: folder, other, lately, reads: Cell::new(0) }
+        }
+
+        fn set(&self, key: &str, value: i64) {
+            self.other.execute("INSERT INTO t VALUES (?1, ?2) ON CONFLICT DO UPDATE SET v = ?2", (key, value)).unwrap();
+        }
+
+        fn read(&self, key: &str) -> Option<i64> {
+            self.reads.set(self.reads.get() + 1);
+            self.other.query_row("SELECT v FROM t WHERE k = ?1", [key], |row| row.get(0)).ok()
+        }
+
+        fn get(&self, key: &str) -> Option<i64> {
+            self.lately.get(key.as_bytes(), || Ok(self.read(key))).unwrap()
+        }
+
+        fn look_is_due(&self) {
+            self.lately.lock().seen.take();
+        }
+    }
+
+    #[test]
+    fn a_row_is_read_once_until_another_connection_commits() {
+        let world = World::new();
+        world.set("a", 1);
+        world.lately.hold_still();
+        assert_eq!((world.get("a"), world.get("a"), world.reads.get()), (Some(1), Some(1), 1));
+        world.set("a", 2);
+        assert_eq!(
+            (world.get("a"), world.reads.get()),
+            (Some(1), 1),
+            "within the time of a look it may be the old one"
+        );
+        world.lately.lock().looked = Instant::now() - LOOK;
+        assert_eq!((world.get("a"), world.reads.get()), (Some(2), 2), "and after it, it may not");
+    }
+
+    #[test]
+    fn nothing_is_read_anew_where_nobody_wrote() {
+        let world = World::new();
+        world.set("a", 1);
+        for _ in 0..3 {
+            world.lately.lock().looked = Instant::now() - LOOK;
+            assert_eq!(world.get("a"), Some(1));
+        }
+        // The first look knows of no count to compare with; the ones after it do.
+        assert_eq!(world.reads.get(), 1);
+        world.look_is_due();
+        assert_eq!((world.get("a"), world.reads.get()), (Some(1), 2));
+    }
+
+    #[test]
+    fn what_was_forgotten_is_read_anew_at_once() {
+        let world = World::new();
+        world.set("a", 1);
+        world.lately.hold_still();
+        world.get("a");
+        world.set("a", 2);
+        world.lately.forget();
+        assert_eq!((world.get("a"), world.reads.get()), (Some(2), 2));
+    }
+
+    #[test]
+    fn a_row_that_was_read_before_a_write_is_not_kept_after_it() {
+        let world = World::new();
+        world.set("a", 1);
+        world.lately.hold_still();
+        let row = world.lately.get(b"a", || {
+            let row = world.read("a");
+            world.set("a", 2);
+            world.lately.forget();
+            Ok(row)
+        });
+        assert_eq!(row.unwrap(), Some(1), "as of when it was asked");
+        assert_eq!(world.get("a"), Some(2));
+    }
+
+    #[test]
+    fn what_is_not_there_is_asked_for_every_time_and_rows_are_limited() {
+        let world = World::new();
+        world.lately.hold_still();
+        assert_eq!((world.get("b"), world.get("b"), world.reads.get()), (None, None, 2));
+        for number in 0..=ROWS_MAX {
+            world.lately.get(&number.to_le_bytes(), || Ok(Some(1))).unwrap();
+        }
+        assert_eq!(world.lately.lock().rows.len(), 1, "one more than there is room for empties it");
+    }
+}

@@ -1,0 +1,34 @@
+//! The ending that tests begin with. What a test counts on it says itself: here is only what must be there.
+
+use super::{Detail, Ending, Outcome};
+use crate::money::Micro;
+use crate::protocol::Protocol;
+use crate::usage::Usage;
+
+impl Ending {
+    /// It used nothing and cost nothing.
+    pub(crate) fn in_test(request_id: &str, account: &str, at_ms: i64, outcome: Outcome) -> Self {
+        Self {
+            request_id: request_id.into(),
+            account: account.into(),
+            at_ms,
+            paid: Micro::ZERO,
+            trial: Micro::ZERO,
+            writeoff: Micro::ZERO,
+            detail: Detail {
+                key_id: "key_1".into(),
+                key_shown: "gw-sk-…".into(),
+                model: "beta-5.2".into(),
+                surface: Protocol::Chat,
+                vendor: "beta".into(),
+                outcome,
+                usage: Usage::default(),
+                price_version: "pv_1".into(),
+                estimated: false,
+                conversation: None,
+                took_ms: None,
+                first_token_ms: None,
+            },
+        }
+    }
+}

@@ -1,0 +1,40 @@
+"""Every kind of thing that the installed SDK's types of the responses protocol name: what the table of kinds must cover.
+
+One a line: what it is a kind of, and its `type`.
+
+    python response_kinds.py
+"""
+
+import typing
+
+from openai.types import responses
+from request_fields import variants
+
+LISTS = {
+    "input_item": responses.ResponseInputItemParam,
+    "input_part": responses.ResponseInputContentParam,
+    "tool": responses.ToolParam,
+    "output_item": responses.ResponseOutputItem,
+    "event": responses.ResponseStreamEvent,
+}
+
+
+def names(kind) -> set[str]:
+    """The literals of the member `type`, of every variant."""
+    found: set[str] = set()
+    for one in variants(kind):
+        if hasattr(one, "model_fields"):
+            member = one.model_fields["type"].annotation
+        else:
+            member = typing.get_type_hints(one, include_extras=True)["type"]
+        for literal in variants(member):
+            found.update(typing.get_args(literal))
+    return found
+
+
+def kinds() -> list[str]:
+    return [f"{of} {name}" for of, kind in LISTS.items() for name in sorted(names(kind))]
+
+
+if __name__ == "__main__":
+    print("\n".join(kinds()))
