@@ -105,13 +105,16 @@ fn a_request_and_its_attempts_are_one_trace_of_its_callers() {
     let spans = collector.spans(2 * asked + 2);
     let requests: Vec<_> = spans.iter().filter(|span| span["name"] == "request").collect();
     assert_eq!(requests.len(), asked + 1);
-    let (last, failed) = (requests[asked - 1], requests[asked]);
-    assert_eq!(
-        (&last["traceId"], &last["parentSpanId"], last["kind"].as_u64()),
-        (&TRACE.into(), &"00f067aa0ba902b7".into(), Some(2))
-    );
+    // In whatever order they ended: an answer is with its client before its span is entered.
+    let attempts_of =
+        |request: &Value| spans.iter().filter(|span| span["parentSpanId"] == request["spanId"]).collect::<Vec<_>>();
+    let (of_caller, own): (Vec<_>, Vec<_>) =
+        requests.into_iter().partition(|request| request["parentSpanId"] == "00f067aa0ba902b7");
+    let [failed] = own[..] else { panic!("{own:?}") };
+    let last = of_caller.into_iter().find(|request| attempts_of(request).len() == 2).unwrap();
+    assert_eq!((&last["traceId"], last["kind"].as_u64()), (&TRACE.into(), Some(2)));
     assert_eq!([fact(last, "gen_ai.request.model"), fact(last, "gateway.outcome")], [Chat.model(), "completed"]);
-    let attempts: Vec<_> = spans.iter().filter(|span| span["parentSpanId"] == last["spanId"]).collect();
+    let attempts = attempts_of(last);
     let [first, second] = attempts[..] else { panic!("{attempts:?}") };
     assert_eq!([fact(first, "http.response.status_code"), fact(second, "http.response.status_code")], ["500", "200"]);
     assert_eq!(fact(second, "server.address"), format!("127.0.0.1:{}", works.port));
