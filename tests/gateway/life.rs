@@ -183,6 +183,7 @@ fn a_clock_that_jumps_refuses_nobody_and_cuts_nothing() {
         assert_eq!(answer.status, 200, "{offset}: {}", answer.text());
     }
     assert!(dates.len() >= 3, "the clock did not jump: {dates:?}");
+    world.ended(&account, count);
     let endings = world.endings(&account);
     let ids: HashSet<_> = endings.iter().map(|ending| ending["request_id"].as_str().unwrap()).collect();
     assert_eq!((endings.len(), ids.len()), (count, count), "no request twice");
