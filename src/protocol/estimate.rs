@@ -6,7 +6,7 @@
 //!
 //! Read next: `protocol/form.rs`.
 
-use super::form::{Arguments, Block, BlockKind, FileContent, Image, OutcomeContent, Request, Thinking, ToolKind};
+use super::form::{Arguments, Block, BlockKind, FileContent, OutcomeContent, Request, Thinking, ToolKind};
 use super::text::Text;
 use super::tree::Value;
 use base64::Engine;
@@ -94,7 +94,7 @@ impl Sum {
     fn block(&mut self, block: &Block<'_>) {
         match &block.kind {
             BlockKind::Text(text) | BlockKind::Refusal(text) => self.text(text),
-            BlockKind::Image(Image::Base64 { .. } | Image::Url(_)) => self.tokens += PER_IMAGE,
+            BlockKind::Image(_) => self.tokens += PER_IMAGE,
             BlockKind::File(file) => {
                 file.title.iter().chain(&file.context).for_each(|text| self.text(text));
                 match &file.content {

@@ -97,7 +97,39 @@ pub enum BlockKind<'a> {
 
 /// An image that the caller showed.
 #[derive(Debug)]
-pub enum Image<'a> {
+pub struct Image<'a> {
+    pub source: ImageSource<'a>,
+    /// How closely to look, where the caller said so; the messages protocol has no word for it.
+    pub detail: Option<Detail>,
+}
+
+/// How closely to look at an image, in the words of chat and responses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    Auto,
+    Low,
+    High,
+    /// As it is, however large: a word of responses alone.
+    Original,
+}
+
+impl Detail {
+    pub fn of(word: &str) -> Option<Self> {
+        [Self::Auto, Self::Low, Self::High, Self::Original].into_iter().find(|detail| detail.as_str() == word)
+    }
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Low => "low",
+            Self::High => "high",
+            Self::Original => "original",
+        }
+    }
+}
+
+#[derive(Debug)]
+pub enum ImageSource<'a> {
     /// `data`: base64, checked to be such. `media_type`: `image/png`, …
     Base64 {
         media_type: Text<'a>,

@@ -4,9 +4,11 @@
 //!
 //! Read next: `read_request/parts.rs`.
 
-use crate::protocol::form::{FileContent, Image};
+use crate::protocol::form::{Action, Detail, FileContent, ImageSource, Warnings};
 use crate::protocol::text::Text;
+use crate::protocol::tree::Value;
 use std::borrow::Cow;
+use std::fmt::Display;
 
 const BAD_IMAGE: &str = "Invalid base64 image data.";
 const BAD_FILE: &str = "Invalid base64 file data.";
@@ -22,15 +24,15 @@ const HEAD_LETTERS: usize = 16;
 const TYPE_LETTERS_MAX: usize = 64;
 
 /// The image behind an `image_url`; else why there is none.
-pub(in crate::protocol) fn image<'a>(url: Text<'a>) -> Result<Image<'a>, String> {
+pub(in crate::protocol) fn image<'a>(url: Text<'a>) -> Result<ImageSource<'a>, String> {
     let whole = url.into_value();
     let Some(data_url) = DataUrl::read(&whole) else {
         if has_scheme(&whole) {
-            return Ok(Image::Url(part(&whole, 0)));
+            return Ok(ImageSource::Url(part(&whole, 0)));
         }
         return match shown_type(&whole) {
             Some(media_type) if is_base64(&whole) => {
-                Ok(Image::Base64 { media_type: Text::made(media_type), data: part(&whole, 0) })
+                Ok(ImageSource::Base64 { media_type: Text::made(media_type), data: part(&whole, 0) })
             }
             _ => Err(BAD_ADDRESS.to_owned()),
         };
@@ -44,7 +46,17 @@ pub(in crate::protocol) fn image<'a>(url: Text<'a>) -> Result<Image<'a>, String>
     if !data_url.is_base64 || !is_base64(data) {
         return Err(BAD_IMAGE.to_owned());
     }
-    Ok(Image::Base64 { media_type: Text::made(media_type), data: part(&whole, data_url.data_at) })
+    Ok(ImageSource::Base64 { media_type: Text::made(media_type), data: part(&whole, data_url.data_at) })
+}
+
+/// How closely to look at the image that is told of in `holder`. A word that nobody knows is left out.
+pub(in crate::protocol) fn detail(holder: Value<'_>, path: impl Display, warnings: &mut Warnings) -> Option<Detail> {
+    let told = holder.get("detail").filter(|told| !told.is_null())?;
+    let detail = told.string().and_then(|word| Detail::of(&word));
+    if detail.is_none() {
+        warnings.add(Action::Dropped, format_args!("{path}.detail"));
+    }
+    detail
 }
 
 /// What is in a `file_data`; else why it cannot be read.
@@ -185,8 +197,8 @@ mod tests {
 
     fn media_type(url: &str) -> Result<String, String> {
         match image(Text::made(url))? {
-            Image::Base64 { media_type, .. } => Ok(media_type.value().into_owned()),
-            Image::Url(url) => Ok(url.value().into_owned()),
+            ImageSource::Base64 { media_type, .. } => Ok(media_type.value().into_owned()),
+            ImageSource::Url(url) => Ok(url.value().into_owned()),
         }
     }
 

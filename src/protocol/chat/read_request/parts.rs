@@ -12,7 +12,7 @@ use super::check::{
 use super::{marker, media};
 use crate::protocol::Protocol;
 use crate::protocol::form::{
-    At, Block, BlockKind, File, FileContent, Image, Opaque, Outcome, OutcomeContent, Refused, Warnings,
+    At, Block, BlockKind, File, FileContent, Image, ImageSource, Opaque, Outcome, OutcomeContent, Refused, Warnings,
 };
 use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
@@ -99,10 +99,10 @@ fn image<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<BlockK
     known(value, &["image_url"], warnings);
     let path = format!("{at}.image_url");
     let inner = required_object(value, "image_url", &path)?;
-    // How closely to look is a word of this protocol alone.
     unknown_members(inner, &["url", "detail"], "messages[].content[].image_url", warnings);
     let url = required_text(inner, "url", format_args!("{path}.url"))?;
-    media::image(url).map(BlockKind::Image).map_err(|message| invalid(path, message))
+    let source = media::image(url).map_err(|message| invalid(&path, message))?;
+    Ok(BlockKind::Image(Image { source, detail: media::detail(inner, &path, warnings) }))
 }
 
 fn file<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<BlockKind<'a>, Refused> {
@@ -136,10 +136,11 @@ fn messages_image(value: Value<'_>) -> Option<BlockKind<'_>> {
     let kind = source.get("type")?;
     if kind.is("base64") && has_only(source, &["type", "media_type", "data"]) {
         let (media_type, data) = (source.get("media_type")?.text()?, source.get("data")?.text()?);
-        return Some(BlockKind::Image(Image::Base64 { media_type, data }));
+        return Some(BlockKind::Image(Image { source: ImageSource::Base64 { media_type, data }, detail: None }));
     }
     if kind.is("url") && has_only(source, &["type", "url"]) {
-        return Some(BlockKind::Image(Image::Url(source.get("url")?.text()?)));
+        let source = ImageSource::Url(source.get("url")?.text()?);
+        return Some(BlockKind::Image(Image { source, detail: None }));
     }
     None
 }

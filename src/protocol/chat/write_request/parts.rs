@@ -6,7 +6,7 @@
 
 use super::Writer;
 use super::foreign::Words;
-use crate::protocol::form::{Action, At, Block, BlockKind, File, FileContent, Image};
+use crate::protocol::form::{Action, At, Block, BlockKind, Detail, File, FileContent, Image, ImageSource};
 use crate::protocol::text::{Json, Text};
 
 /// What a file is called that has no title.
@@ -106,6 +106,9 @@ impl Writer<'_> {
             parts => {
                 self.json.open_array();
                 for part in parts {
+                    if matches!(part.said, Said::Image(Image { detail: Some(Detail::Original), .. })) {
+                        self.words.warnings.add(Action::Clamped, "input[].content[].detail");
+                    }
                     write(part, &mut self.json);
                 }
                 self.json.close_array();
@@ -133,11 +136,16 @@ fn write(part: &Part<'_>, json: &mut Json) {
         Said::Texts(texts) => drop(json.str("text").key("text").joined(texts)),
         Said::Image(image) => {
             json.str("image_url").key("image_url").open_object().key("url");
-            match image {
-                Image::Url(url) => drop(json.text(url)),
-                Image::Base64 { media_type, data } => {
+            match &image.source {
+                ImageSource::Url(url) => drop(json.text(url)),
+                ImageSource::Base64 { media_type, data } => {
                     json.joined(&[Text::made("data:"), media_type.borrowed(), Text::made(";base64,"), data.borrowed()]);
                 }
+            }
+            if let Some(detail) = image.detail {
+                // It has no word for more than that.
+                let detail = if detail == Detail::Original { Detail::High } else { detail };
+                json.key("detail").str(detail.as_str());
             }
             json.close_object();
         }

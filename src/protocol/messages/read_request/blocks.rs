@@ -8,8 +8,8 @@
 use super::check::{self, is_true, object, pick, refused, required, text};
 use crate::protocol::Protocol;
 use crate::protocol::form::{
-    Arguments, At, Block, BlockKind, Cache, Call, File, FileContent, Image, Opaque, Outcome, OutcomeContent, Refused,
-    Side, Thinking, Turn, Warnings,
+    Arguments, At, Block, BlockKind, Cache, Call, File, FileContent, Image, ImageSource, Opaque, Outcome,
+    OutcomeContent, Refused, Side, Thinking, Turn, Warnings,
 };
 use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
@@ -148,21 +148,21 @@ fn image<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Block<
     let source = required(source, path)?;
     object(source, path)?;
     let source_kind = text(required(source.get("type"), format_args!("{path}.type"))?, format_args!("{path}.type"))?;
-    let image = match source_kind.value().as_ref() {
+    let source = match source_kind.value().as_ref() {
         "base64" => {
             let media_type = member_text(source, "media_type", path)?;
             if !IMAGE_TYPES.iter().any(|known| media_type.is(known)) {
                 let message = "Input should be 'image/jpeg', 'image/png', 'image/gif' or 'image/webp'";
                 return Err(refused(format_args!("{path}.media_type"), message));
             }
-            Image::Base64 { media_type, data: base64(source, path)? }
+            ImageSource::Base64 { media_type, data: base64(source, path)? }
         }
-        "url" => Image::Url(member_text(source, "url", path)?),
+        "url" => ImageSource::Url(member_text(source, "url", path)?),
         // Of the vendor's own store.
         "file" => return Ok(opaque(kind.and_then(Value::text).unwrap_or(Text::made("image")), value, at)),
         other => return Err(refused(path, &not_expected(other, "'base64', 'file', 'url'"))),
     };
-    Ok(Block { at, cache: cache(marker), kind: BlockKind::Image(image) })
+    Ok(Block { at, cache: cache(marker), kind: BlockKind::Image(Image { source, detail: None }) })
 }
 
 fn document<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<Block<'a>, Refused> {

@@ -11,8 +11,8 @@ use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
 use crate::protocol::form::answer::Recall;
 use crate::protocol::form::{
-    Action, Arguments, At, Block, BlockKind, Cache, Call, File, FileContent, Image, Opaque, Outcome, OutcomeContent,
-    Refused, Thinking, Warnings,
+    Action, Arguments, At, Block, BlockKind, Cache, Call, File, FileContent, ImageSource, Opaque, Outcome,
+    OutcomeContent, Refused, Thinking, Warnings,
 };
 use crate::protocol::rules::arguments;
 use crate::protocol::rules::names::{self, CallIds};
@@ -50,7 +50,7 @@ impl<'w> Scribe<'w> {
         self.json.open_object();
         match &block.kind {
             BlockKind::Text(text) | BlockKind::Refusal(text) => self.text(text),
-            BlockKind::Image(image) => self.image(image, block.at)?,
+            BlockKind::Image(image) => self.image(&image.source, block.at)?,
             BlockKind::File(file) => self.file(file, block.at, place)?,
             BlockKind::Thinking(thinking) => self.thinking(thinking),
             BlockKind::Call(call) => self.call(call, block.at),
@@ -89,14 +89,14 @@ impl<'w> Scribe<'w> {
         self.json.key("type").str("text").key("text").text(text);
     }
 
-    fn image(&mut self, image: &Image<'_>, at: At) -> Result<(), Refused> {
+    fn image(&mut self, image: &ImageSource<'_>, at: At) -> Result<(), Refused> {
         let json = self.json.key("type").str("image").key("source").open_object();
         match image {
-            Image::Base64 { media_type, data } => {
+            ImageSource::Base64 { media_type, data } => {
                 json.key("type").str("base64").key("media_type").text(media_type).key("data").text(data)
             }
-            Image::Url(url) if is_https(url) => json.key("type").str("url").key("url").text(url),
-            Image::Url(_) => {
+            ImageSource::Url(url) if is_https(url) => json.key("type").str("url").key("url").text(url),
+            ImageSource::Url(_) => {
                 let message = "Image URLs must use https or a base64 data URL.";
                 return Err(Box::new(Failure::invalid(self.surface, &format!("{at}.image_url"), message)));
             }

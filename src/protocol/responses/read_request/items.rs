@@ -15,8 +15,8 @@ use crate::protocol::chat::read_request::check::{
 };
 use crate::protocol::chat::read_request::media;
 use crate::protocol::form::{
-    Action, Arguments, At, Block, BlockKind, Call, Outcome, OutcomeContent, Refused, Request, Side, Thinking, Turn,
-    Warnings,
+    Action, Arguments, At, Block, BlockKind, Call, Image, Outcome, OutcomeContent, Refused, Request, Side, Thinking,
+    Turn, Warnings,
 };
 use crate::protocol::responses::write_request::PART_GAP;
 use crate::protocol::text::{Json, Text};
@@ -290,10 +290,10 @@ impl<'a> Reader<'_, 'a> {
     fn other(&mut self, kind: &str, item: Value<'a>, at: At) -> Result<(), Refused> {
         if kind == "computer_call_output"
             && let Some(url) = item.get("output").and_then(|output| output.get("image_url")).and_then(Value::text)
-            && let Ok(image) = media::image(url)
+            && let Ok(source) = media::image(url)
         {
             self.warnings.add(Action::Rewritten, at);
-            self.turn(Side::User, at, vec![block(at, BlockKind::Image(image))]);
+            self.turn(Side::User, at, vec![block(at, BlockKind::Image(Image { source, detail: None }))]);
             return Ok(());
         }
         if FAR.contains(&kind) {

@@ -11,7 +11,7 @@ use crate::protocol::chat::read_request::check::{
 };
 use crate::protocol::chat::read_request::{marker, media};
 use crate::protocol::form::{
-    Action, At, Block, BlockKind, File, FileContent, Opaque, OutcomeContent, Refused, Side, Warnings,
+    Action, At, Block, BlockKind, File, FileContent, Image, Opaque, OutcomeContent, Refused, Side, Warnings,
 };
 use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
@@ -70,7 +70,7 @@ fn part<'a>(value: Value<'a>, at: At, side: Option<Side>, warnings: &mut Warning
         "refusal" if side == Some(Side::Assistant) => {
             BlockKind::Refusal(required_text(value, "refusal", format_args!("{at}.refusal"))?)
         }
-        "input_image" if takes_media => image(value, at)?,
+        "input_image" if takes_media => image(value, at, warnings)?,
         "input_file" if takes_media => file(value, at)?,
         "input_audio" if takes_media => BlockKind::Opaque(Opaque { origin: Protocol::Chat, name: name.clone(), value }),
         "encrypted_content" => {
@@ -87,13 +87,14 @@ fn part<'a>(value: Value<'a>, at: At, side: Option<Side>, warnings: &mut Warning
     Ok(Block { at, cache: marker(value, at)?, kind })
 }
 
-fn image<'a>(value: Value<'a>, at: At) -> Result<BlockKind<'a>, Refused> {
+fn image<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<BlockKind<'a>, Refused> {
     if value.get("file_id").is_some() {
         return Err(no_file_id(at));
     }
     let path = format!("{at}.image_url");
     let url = required_text(value, "image_url", &path)?;
-    media::image(url).map(BlockKind::Image).map_err(|message| invalid(path, message))
+    let source = media::image(url).map_err(|message| invalid(path, message))?;
+    Ok(BlockKind::Image(Image { source, detail: media::detail(value, at, warnings) }))
 }
 
 fn file<'a>(value: Value<'a>, at: At) -> Result<BlockKind<'a>, Refused> {

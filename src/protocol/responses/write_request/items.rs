@@ -8,7 +8,8 @@ use super::{Writer, refused};
 use crate::protocol::chat::write_request::parts::{Part, Said, file_name};
 use crate::protocol::chat::write_request::results::says_error;
 use crate::protocol::form::{
-    Action, Arguments, Block, BlockKind, Call, Image, Outcome, OutcomeContent, Refused, Request, Side, Turn,
+    Action, Arguments, Block, BlockKind, Call, Detail, ImageSource, Outcome, OutcomeContent, Refused, Request, Side,
+    Turn,
 };
 use crate::protocol::rules::{arguments, custom, names};
 use crate::protocol::text::{Json, Text};
@@ -235,13 +236,13 @@ fn write(part: &Part<'_>, json: &mut Json) {
         Said::Texts(texts) => drop(json.str("input_text").key("text").joined(texts)),
         Said::Image(image) => {
             json.str("input_image").key("image_url");
-            match image {
-                Image::Url(url) => drop(json.text(url)),
-                Image::Base64 { media_type, data } => {
+            match &image.source {
+                ImageSource::Url(url) => drop(json.text(url)),
+                ImageSource::Base64 { media_type, data } => {
                     json.joined(&[Text::made("data:"), media_type.borrowed(), Text::made(";base64,"), data.borrowed()]);
                 }
             }
-            json.key("detail").str("auto");
+            json.key("detail").str(image.detail.unwrap_or(Detail::Auto).as_str());
         }
         Said::File(file, data) => {
             json.str("input_file").key("filename").str(&file_name(file));
