@@ -31,9 +31,11 @@ use bytes::Bytes;
 use context::{Context, Stage};
 use intake::BodiesInFlight;
 use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::protocols::Digest;
 use pingora::proxy::{FailToProxy, ProxyHttp, Session};
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorSource, Result};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
@@ -172,7 +174,23 @@ impl ProxyHttp for Gateway {
         upstream::peer(self, ctx).await
     }
 
-    /// 4. With which header.
+    /// 4. Over which connection.
+    async fn connected_to_upstream(
+        &self,
+        _session: &mut Session,
+        _reused: bool,
+        _peer: &HttpPeer,
+        socket: RawFd,
+        _digest: Option<&Digest>,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        if let Some(call) = ctx.call() {
+            call.upstream.socket = Some(socket);
+        }
+        Ok(())
+    }
+
+    /// 5. With which header.
     async fn upstream_request_filter(
         &self,
         _session: &mut Session,
@@ -185,7 +203,7 @@ impl ProxyHttp for Gateway {
         upstream::sidecar_header(ctx, header)
     }
 
-    /// 5. The vendor's header.
+    /// 6. The vendor's header.
     async fn upstream_response_filter(
         &self,
         _session: &mut Session,
@@ -200,7 +218,7 @@ impl ProxyHttp for Gateway {
         reply::head(ctx, header)
     }
 
-    /// 6. The vendor's bytes, and the debit before the last of them.
+    /// 7. The vendor's bytes, and the debit before the last of them.
     fn upstream_response_body_filter(
         &self,
         _session: &mut Session,
@@ -211,7 +229,7 @@ impl ProxyHttp for Gateway {
         reply::body(ctx, body, end).map(|()| None)
     }
 
-    /// 7a. Nobody answered the call.
+    /// 8a. Nobody answered the call.
     fn fail_to_connect(
         &self,
         _session: &mut Session,
@@ -225,7 +243,7 @@ impl ProxyHttp for Gateway {
         error
     }
 
-    /// 7b. The call broke off.
+    /// 8b. The call broke off.
     fn error_while_proxy(
         &self,
         _peer: &HttpPeer,
@@ -242,7 +260,7 @@ impl ProxyHttp for Gateway {
         error
     }
 
-    /// 8. Nothing is left to try.
+    /// 9. Nothing is left to try.
     async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Context) -> FailToProxy {
         if let Err(error) = reject::tell(session, error, ctx).await {
             log::debug!("tell a client of a failure: {error}");
@@ -250,7 +268,7 @@ impl ProxyHttp for Gateway {
         FailToProxy { error_code: ctx.status, can_reuse_downstream: false }
     }
 
-    /// 9. What it came to.
+    /// 10. What it came to.
     async fn logging(&self, session: &mut Session, _error: Option<&Error>, ctx: &mut Context) {
         meter::end(self, session, ctx).await;
         if !session.is_http2() {

@@ -17,6 +17,7 @@ use crate::upstreams::{Endpoints, Lease};
 use bytes::Bytes;
 use std::fmt;
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -119,6 +120,8 @@ pub struct Upstream {
     pub tried: Vec<usize>,
     /// The running attempt's place at its endpoint.
     pub lease: Option<Lease>,
+    /// The running attempt's connection.
+    pub socket: Option<RawFd>,
     /// Addresses of that endpoint that were tried.
     pub addresses: Vec<SocketAddr>,
     /// The next attempt is made at the same endpoint.
@@ -145,6 +148,7 @@ impl Upstream {
             before: 0,
             tried: Vec::new(),
             lease: None,
+            socket: None,
             addresses: Vec::new(),
             here: false,
             repeated: false,

@@ -14,6 +14,7 @@ mod coding;
 mod replay;
 #[cfg(test)]
 mod tests;
+mod together;
 
 pub use body::{BodiesInFlight, BodyShare, read_body};
 
@@ -24,8 +25,10 @@ use http::HeaderValue;
 use pingora::protocols::http::ServerSession as HttpSession;
 use pingora::proxy::Session;
 use replay::{HAND_BACK, Replay};
+use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use together::Corked;
 
 /// What the vendor's answer and the wrapped session tell each other.
 #[derive(Default)]
@@ -45,6 +48,8 @@ struct State {
     keyed: Option<Box<Running>>,
     /// Of the same request: once that is decided, it may not have been written yet.
     decision: Option<Decision>,
+    /// The running attempt's connection, until the body is with it.
+    corked: Option<Corked>,
     /// Sent at further attempts instead of the first body.
     body: Option<Bytes>,
     /// Written to a client that waits too long for the next event; its bytes are made then, for events may be numbered.
@@ -146,6 +151,11 @@ impl Shared {
         state.progress.attempt_began = Some(Instant::now());
         state.progress.ended = None;
         state.progress.blame = state.progress.client_left.map(|_| Blame::Client);
+    }
+
+    /// Head and body of the running attempt are to leave together over this connection, which no other request shares.
+    pub fn cork(&self, socket: RawFd) {
+        self.lock().corked = Corked::new(socket);
     }
 
     /// The client is gone.

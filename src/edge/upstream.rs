@@ -147,6 +147,12 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
     if let Some(traceparent) = traceparent {
         fresh.insert_header(TRACEPARENT, traceparent)?;
     }
+    // By then Pingora has said what the vendor speaks. Other requests may be on a connection of HTTP/2.
+    if header.version != Version::HTTP_2
+        && let Some(socket) = call.upstream.socket
+    {
+        call.shared.cork(socket);
+    }
     *header = fresh;
     Ok(())
 }

@@ -6,6 +6,8 @@ use crate::surface::{BOTH, Chat, Surface};
 use crate::world::{Plan, World};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// What the vendor says, and whether it closes then.
 #[derive(Clone)]
@@ -53,6 +55,8 @@ fn says(head: &str, body: &[u8], closes: bool) -> Says {
 }
 
 const JSON: &str = "200 OK\r\ncontent-type: application/json";
+/// The whole answer of a vendor that says hardly anything.
+const HI: &str = r#"{"id":"c","object":"chat.completion","created":1,"model":"gpt-5.2","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}"#;
 const EVENTS: &str = "200 OK\r\ncontent-type: text/event-stream";
 
 fn chunked(kind: &str, body: &[u8], closes: bool) -> Says {
@@ -62,6 +66,56 @@ fn chunked(kind: &str, body: &[u8], closes: bool) -> Says {
 fn world_of(cases: Vec<Says>) -> World {
     let plan = Plan::default().endpoints(&[vendor(cases)]).limit("breaker_failures", 0).limit("attempts", 1);
     plan.limit("idle_seconds", 1).limit("first_byte_seconds", 1).start()
+}
+
+/// A vendor that reads what has come, answers, and says of each request whether all of it came at once.
+fn looks_at_packets() -> (u16, Arc<Mutex<Vec<bool>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let seen = Arc::<Mutex<Vec<bool>>>::default();
+    let told = Arc::clone(&seen);
+    let answer = format!("HTTP/1.1 {JSON}\r\ncontent-length: {}\r\n\r\n{HI}", HI.len());
+    std::thread::spawn(move || {
+        while let Ok((mut client, _)) = listener.accept() {
+            let (told, answer) = (Arc::clone(&told), answer.clone());
+            std::thread::spawn(move || {
+                let mut piece = [0; 65_536];
+                while let Ok(count) = client.read(&mut piece)
+                    && count > 0
+                {
+                    let at_once = piece[..count].ends_with(b"}");
+                    if !at_once && read_request(&mut client).is_none() {
+                        return;
+                    }
+                    told.lock().unwrap().push(at_once);
+                    client.write_all(answer.as_bytes()).unwrap();
+                }
+            });
+        }
+    });
+    (port, seen)
+}
+
+#[test]
+fn a_request_reaches_its_vendor_in_one_packet_and_at_once() {
+    const ASKED: usize = 20;
+    let (port, seen) = looks_at_packets();
+    let world = Plan::default().endpoints(&[port]).start();
+    let account = world.account();
+    let mut client = world.connect();
+    let began = Instant::now();
+    for _ in 0..ASKED {
+        let answer = client.ask(&Chat.whole(&account.key, "input=1"));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    // What nobody lets go of, the kernel sends after 200 ms.
+    assert!(began.elapsed() < Duration::from_millis(200) * ASKED as u32, "{:?}", began.elapsed());
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen.len(), ASKED);
+    // A machine that stands still for so long parts one.
+    assert!(seen.iter().filter(|at_once| !**at_once).count() <= 2, "{seen:?}");
+    drop(seen);
+    world.close();
 }
 
 #[test]
@@ -124,10 +178,9 @@ fn each_way(world: &World, account: &Account, number: usize, name: &str) {
 /// The same vendor with framing that is in order.
 #[test]
 fn control_a_vendor_of_the_same_make_is_understood() {
-    let body = r#"{"id":"c","object":"chat.completion","created":1,"model":"gpt-5.2","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}"#;
     for says in [
-        says(&format!("{JSON}\r\ncontent-length: {}", body.len()), body.as_bytes(), false),
-        chunked(JSON, format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len()).as_bytes(), false),
+        says(&format!("{JSON}\r\ncontent-length: {}", HI.len()), HI.as_bytes(), false),
+        chunked(JSON, format!("{:x}\r\n{HI}\r\n0\r\n\r\n", HI.len()).as_bytes(), false),
     ] {
         let world = world_of(vec![says]);
         let account = world.account();

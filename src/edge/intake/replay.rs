@@ -401,6 +401,10 @@ impl CustomSession for Replay {
     /// Watches for the client's leaving while the vendor answers. That does not end the request: the vendor is read
     /// on until its usage is known or the time for it is over.
     async fn read_body_or_idle(&mut self, _no_body_expected: bool) -> Result<Option<Bytes>> {
+        let corked = self.shared.lock().corked.take();
+        if let Some(corked) = corked {
+            corked.after_a_turn().await;
+        }
         loop {
             self.advance_timer();
             let left = self.shared.lock().progress.client_left.is_some();
