@@ -325,8 +325,7 @@ fn edge_server(
 fn of_today(config_file: &Path, before: Settings) -> Settings {
     match crate::config::load(config_file) {
         Ok(mut now) if now.data_dir == before.data_dir => {
-            let waiting = reload::keep_limits(&before.limits, &mut now.limits);
-            waiting.iter().for_each(|key| log::warn!("{key} was changed: that is taken at the next start or upgrade"));
+            reload::tell_waiting(&reload::keep_limits(&before.limits, &mut now.limits));
             now
         }
         Ok(_) => {

@@ -142,10 +142,7 @@ impl Reload {
         if let Some((access, opened)) = opened {
             access.turn_to(opened);
         }
-        for key in &waiting {
-            log::warn!("{key} was changed: that is taken at the next start or upgrade");
-        }
-        METRICS.config_keys_waiting.set(i64::try_from(waiting.len()).unwrap_or(i64::MAX));
+        tell_waiting(&waiting);
         self.settings.store(Arc::new(new));
         Ok(())
     }
@@ -178,6 +175,14 @@ fn keep_fixed(old: &Settings, started: &Limits, new: &mut Settings) -> Vec<&'sta
     ];
     waiting.extend(over_h2.into_iter().filter_map(|(key, is_changed)| is_changed.then_some(key)));
     waiting
+}
+
+/// Names the keys that the running process cannot take, in the log and by a metric.
+pub fn tell_waiting(keys: &[&'static str]) {
+    for key in keys {
+        log::warn!("{key} was changed: that is taken at the next start or upgrade");
+    }
+    METRICS.config_keys_waiting.set(i64::try_from(keys.len()).unwrap_or(i64::MAX));
 }
 
 /// The same of the limits that the books were opened with.

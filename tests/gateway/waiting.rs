@@ -135,6 +135,7 @@ fn it_serves_by_the_limits_of_that_moment_and_names_what_it_was_begun_with() {
     let mut old = world.hand_over_to(successor);
     wait_for("the old gateway to end", SOON, || old.try_wait().unwrap());
     assert!(world.log().contains("limits.journal_pending was changed"), "{}", world.log());
+    assert_eq!(world.metric("gateway_config_keys_waiting", &[]), 1.0);
     let mut running = world.connect();
     assert!(running.send(&Chat.stream(&account.key, "events=40 gap_ms=250 input=10 output=5").bytes()));
     let mut answer = running.begin();
