@@ -112,12 +112,18 @@ impl Reload {
                 Err(faults.into())
             }
         };
-        let result = if outcome.is_ok() { "ok" } else { "refused" };
+        let result = match outcome {
+            Ok(()) => {
+                log::info!("reloaded {}", self.config_file.display());
+                "ok"
+            }
+            Err(error) => {
+                log::error!("reload refused, the old settings stay: {error:#}");
+                "refused"
+            }
+        };
+        // Whoever sees it counted finds it told.
         METRICS.config_reloads.with_label_values(&[result]).inc();
-        match outcome {
-            Ok(()) => log::info!("reloaded {}", self.config_file.display()),
-            Err(error) => log::error!("reload refused, the old settings stay: {error:#}"),
-        }
     }
 
     fn take(&self, mut new: Settings) -> anyhow::Result<()> {

@@ -321,8 +321,10 @@ fn what_starts_without_the_store_is_unready_until_it_is_there_and_judged() {
     let both = [&sidecar, &edge];
     let why = |world: &World| crate::client::try_ask(world.admin, &Request::get("/readyz"));
     for world in both {
-        let said = wait_for("a process without its store", SOON, || why(world)).text();
-        assert!(said.contains("shared store"), "{said}");
+        // First it says that it does not listen yet.
+        wait_for("a process without its store", SOON, || {
+            why(world).filter(|said| said.text().contains("shared store"))
+        });
         assert_eq!(world.metric("gateway_store_up", &[]), 0.0);
     }
     let account = sidecar.funded(10_000_000);
@@ -335,6 +337,7 @@ fn what_starts_without_the_store_is_unready_until_it_is_there_and_judged() {
             why(world).filter(|said| said.text().contains("appendonly is no"))
         });
         assert!(world.metric("gateway_ledger_errors_total", &["store_refused"]) > 0.0);
+        wait_for("it to be said", SOON, || world.log().contains("appendonly is no").then_some(()));
         assert_eq!(world.log().matches("appendonly is no").count(), 1, "{}", world.log());
         assert!(!world.is_ready());
     }
