@@ -7,7 +7,7 @@
 //! to the session inside. It is also where time passes without bytes: every deadline lives here.
 //!
 //! This file and `intake/replay.rs` are the only ones that know this. Must not judge what the bytes say.
-//! Next: `intake/body.rs` (reading), `intake/replay.rs` (the wrapper).
+//! Next: `intake/body.rs` (reading), `intake/replay.rs` (the wrapper), `intake/together.rs` (one packet to the vendor).
 
 mod body;
 mod coding;

@@ -43,8 +43,8 @@ impl Drop for Corked {
 
 #[expect(unsafe_code, reason = "Pingora tells of a connection to a vendor nothing but its number")]
 fn set(socket: RawFd, corked: bool) -> bool {
-    // SAFETY: the number is not kept beyond the call. Pingora has the connection open while an attempt is running; were it
-    // closed already and the number another's, that one would be told to hold nothing back, which nobody does anyhow.
+    // SAFETY: the borrow ends with the call. Pingora has the connection open while it writes; a `Corked` that is dropped
+    // later than that may find its number closed, which the system refuses, or another's, whose packet then leaves in two.
     let socket = unsafe { BorrowedFd::borrow_raw(socket) };
     set_tcp_cork(socket, corked).is_ok()
 }
