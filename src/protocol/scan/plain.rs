@@ -29,6 +29,8 @@ impl<'a> Ends<'a> {
         if at >= self.end {
             return self.judge(at);
         }
+        // Whoever asks from before the last answer may stand before its block: in between is no end.
+        let at = at.max(self.start);
         // Within a block, whose places fit a byte.
         let [place, ..] = at.wrapping_sub(self.start).to_le_bytes();
         let left = self.hits.wrapping_shr(place.into());
@@ -137,6 +139,13 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn who_asks_again_from_before_an_answer_gets_it_again() {
+        let bytes = [b"\"".as_slice(), &[b'a'; 200], b"\""].concat();
+        let mut ends = Ends::of(&bytes);
+        assert_eq!([0, 1, 1, 70, 130, 201, 202].map(|at| ends.after(at)), [0, 201, 201, 201, 201, 201, 202]);
     }
 
     proptest! {
