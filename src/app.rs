@@ -80,9 +80,11 @@ const ACCESS_LOG_PATIENCE: Duration = Duration::from_secs(1);
 const TRACES_PATIENCE: Duration = Duration::from_secs(1);
 /// Connections to vendors that are kept for reuse.
 const UPSTREAM_POOL: usize = 1_024;
-/// Bytes of a client's connection that wait to be read and to be sent. An answer's header and its body leave at one time
-/// where they fit: Pingora's own 1 460 bytes take hardly more than the header. A stream's header never waits.
-const CLIENT_BUFFERS: L4BufferSettings = L4BufferSettings { read: Some(16_384), write: Some(8_192) };
+/// Bytes that wait to be sent on a client's connection. An answer's header and its body leave at one time where they fit:
+/// Pingora's own 1 460 bytes take hardly more than the header. A stream's header never waits.
+const CLIENT_WRITES: usize = 8_192;
+/// Bytes that TLS reads ahead on a client's connection. Plain HTTP has buffers of its own for all that it reads.
+const CLIENT_READS: usize = 16_384;
 /// Streams that a client's HTTP/2 connection may have open.
 const H2_STREAMS: u32 = 100;
 /// Bytes that a client may send ahead of what was read: on one stream, and on the connection.
@@ -304,8 +306,10 @@ fn edge_server(
     proxy.h2_options = Some(h2_options(&settings.limits));
     let mut service = Service::new("edge".to_owned(), Guarded::new(proxy, Arc::clone(&connections)));
     service.endpoints().set_pre_tls_callback(Arc::new(BeforeTls(connections)));
+    let reads = if certificate.is_some() { CLIENT_READS } else { 0 };
     for address in &settings.edge {
-        let mut listener = ListenerConfig::tcp(address.to_string()).l4_buffer(CLIENT_BUFFERS);
+        let buffers = L4BufferSettings::new(reads, CLIENT_WRITES);
+        let mut listener = ListenerConfig::tcp(address.to_string()).l4_buffer(buffers);
         if let Some(certificate) = certificate {
             let mut tls = TlsSettings::intermediate("", "")
                 .map_err(|error| anyhow::anyhow!("set up TLS on listen.edge: {error}"))?;

@@ -27,6 +27,7 @@ pub mod failpoint;
 pub mod idempotency;
 pub mod money;
 pub mod protocol;
+pub mod queue;
 pub mod sidecar;
 pub mod simulator;
 pub mod store;

@@ -69,7 +69,7 @@ impl Counted {
         let out = format!("--callgrind-out-file={}", dir.path().join("out").display());
         command.args(["--tool=callgrind", "--instr-atstart=no", &out]).arg(gateway);
         command.stderr(Stdio::null());
-        let system = System::gateway_by(command, gateway, vendor);
+        let system = System::gateway_by(command, 1, gateway, vendor);
         let mut counted = Self { system, dir, idle: 0.0, dumps: 0 };
         counted.tell("instrumentation on");
         counted.take();

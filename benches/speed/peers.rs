@@ -2,7 +2,7 @@
 //! switched on as it takes. Must not load them.
 
 use super::system::{CORE, System, pinned};
-use crate::rig::{Process, free_port};
+use crate::rig::free_port;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -24,8 +24,7 @@ fn start(name: &'static str, program: &Path, file: &str, text: &str, port: u16, 
     std::fs::write(dir.path().join(file), text).unwrap();
     let mut command = pinned(CORE, program);
     command.current_dir(dir.path()).args(args).arg(file).stdout(Stdio::null()).stderr(Stdio::null());
-    let process = Process(command.spawn().unwrap_or_else(|error| panic!("start {name}: {error}")));
-    System::plain(name, port, Some(process), Some(dir))
+    System::plain(name, port, Some(command), Some(dir))
 }
 
 fn haproxy(program: &Path, vendor: u16) -> System {

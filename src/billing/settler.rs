@@ -10,13 +10,14 @@ use super::journal::{Journal, Segment};
 use crate::clock;
 use crate::failpoint::{self, Point};
 use crate::money::{Micro, Parts};
+use crate::queue::{Receiver, Sender, queue};
 use crate::store::StoreError;
 use crate::store::holds::HeldMirror;
 use crate::store::ledger::{Ending, Ledger, Post};
 use crate::telemetry::METRICS;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{RecvTimeoutError, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -39,12 +40,9 @@ pub struct Settlement {
     pub journalled_in: [Arc<Segment>; 2],
 }
 
-/// Boxed: room for all that can ever wait is made at the start, and nearly all of it stays empty.
-type Queue = SyncSender<Box<Settlement>>;
-
 /// The way to the settler.
 pub struct Settler {
-    queue: Mutex<Option<Queue>>,
+    queue: Mutex<Option<Sender<Settlement>>>,
     /// A thread does the work, or whoever calls [`Settler::turn`].
     thread: Mutex<Option<JoinHandle<()>>>,
     by_hand: Option<Mutex<Run>>,
@@ -99,7 +97,7 @@ impl Settler {
     }
 
     fn new(work: Work, capacity: usize) -> (Self, Run) {
-        let (sender, receiver) = sync_channel(capacity);
+        let (sender, receiver) = queue(capacity);
         let state = Arc::new(State::default());
         let settler = Self {
             queue: Mutex::new(Some(sender)),
@@ -118,7 +116,7 @@ impl Settler {
     pub fn turn(&self, now_ms: i64) -> Result<bool, StoreError> {
         let Some(run) = &self.by_hand else { return Ok(false) };
         let mut run = run.lock().unwrap_or_else(PoisonError::into_inner);
-        let batch: Vec<_> = run.receiver.try_iter().take(BATCH).map(|settlement| *settlement).collect();
+        let batch: Vec<_> = run.receiver.try_iter().take(BATCH).collect();
         run.enter(&batch)?;
         run.mirror();
         let worked = !batch.is_empty();
@@ -135,8 +133,8 @@ impl Settler {
         self.state.pending.fetch_add(1, Ordering::Relaxed);
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = match queue.as_ref() {
-            Some(queue) => queue.try_send(Box::new(settlement)),
-            None => Err(TrySendError::Disconnected(Box::new(settlement))),
+            Some(queue) => queue.try_send(settlement),
+            None => Err(TrySendError::Disconnected(settlement)),
         };
         if let Err(TrySendError::Full(settlement) | TrySendError::Disconnected(settlement)) = outcome {
             settlement.journalled_in.iter().for_each(|segment| segment.keep());
@@ -165,7 +163,7 @@ struct Run {
     /// A guest has taken back what it told as the one that admits.
     told_nothing: bool,
     state: Arc<State>,
-    receiver: Receiver<Box<Settlement>>,
+    receiver: Receiver<Settlement>,
 }
 
 impl Run {
@@ -175,7 +173,7 @@ impl Run {
             let mut batch = Vec::new();
             let ended = match self.receiver.recv_timeout(MIRROR_EVERY) {
                 Ok(first) => {
-                    batch.push(*first);
+                    batch.push(first);
                     self.gather(&mut batch);
                     false
                 }
@@ -211,7 +209,7 @@ impl Run {
         if !self.state.closing.load(Ordering::Acquire) {
             std::thread::sleep(GATHER);
         }
-        batch.extend(self.receiver.try_iter().take(BATCH - 1).map(|settlement| *settlement));
+        batch.extend(self.receiver.try_iter().take(BATCH - 1));
     }
 
     /// Enters the batch, trying until it works.

@@ -127,7 +127,7 @@ impl PreTlsProcess for BeforeTls {
 
 /// As the digest of the connection, where the request finds it.
 fn digest(connection: Arc<Connection>) -> Result<ProxyDigest> {
-    Ok(ProxyDigest::new(Box::new(ResponseHeader::build(200, None)?), Some(Box::new(connection))))
+    Ok(ProxyDigest::new(Box::new(ResponseHeader::build_no_case(200, Some(0))?), Some(Box::new(connection))))
 }
 
 fn carried(digest: Option<&ProxyDigest>) -> Option<&Arc<Connection>> {

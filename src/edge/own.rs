@@ -57,7 +57,7 @@ pub fn model_id(escaped: &str) -> String {
 /// 200 without any look at anything.
 pub async fn health(session: &mut Session, ctx: &mut Context) -> pingora::Result<()> {
     ctx.status = 200;
-    let mut head = ResponseHeader::build(200, Some(4))?;
+    let mut head = ResponseHeader::build_no_case(200, Some(4))?;
     head.insert_header("content-type", "text/plain")?;
     reject::send(session, ctx, head, Bytes::from_static(b"ok\n")).await
 }
@@ -77,7 +77,7 @@ pub const ESTIMATED: &str = "x-gateway-estimated";
 /// Answers a token count that was made here.
 pub async fn count(session: &mut Session, ctx: &mut Context, tokens: u64) -> pingora::Result<()> {
     ctx.status = 200;
-    let mut head = ResponseHeader::build(200, Some(5))?;
+    let mut head = ResponseHeader::build_no_case(200, Some(5))?;
     head.insert_header("content-type", "application/json")?;
     head.insert_header(ESTIMATED, "true")?;
     reject::send(session, ctx, head, count_body(ctx.surface, tokens)).await
@@ -87,7 +87,7 @@ pub async fn count(session: &mut Session, ctx: &mut Context, tokens: u64) -> pin
 pub async fn replay(session: &mut Session, ctx: &mut Context, answer: Answer) -> pingora::Result<()> {
     ctx.status = 200;
     ctx.request_id = answer.request_id;
-    let mut head = ResponseHeader::build(200, Some(10))?;
+    let mut head = ResponseHeader::build_no_case(200, Some(10))?;
     for (name, value) in answer.headers {
         head.insert_header(name, value.into_bytes())?;
     }
@@ -128,7 +128,7 @@ pub async fn answer(
     };
     ctx.status = 200;
     let sent = async {
-        let mut head = ResponseHeader::build(200, Some(5))?;
+        let mut head = ResponseHeader::build_no_case(200, Some(5))?;
         head.insert_header("content-type", "application/json")?;
         head.insert_header("cache-control", "no-store")?;
         reject::send(session, ctx, head, value.to_string().into()).await

@@ -18,7 +18,7 @@ pub async fn answer(session: &mut Session, ctx: &mut Context, failure: &Failure)
     ctx.status = rendered.status;
     ctx.reason = Some(failure.reason());
     METRICS.rejected.with_label_values(&[failure.reason()]).inc();
-    let mut head = ResponseHeader::build(rendered.status, Some(8))?;
+    let mut head = ResponseHeader::build_no_case(rendered.status, Some(8))?;
     for (name, value) in rendered.headers {
         head.insert_header(name, value)?;
     }

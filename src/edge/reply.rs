@@ -185,7 +185,7 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
 /// The header that the client gets.
 fn made(ctx: &mut Context, status: u16, theirs: Option<String>) -> Result<ResponseHeader> {
     let (request_id, surface) = (ctx.request_id.clone(), ctx.surface);
-    let mut ours = ResponseHeader::build(status, Some(10))?;
+    let mut ours = ResponseHeader::build_no_case(status, Some(10))?;
     if let Some(call) = ctx.call() {
         let reply = &mut call.reply;
         let made_stream = call.stream && reply.recall.is_some() && matches!(reply.mode, Mode::Whole(_));

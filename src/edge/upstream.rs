@@ -117,7 +117,7 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
     call.shared.begin_attempt();
     let Some(endpoint) = call.endpoint() else { return Ok(()) };
     let path = format!("{}{}", endpoint.prefix, call.upstream.path);
-    let mut fresh = RequestHeader::build(Method::POST, path.as_bytes(), Some(12))?;
+    let mut fresh = RequestHeader::build_no_case(Method::POST, path.as_bytes(), Some(12))?;
     fresh.set_version(Version::HTTP_11);
     fresh.insert_header(header::HOST, &endpoint.authority)?;
     fresh.insert_header(header::CONTENT_TYPE, "application/json")?;

@@ -7,6 +7,7 @@
 use super::METRICS;
 use crate::clock;
 use crate::money::Micro;
+use crate::queue::{Receiver, Sender, queue};
 use arc_swap::ArcSwapOption;
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
@@ -15,7 +16,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
 /// Bytes that are written at one time. More than one line, so that a busy log costs few writes.
@@ -104,10 +105,10 @@ fn credits<S: serde::Serializer>(credits: &Option<Micro>, serializer: S) -> Resu
 
 /// The door to the writer; another one may be put in its place. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct AccessLog(Arc<ArcSwapOption<SyncSender<Told>>>);
+pub struct AccessLog(Arc<ArcSwapOption<Sender<Told>>>);
 
 /// A writer that nobody was told of yet; none where nothing is to be written.
-pub struct Opened(Option<SyncSender<Told>>);
+pub struct Opened(Option<Sender<Told>>);
 
 enum Told {
     Line(Box<Record>),
@@ -138,7 +139,7 @@ impl AccessLog {
             Destination::Stdout => Out::Stdout(io::stdout()),
             Destination::File(path) => Out::File(path.clone(), open(path)?),
         };
-        let (sender, receiver) = sync_channel(usize::try_from(lines).unwrap_or(usize::MAX));
+        let (sender, receiver) = queue(usize::try_from(lines).unwrap_or(usize::MAX));
         std::thread::Builder::new().name("access-log".into()).spawn(move || Writer::new(out).run(&receiver))?;
         Ok(Opened(Some(sender)))
     }
@@ -208,9 +209,7 @@ impl Writer {
                 std::thread::sleep(GATHER);
             }
             self.take(first);
-            while let Ok(more) = told.try_recv() {
-                self.take(more);
-            }
+            told.try_iter().for_each(|more| self.take(more));
             self.send();
         }
     }
@@ -270,7 +269,6 @@ fn open(path: &PathBuf) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::sync_channel;
 
     fn record(request_id: &str) -> Record {
         Record {
@@ -324,7 +322,7 @@ mod tests {
 
     #[test]
     fn past_its_limit_a_line_is_dropped_and_counted_and_nobody_waits() {
-        let (sender, receiver) = sync_channel(2);
+        let (sender, receiver) = queue(2);
         let log = AccessLog::default();
         log.turn_to(Opened(Some(sender)));
         let before = METRICS.access_log_lines_dropped("full");
@@ -333,6 +331,6 @@ mod tests {
         }
         assert_eq!(METRICS.access_log_lines_dropped("full") - before, 1);
         drop(log);
-        assert_eq!(receiver.iter().count(), 2);
+        assert_eq!(receiver.try_iter().count(), 2);
     }
 }

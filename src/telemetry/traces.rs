@@ -7,11 +7,12 @@
 mod otlp;
 
 use super::METRICS;
+use crate::queue::{self, Receiver, queue};
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
 /// Requests whose spans wait for the sender. More: dropped and counted.
@@ -80,7 +81,7 @@ pub struct Span {
 
 /// The door to the sender. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Traces(Option<(Arc<Plan>, SyncSender<Told>)>);
+pub struct Traces(Option<(Arc<Plan>, queue::Sender<Told>)>);
 
 enum Told {
     Spans(Vec<Span>),
@@ -95,7 +96,7 @@ impl Traces {
     /// The thread cannot be had.
     pub fn start(plan: Option<&Plan>) -> io::Result<Self> {
         let Some(plan) = plan else { return Ok(Self::default()) };
-        let (door, queue) = sync_channel(QUEUE);
+        let (door, queue) = queue(QUEUE);
         let plan = Arc::new(plan.clone());
         let sender = Sender { plan: Arc::clone(&plan), queue, is_failing: false };
         std::thread::Builder::new().name("traces".into()).spawn(move || sender.run())?;
@@ -294,7 +295,7 @@ mod tests {
     #[test]
     fn a_full_queue_drops_and_counts_and_holds_nobody_up() {
         let plan = Plan { authority: "127.0.0.1:1".into(), path: "/".into(), share: ALL, to_vendors: false };
-        let (door, _queue) = sync_channel(QUEUE);
+        let (door, _queue) = queue(QUEUE);
         let traces = Traces(Some((Arc::new(plan), door)));
         let before = METRICS.dropped_spans("full");
         for _ in 0..QUEUE {

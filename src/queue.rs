@@ -1,0 +1,108 @@
+//! A queue between threads that has a limit, and takes memory only for what waits in it.
+//!
+//! The standard library's bounded channel takes room for all that may ever wait as soon as it is made: two megabytes in a
+//! gateway that nobody has asked anything yet. Must not know what waits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvError, RecvTimeoutError, SendError, TrySendError};
+use std::time::Duration;
+
+/// A queue in which at most `most` items wait.
+pub fn queue<T>(most: usize) -> (Sender<T>, Receiver<T>) {
+    #[expect(clippy::disallowed_methods, reason = "this is where its limit is put on it")]
+    let (sender, receiver) = mpsc::channel();
+    let waiting = Arc::new(AtomicUsize::new(0));
+    (Sender { sender, waiting: Arc::clone(&waiting), most }, Receiver { receiver, waiting })
+}
+
+pub struct Sender<T> {
+    sender: mpsc::Sender<T>,
+    waiting: Arc<AtomicUsize>,
+    most: usize,
+}
+
+/// Whoever holds it is the only one who takes out. Once it is dropped, nothing can be put in any more.
+pub struct Receiver<T> {
+    receiver: mpsc::Receiver<T>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Self {
+        Self { sender: self.sender.clone(), waiting: Arc::clone(&self.waiting), most: self.most }
+    }
+}
+
+impl<T> Sender<T> {
+    /// Never waits.
+    ///
+    /// # Errors
+    /// The queue is full, or nobody takes out of it any more; the item comes back.
+    pub fn try_send(&self, item: T) -> Result<(), TrySendError<T>> {
+        // Counted first: so there are never more in the queue than were counted.
+        if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.most {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            return Err(TrySendError::Full(item));
+        }
+        self.sender.send(item).map_err(|SendError(item)| TrySendError::Disconnected(item))
+    }
+}
+
+impl<T> Receiver<T> {
+    /// Waits for an item.
+    ///
+    /// # Errors
+    /// The queue is empty, and nobody can put anything in any more.
+    pub fn recv(&self) -> Result<T, RecvError> {
+        self.receiver.recv().inspect(|_| self.taken())
+    }
+
+    /// Waits for an item, at most this long.
+    ///
+    /// # Errors
+    /// The time is over; or as with [`Receiver::recv`].
+    pub fn recv_timeout(&self, patience: Duration) -> Result<T, RecvTimeoutError> {
+        self.receiver.recv_timeout(patience).inspect(|_| self.taken())
+    }
+
+    /// What waits now and while it is taken.
+    pub fn try_iter(&self) -> impl Iterator<Item = T> {
+        self.receiver.try_iter().inspect(|_| self.taken())
+    }
+
+    fn taken(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_wait_as_may_and_no_more_and_a_place_that_was_left_is_free() {
+        let (sender, receiver) = queue(2);
+        assert!(sender.try_send(1).is_ok() && sender.clone().try_send(2).is_ok());
+        for _ in 0..3 {
+            assert!(matches!(sender.try_send(3), Err(TrySendError::Full(3))));
+        }
+        assert_eq!(receiver.recv(), Ok(1));
+        assert!(sender.try_send(4).is_ok());
+        assert!(matches!(sender.try_send(5), Err(TrySendError::Full(5))));
+        assert_eq!(receiver.recv_timeout(Duration::ZERO), Ok(2));
+        assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [4]);
+        assert_eq!(receiver.recv_timeout(Duration::ZERO), Err(RecvTimeoutError::Timeout));
+        assert!(sender.try_send(6).is_ok() && sender.try_send(7).is_ok() && sender.try_send(8).is_err());
+        drop(sender);
+        assert_eq!(receiver.try_iter().collect::<Vec<_>>(), [6, 7]);
+        assert!(receiver.recv().is_err());
+    }
+
+    #[test]
+    fn what_nobody_takes_comes_back() {
+        let (sender, receiver) = queue(1);
+        drop(receiver);
+        assert!(matches!(sender.try_send("back"), Err(TrySendError::Disconnected("back"))));
+    }
+}
