@@ -12,7 +12,7 @@
 
 use super::Protocol;
 use super::failure::Failure;
-use super::text::Text;
+use super::text::{Json, Text};
 use super::tree::Value;
 use answer::OwnTool;
 use std::collections::HashMap;
@@ -136,6 +136,18 @@ pub enum ImageSource<'a> {
         data: Text<'a>,
     },
     Url(Text<'a>),
+}
+
+impl ImageSource<'_> {
+    /// As the one address that chat and responses take for both.
+    pub fn write_url(&self, json: &mut Json) {
+        match self {
+            Self::Url(url) => json.text(url),
+            Self::Base64 { media_type, data } => {
+                json.joined(&[Text::made("data:"), media_type.borrowed(), Text::made(";base64,"), data.borrowed()])
+            }
+        };
+    }
 }
 
 /// A document that the caller showed.

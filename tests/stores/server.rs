@@ -289,10 +289,13 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
+/// Sentinels ask a server how it is every ten seconds, and a replica waits five for others to be copied to with it.
+const SOON: Duration = Duration::from_secs(60);
+
 fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
     while !condition() {
-        assert!(began.elapsed() < Duration::from_secs(20), "waited in vain for {what}");
+        assert!(began.elapsed() < SOON, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

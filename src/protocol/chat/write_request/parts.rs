@@ -6,7 +6,7 @@
 
 use super::Writer;
 use super::foreign::Words;
-use crate::protocol::form::{Action, At, Block, BlockKind, Detail, File, FileContent, Image, ImageSource};
+use crate::protocol::form::{Action, At, Block, BlockKind, Detail, File, FileContent, Image};
 use crate::protocol::text::{Json, Text};
 
 /// What a file is called that has no title.
@@ -136,12 +136,7 @@ fn write(part: &Part<'_>, json: &mut Json) {
         Said::Texts(texts) => drop(json.str("text").key("text").joined(texts)),
         Said::Image(image) => {
             json.str("image_url").key("image_url").open_object().key("url");
-            match &image.source {
-                ImageSource::Url(url) => drop(json.text(url)),
-                ImageSource::Base64 { media_type, data } => {
-                    json.joined(&[Text::made("data:"), media_type.borrowed(), Text::made(";base64,"), data.borrowed()]);
-                }
-            }
+            image.source.write_url(json);
             if let Some(detail) = image.detail {
                 // It has no word for more than that.
                 let detail = if detail == Detail::Original { Detail::High } else { detail };

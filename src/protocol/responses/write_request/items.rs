@@ -8,8 +8,7 @@ use super::{Writer, refused};
 use crate::protocol::chat::write_request::parts::{Part, Said, file_name};
 use crate::protocol::chat::write_request::results::says_error;
 use crate::protocol::form::{
-    Action, Arguments, Block, BlockKind, Call, Detail, ImageSource, Outcome, OutcomeContent, Refused, Request, Side,
-    Turn,
+    Action, Arguments, Block, BlockKind, Call, Detail, Outcome, OutcomeContent, Refused, Request, Side, Turn,
 };
 use crate::protocol::rules::{arguments, custom, names};
 use crate::protocol::text::{Json, Text};
@@ -236,12 +235,7 @@ fn write(part: &Part<'_>, json: &mut Json) {
         Said::Texts(texts) => drop(json.str("input_text").key("text").joined(texts)),
         Said::Image(image) => {
             json.str("input_image").key("image_url");
-            match &image.source {
-                ImageSource::Url(url) => drop(json.text(url)),
-                ImageSource::Base64 { media_type, data } => {
-                    json.joined(&[Text::made("data:"), media_type.borrowed(), Text::made(";base64,"), data.borrowed()]);
-                }
-            }
+            image.source.write_url(json);
             json.key("detail").str(image.detail.unwrap_or(Detail::Auto).as_str());
         }
         Said::File(file, data) => {
