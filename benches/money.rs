@@ -136,6 +136,9 @@ impl Gateway {
                         assert_eq!((answer.status, answer.end()), (200, Some(End::Whole)), "{}", answer.text());
                         assert!(!stream || answer.has("event: message_stop"), "{}", answer.text());
                         answers.fetch_add(1, Ordering::Relaxed);
+                        if answer.header("connection") == Some("close") {
+                            connection = Connection::open(self.edge);
+                        }
                     }
                 });
             }
