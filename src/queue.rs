@@ -45,7 +45,10 @@ impl<T> Sender<T> {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             return Err(TrySendError::Full(item));
         }
-        self.sender.send(item).map_err(|SendError(item)| TrySendError::Disconnected(item))
+        self.sender.send(item).map_err(|SendError(item)| {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            TrySendError::Disconnected(item)
+        })
     }
 }
 
@@ -103,6 +106,8 @@ mod tests {
     fn what_nobody_takes_comes_back() {
         let (sender, receiver) = queue(1);
         drop(receiver);
-        assert!(matches!(sender.try_send("back"), Err(TrySendError::Disconnected("back"))));
+        for _ in 0..3 {
+            assert!(matches!(sender.try_send("back"), Err(TrySendError::Disconnected("back"))));
+        }
     }
 }
