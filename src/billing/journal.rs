@@ -313,9 +313,9 @@ fn encode(record: &Record) -> io::Result<Vec<u8>> {
 }
 
 fn decode(line: &[u8]) -> Option<Record> {
-    let (crc, json) = (line.get(..8)?, line.get(9..)?);
-    let crc = u32::from_str_radix(std::str::from_utf8(crc).ok()?, 16).ok()?;
-    if crc != crc32fast::hash(json) {
+    let (head, json) = line.split_at_checked(9)?;
+    // As it was written, to the letter: a changed checksum that means the same is a changed line too.
+    if head != format!("{:08x} ", crc32fast::hash(json)).as_bytes() {
         return None;
     }
     serde_json::from_slice(json).ok()

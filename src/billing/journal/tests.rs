@@ -156,6 +156,23 @@ fn changed_lines_are_not_believed_and_what_they_were_in_is_kept() {
 }
 
 #[test]
+fn no_byte_of_a_line_can_change_unnoticed() {
+    // One whose checksum begins with a zero, and one with a letter in it.
+    let lines = (0..).map(|number| encode(&end(&format!("req_{number}"))).unwrap());
+    let wanted = |line: &Vec<u8>| line[1] == b'0' && line[1..9].iter().any(u8::is_ascii_lowercase);
+    let line = lines.filter(wanted).next().unwrap();
+    let line = &line[1..line.len() - 1];
+    assert!(decode(line).is_some());
+    for at in 0..line.len() {
+        for other in (0..=u8::MAX).filter(|other| *other != line[at]) {
+            let mut changed = line.to_vec();
+            changed[at] = other;
+            assert!(decode(&changed).is_none(), "{:?}", String::from_utf8_lossy(&changed));
+        }
+    }
+}
+
+#[test]
 fn a_last_line_that_was_cut_is_no_damage_and_one_cut_before_it_is() {
     let dir = DataDir::new();
     let folder = died_with(dir.path(), &[end("req_1"), end("req_2")]);
