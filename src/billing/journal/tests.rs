@@ -158,9 +158,9 @@ fn changed_lines_are_not_believed_and_what_they_were_in_is_kept() {
 #[test]
 fn no_byte_of_a_line_can_change_unnoticed() {
     // One whose checksum begins with a zero, and one with a letter in it.
-    let lines = (0..).map(|number| encode(&end(&format!("req_{number}"))).unwrap());
+    let mut lines = (0..).map(|number| encode(&end(&format!("req_{number}"))).unwrap());
     let wanted = |line: &Vec<u8>| line[1] == b'0' && line[1..9].iter().any(u8::is_ascii_lowercase);
-    let line = lines.filter(wanted).next().unwrap();
+    let line = lines.find(wanted).unwrap();
     let line = &line[1..line.len() - 1];
     assert!(decode(line).is_some());
     for at in 0..line.len() {
