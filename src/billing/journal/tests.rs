@@ -157,7 +157,7 @@ fn changed_lines_are_not_believed_and_what_they_were_in_is_kept() {
 
 #[test]
 fn no_byte_of_a_line_can_change_unnoticed() {
-    // One whose checksum begins with a zero, and one with a letter in it.
+    // Its checksum begins with a zero and has a letter: both could be spelled in another way.
     let mut lines = (0..).map(|number| encode(&end(&format!("req_{number}"))).unwrap());
     let wanted = |line: &Vec<u8>| line[1] == b'0' && line[1..9].iter().any(u8::is_ascii_lowercase);
     let line = lines.find(wanted).unwrap();
