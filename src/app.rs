@@ -14,7 +14,8 @@ use crate::billing::{self, Billing, SharedBilling, Till};
 use crate::clock;
 use crate::config::{DRAIN_SECONDS_MAX, Limits, Settings, TOTAL_SECONDS_MAX};
 use crate::edge::connections::{BeforeTls, Connections, Guarded};
-use crate::edge::{Gateway, Told, retries_max};
+use crate::edge::panics::{self, PanicGuard};
+use crate::edge::{Gateway, Recorders, retries_max};
 use crate::idempotency::Idempotency;
 use crate::sidecar::{self as pages, Sidecar};
 use crate::store::redis::SharedStore;
@@ -224,8 +225,8 @@ fn edge(
     let access = access_log(&settings.load())?;
     let certificate = settings.load().tls.as_ref().map(Certificate::read).transpose()?;
     let traces = Traces::start(settings.load().traces.as_ref()).context("send traces")?;
-    let told = Told { access: access.clone(), traces: traces.clone() };
-    let gateway = Gateway::new(Arc::clone(settings), keys, billing.clone(), idempotency, told);
+    let recorders = Recorders { access: access.clone(), traces: traces.clone() };
+    let gateway = Gateway::new(Arc::clone(settings), keys, billing.clone(), idempotency, recorders);
     gateway.watch_upstreams().context("watch the vendors' endpoints")?;
     gateway.watch_pressure().context("watch this process's memory")?;
     let till = billing.clone();
@@ -296,6 +297,7 @@ fn edge_server(
     // A successor gets the listening sockets here.
     server.bootstrap();
     let connections = Connections::new(Arc::clone(&gateway.settings));
+    let recorders = gateway.recorders.clone();
     let mut proxy = pingora::proxy::http_proxy(&server.configuration, gateway);
     let mut options = HttpServerOptions::default();
     options.h2c = settings.tls.is_none();
@@ -304,7 +306,9 @@ fn edge_server(
     options.keepalive_request_limit = u32::try_from(settings.limits.keepalive_requests.saturating_sub(1)).ok();
     proxy.server_options = Some(options);
     proxy.h2_options = Some(h2_options(&settings.limits));
-    let mut service = Service::new("edge".to_owned(), Guarded::new(proxy, Arc::clone(&connections)));
+    panics::install_hook();
+    let app = Guarded::new(PanicGuard::new(proxy, recorders), Arc::clone(&connections));
+    let mut service = Service::new("edge".to_owned(), app);
     service.endpoints().set_pre_tls_callback(Arc::new(BeforeTls(connections)));
     let reads = if certificate.is_some() { CLIENT_READS } else { 0 };
     for address in &settings.edge {

@@ -11,6 +11,7 @@ mod framing;
 mod intake;
 mod meter;
 mod own;
+pub mod panics;
 mod pressure;
 mod rates;
 mod reject;
@@ -29,6 +30,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
 use context::{Context, Stage};
+use http::HeaderMap;
 use intake::BodiesInFlight;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::Digest;
@@ -47,7 +49,7 @@ pub struct Gateway {
     pub keys: Keys,
     pub billing: Till,
     pub idempotency: Idempotency,
-    pub told: Told,
+    pub recorders: Recorders,
     /// No new work is taken.
     pub draining: Arc<AtomicBool>,
     /// Requests on their way to or from a vendor.
@@ -59,8 +61,9 @@ pub struct Gateway {
     names: Arc<upstream::Names>,
 }
 
-/// Where it is told what became of requests.
-pub struct Told {
+/// Where the outcome of each request is recorded, beside the metrics.
+#[derive(Clone)]
+pub struct Recorders {
     pub access: AccessLog,
     pub traces: Traces,
 }
@@ -71,14 +74,14 @@ impl Gateway {
         keys: Keys,
         billing: Till,
         idempotency: Idempotency,
-        told: Told,
+        recorders: Recorders,
     ) -> Self {
         Self {
             settings,
             keys,
             billing,
             idempotency,
-            told,
+            recorders,
             draining: Arc::default(),
             in_flight: Arc::default(),
             bodies: Arc::default(),
@@ -149,7 +152,7 @@ impl ProxyHttp for Gateway {
         let settings = self.settings.load();
         // Before the hop is ended: a client may have named what its proxy says in `connection`.
         ctx.caller = connections::caller(session, &settings.trust_proxy);
-        ctx.trace = self.told.traces.plan().and_then(|plan| Trace::begin(plan, &session.req_header().headers));
+        ctx.trace = self.recorders.traces.plan().and_then(|plan| Trace::begin(plan, &session.req_header().headers));
         let closes = framing::end_hop(session);
         // Whoever asks again finds the successor.
         let stays = !closes && !self.billing.is_guest();
@@ -166,7 +169,15 @@ impl ProxyHttp for Gateway {
 
     /// 2. Who asks for what, and who pays.
     async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
-        admit::admit(self, session, ctx).await
+        match panics::catch_admission(admit::admit(self, session, ctx)).await {
+            Ok(admitted) => admitted,
+            Err(failure) => {
+                panics::log_admission(ctx);
+                session.set_keepalive(None);
+                ctx.stage = Stage::Answered { what: "rejected" };
+                reject::answer(session, ctx, &failure).await.map(|()| true)
+            }
+        }
     }
 
     /// 3. Where to, at each attempt.
@@ -229,6 +240,18 @@ impl ProxyHttp for Gateway {
         reply::body(ctx, body, end).map(|()| None)
     }
 
+    /// 7b. The vendor's trailers, which are not passed on: where they come instead of an end of the body, that end is now.
+    async fn response_trailer_filter(
+        &self,
+        _session: &mut Session,
+        _trailers: &mut HeaderMap,
+        ctx: &mut Context,
+    ) -> Result<Option<Bytes>> {
+        let mut rest = None;
+        reply::body(ctx, &mut rest, true)?;
+        Ok(rest)
+    }
+
     /// 8a. Nobody answered the call.
     fn fail_to_connect(
         &self,
@@ -270,7 +293,7 @@ impl ProxyHttp for Gateway {
 
     /// 10. What it came to.
     async fn logging(&self, session: &mut Session, _error: Option<&Error>, ctx: &mut Context) {
-        meter::end(self, session, ctx).await;
+        meter::end(&self.recorders, session, ctx).await;
         if !session.is_http2() {
             connections::request_is_over(session.digest());
         }

@@ -1,7 +1,7 @@
 //! Named points at which this very process can be told to die, for tests of what it leaves behind.
 //!
 //! `GW_FAIL=name[:n]` has the n-th passage of a point kill the process as `kill -9` does: nothing is flushed, dropped or
-//! told. Compiled into every build, so that what is tested is what runs; unset, a passage is one relaxed load. Must not
+//! told. `GW_FAIL=panic@name[:n]` has it panic there instead. Compiled into every build, so that what is tested is what runs; unset, a passage is one relaxed load. Must not
 //! change what the process does in any other way.
 
 use std::str::FromStr;
@@ -83,41 +83,63 @@ points! {
 pub struct Plan {
     point: Point,
     passage: u64,
+    effect: Effect,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Effect {
+    Kill,
+    Panic,
 }
 
 struct Armed {
     point: Point,
     left: AtomicU64,
+    effect: Effect,
 }
 
 impl FromStr for Plan {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        let (effect, text) = match text.strip_prefix("panic@") {
+            Some(rest) => (Effect::Panic, rest),
+            None => (Effect::Kill, text),
+        };
         let (name, passage) = text.split_once(':').unwrap_or((text, "1"));
         let point = NAMES.iter().find(|(known, _)| *known == name).map(|(_, point)| *point);
         let passage = passage.parse().ok().filter(|passage| *passage > 0);
-        point.zip(passage).map(|(point, passage)| Self { point, passage }).ok_or_else(|| {
+        point.zip(passage).map(|(point, passage)| Self { point, passage, effect }).ok_or_else(|| {
             let names: Vec<_> = NAMES.iter().map(|(name, _)| *name).collect();
-            format!("expected name or name:n, n from 1 on, the name one of {}", names.join(", "))
+            format!("expected [panic@]name[:n], n from 1 on, the name one of {}", names.join(", "))
         })
     }
 }
 
 /// Has the process die as `plan` says. The first call counts.
 pub fn arm(plan: &Plan) {
-    log::warn!("this process will kill itself at passage {} of the fail point {:?}", plan.passage, plan.point);
-    let armed = Armed { point: plan.point, left: AtomicU64::new(plan.passage) };
+    let Plan { point, passage, effect } = *plan;
+    log::warn!("fail point {point:?} is armed: {effect:?} at passage {passage}");
+    let armed = Armed { point, left: AtomicU64::new(passage), effect };
     if PLAN.set(armed).is_ok() {
         ARMED.store(true, Ordering::Relaxed);
     }
 }
 
-/// Dies here, where that is due.
+/// Dies or panics here, where that is due.
 #[inline]
 pub fn pass(point: Point) {
     if is_due(point) {
-        die();
+        fail(point);
+    }
+}
+
+#[cold]
+#[expect(clippy::panic, reason = "a test asked for it")]
+fn fail(point: Point) {
+    match PLAN.get().map(|armed| armed.effect) {
+        Some(Effect::Panic) => panic!("fail point {point:?}"),
+        _ => die(),
     }
 }
 
@@ -155,9 +177,10 @@ mod tests {
 
     #[test]
     fn a_plan_is_a_name_and_a_passage_and_anything_else_is_told_the_names() {
-        assert_eq!("after_auth".parse(), Ok(Plan { point: Point::AfterAuth, passage: 1 }));
-        assert_eq!("mid_commit:3".parse(), Ok(Plan { point: Point::MidCommit, passage: 3 }));
-        for bad in ["", "after", "mid_commit:", "mid_commit:0", "mid_commit:-1", "mid_commit:x"] {
+        assert_eq!("after_auth".parse(), Ok(Plan { point: Point::AfterAuth, passage: 1, effect: Effect::Kill }));
+        assert_eq!("mid_commit:3".parse(), Ok(Plan { point: Point::MidCommit, passage: 3, effect: Effect::Kill }));
+        assert_eq!("panic@mid_stream".parse(), Ok(Plan { point: Point::MidStream, passage: 1, effect: Effect::Panic }));
+        for bad in ["", "panic@", "after", "mid_commit:", "mid_commit:0", "mid_commit:-1", "mid_commit:x"] {
             let told = bad.parse::<Plan>().unwrap_err();
             assert!(NAMES.iter().all(|(name, _)| told.contains(name)), "{bad}: {told}");
         }

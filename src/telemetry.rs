@@ -9,7 +9,8 @@ mod tests;
 pub mod traces;
 
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
 };
 use std::sync::LazyLock;
 
@@ -54,6 +55,7 @@ pub struct Metrics {
     pub resident_bytes: IntGauge,
     pub open_files: IntGauge,
     connections_refused: IntCounterVec,
+    pub panics: IntCounter,
 }
 
 impl Metrics {
@@ -158,6 +160,7 @@ impl Metrics {
                 "gateway_config_keys_waiting",
                 "Keys of the config file that were changed and wait for the next start or upgrade.",
             ),
+            panics: keep(&registry, IntCounter::new("gateway_panics_total", "Panics: faults of the gateway itself.")),
             registry,
         }
     }

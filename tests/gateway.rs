@@ -58,6 +58,10 @@ mod flood;
 mod h2;
 #[path = "gateway/h2_conformance.rs"]
 mod h2_conformance;
+#[path = "gateway/h2_faults.rs"]
+mod h2_faults;
+#[path = "gateway/h2_vendor.rs"]
+mod h2_vendor;
 #[path = "gateway/hostile.rs"]
 mod hostile;
 #[path = "gateway/idempotency.rs"]

@@ -2,6 +2,7 @@
 
 use super::admit::Fallbacks;
 use super::intake::Shared;
+use super::panics;
 use super::reply::Reply;
 use super::trace::Trace;
 use crate::account::Principal;
@@ -200,6 +201,15 @@ impl fmt::Display for Phases {
     }
 }
 
+/// A panic ends the request's task. What is known of the request outlives it, so that it can be answered and recorded.
+impl Drop for Context {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            panics::keep(self);
+        }
+    }
+}
+
 impl Context {
     pub fn new() -> Self {
         Self {
@@ -225,6 +235,21 @@ impl Context {
             admit: call.admitted.duration_since(call.body_read),
             vendor: call.vendor_answered.map(|at| at.duration_since(call.admitted)),
         })
+    }
+
+    /// Takes what is known of the request out of this one.
+    pub fn take(&mut self) -> Self {
+        Self {
+            request_id: std::mem::take(&mut self.request_id),
+            arrived: self.arrived,
+            caller: self.caller.take(),
+            trace: self.trace.take(),
+            principal: self.principal.take(),
+            surface: self.surface,
+            stage: std::mem::replace(&mut self.stage, Stage::New),
+            status: self.status,
+            reason: self.reason,
+        }
     }
 
     pub fn call(&mut self) -> Option<&mut Call> {

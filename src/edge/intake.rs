@@ -84,6 +84,8 @@ pub struct Progress {
     pub ended: Option<Ended>,
     /// How many were begun.
     attempt: u32,
+    /// The running attempt's connection speaks HTTP/2.
+    is_h2: bool,
     attempt_began: Option<Instant>,
     client_left: Option<Instant>,
     blocked_until: Option<Instant>,
@@ -145,8 +147,9 @@ impl Shared {
     }
 
     /// A request is on its way to an endpoint: what ended the attempt before counts no more.
-    pub fn begin_attempt(&self) {
+    pub fn begin_attempt(&self, is_h2: bool) {
         let mut state = self.lock();
+        state.progress.is_h2 = is_h2;
         state.progress.attempt = state.progress.attempt.saturating_add(1);
         state.progress.attempt_began = Some(Instant::now());
         state.progress.ended = None;
@@ -268,6 +271,11 @@ pub fn install(session: &mut Session, body: Bytes, share: BodyShare, deadlines: 
     let replay = Replay::new(inner, (body, share), Arc::clone(&shared), deadlines);
     *session.downstream_session = HttpSession::new_custom(Box::new(replay));
     shared
+}
+
+/// The client's session, where a panic has ended the request's task.
+pub fn take_session(shared: &Shared) -> Option<Box<HttpSession>> {
+    shared.lock().handed_back.take()
 }
 
 /// Puts the client's session back, without which its connection could not be kept alive.

@@ -3,7 +3,7 @@
 //!
 //! Must not write to the client.
 
-use super::Gateway;
+use super::Recorders;
 use super::context::{Call, Context, Phases, Stage};
 use super::intake::{self, Ended};
 use super::{trace, upstream};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Runs once per request, whatever became of it.
-pub async fn end(gateway: &Gateway, session: &mut Session, ctx: &mut Context) {
+pub async fn end(recorders: &Recorders, session: &mut Session, ctx: &mut Context) {
     if let Some(call) = ctx.call() {
         intake::restore(session, &call.shared).await;
         resolve(call);
@@ -27,14 +27,19 @@ pub async fn end(gateway: &Gateway, session: &mut Session, ctx: &mut Context) {
         call.shared.decided().await;
         upstream::end(call);
     }
+    record(recorders, ctx);
+}
+
+/// Counts, traces and logs the request.
+pub fn record(recorders: &Recorders, ctx: &mut Context) {
     let took = ctx.arrived.elapsed();
     count(ctx, took);
     if ctx.trace.is_some() {
         let status = status(ctx);
-        gateway.told.traces.write(trace::spans(ctx, status, took));
+        recorders.traces.write(trace::spans(ctx, status, took));
     }
-    if gateway.told.access.is_on() {
-        gateway.told.access.write(record(ctx, took));
+    if recorders.access.is_on() {
+        recorders.access.write(access_record(ctx, took));
     }
 }
 
@@ -103,7 +108,7 @@ fn count(ctx: &Context, took: Duration) {
 }
 
 /// The line of the access log; takes the request's id, which nothing needs any more.
-fn record(ctx: &mut Context, took: Duration) -> Record {
+fn access_record(ctx: &mut Context, took: Duration) -> Record {
     let phases = ctx.phases();
     let (route, call) = match &ctx.stage {
         Stage::Call(call) => ("call", phases.map(|phases| call_record(call, phases, ctx.arrived))),

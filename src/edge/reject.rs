@@ -14,6 +14,15 @@ use pingora::{Error, ErrorType, Result};
 
 /// Answers with a failure, before anything else was sent. The connection stays usable where the body was read.
 pub async fn answer(session: &mut Session, ctx: &mut Context, failure: &Failure) -> Result<()> {
+    let (head, body) = render(ctx, failure)?;
+    send_rendered(session, head, body).await
+}
+
+/// A failure as an answer, counted.
+///
+/// # Errors
+/// A value does not fit into a header.
+pub fn render(ctx: &mut Context, failure: &Failure) -> Result<(ResponseHeader, Bytes)> {
     let rendered = failure.render(ctx.surface, &ctx.request_id);
     ctx.status = rendered.status;
     ctx.reason = Some(failure.reason());
@@ -22,14 +31,25 @@ pub async fn answer(session: &mut Session, ctx: &mut Context, failure: &Failure)
     for (name, value) in rendered.headers {
         head.insert_header(name, value)?;
     }
-    send(session, ctx, head, rendered.body.into()).await
+    let body = Bytes::from(rendered.body);
+    complete(&mut head, ctx, &body)?;
+    Ok((head, body))
+}
+
+/// The header fields that every answer of the gateway's own has.
+fn complete(head: &mut ResponseHeader, ctx: &Context, body: &Bytes) -> Result<()> {
+    head.insert_header("x-request-id", &ctx.request_id)?;
+    head.insert_header("request-id", &ctx.request_id)?;
+    head.insert_header("content-length", body.len())
 }
 
 /// Sends a whole answer with this request's id.
 pub async fn send(session: &mut Session, ctx: &Context, mut head: ResponseHeader, body: Bytes) -> Result<()> {
-    head.insert_header("x-request-id", &ctx.request_id)?;
-    head.insert_header("request-id", &ctx.request_id)?;
-    head.insert_header("content-length", body.len())?;
+    complete(&mut head, ctx, &body)?;
+    send_rendered(session, head, body).await
+}
+
+async fn send_rendered(session: &mut Session, head: ResponseHeader, body: Bytes) -> Result<()> {
     let bodiless = session.req_header().method == http::Method::HEAD || body.is_empty();
     session.write_response_header(Box::new(head), bodiless).await?;
     if !bodiless {
@@ -96,9 +116,13 @@ fn what_failed(call: &Call, error: &Error) -> Failure {
 /// Ends a stream that has begun with a failure the client can read; a body that just ended would pass for a whole
 /// answer. `unsent` is what was still to go out before.
 async fn end_stream(session: &mut Session, ctx: &mut Context, failure: &Failure, unsent: &[u8]) -> Result<()> {
-    ctx.reason = Some(failure.reason());
-    let mut bytes = unsent.to_vec();
-    let voice = ctx.call().and_then(|call| call.reply.voice().cloned());
-    bytes.extend_from_slice(&aside::last_words(ctx.surface, voice.as_ref(), failure, &ctx.request_id));
+    let bytes = [unsent, &last_event(ctx, failure)].concat();
     session.write_response_body(Some(bytes.into()), true).await
+}
+
+/// The event that ends a stream by a failure.
+pub fn last_event(ctx: &mut Context, failure: &Failure) -> Vec<u8> {
+    ctx.reason = Some(failure.reason());
+    let voice = ctx.call().and_then(|call| call.reply.voice().cloned());
+    aside::last_words(ctx.surface, voice.as_ref(), failure, &ctx.request_id)
 }

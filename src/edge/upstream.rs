@@ -8,6 +8,7 @@ mod attempts;
 mod names;
 #[cfg(test)]
 mod tests;
+mod unprocessed;
 
 pub use attempts::{ADDRESSES_PER_ENDPOINT, answered, connect_failed, end, retry_broken};
 pub use names::Names;
@@ -28,7 +29,11 @@ use std::time::Duration;
 
 /// Vendors close idle connections after about a minute: ours are given up before that.
 const POOL_IDLE: Duration = Duration::from_secs(45);
-const H2_STREAMS: usize = 100;
+/// Streams of one HTTP/2 connection, where the vendor's `SETTINGS_MAX_CONCURRENT_STREAMS` allows as many.
+const MAX_H2_STREAMS: usize = 100;
+/// How often an HTTP/2 connection is asked for a sign of life. Pingora closes it where none comes within 5 s, so a vendor
+/// that is silent because its host is gone is noticed within 35 s.
+const H2_PING_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The endpoint for the next attempt.
 pub async fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>> {
@@ -46,7 +51,8 @@ pub async fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>>
     set_times(&mut peer, &call.settings.limits);
     if endpoint.tls {
         peer.options.alpn = ALPN::H2H1;
-        peer.options.max_h2_streams = H2_STREAMS;
+        peer.options.max_h2_streams = MAX_H2_STREAMS;
+        peer.options.h2_ping_interval = Some(H2_PING_INTERVAL);
     }
     Ok(Box::new(peer))
 }
@@ -114,11 +120,13 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
     let Some(call) = ctx.call() else { return Ok(()) };
     call.upstream.sent = true;
     call.failure = None;
-    call.shared.begin_attempt();
+    // By now Pingora has set the version that the connection speaks; it needs the same one in the header that it gets back.
+    let version = header.version;
+    call.shared.begin_attempt(version == Version::HTTP_2);
     let Some(endpoint) = call.endpoint() else { return Ok(()) };
     let path = format!("{}{}", endpoint.prefix, call.upstream.path);
     let mut fresh = RequestHeader::build_no_case(Method::POST, path.as_bytes(), Some(12))?;
-    fresh.set_version(Version::HTTP_11);
+    fresh.set_version(version);
     fresh.insert_header(header::HOST, &endpoint.authority)?;
     fresh.insert_header(header::CONTENT_TYPE, "application/json")?;
     fresh.insert_header(header::CONTENT_LENGTH, call.sent_bytes)?;
@@ -147,8 +155,8 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
     if let Some(traceparent) = traceparent {
         fresh.insert_header(TRACEPARENT, traceparent)?;
     }
-    // By then Pingora has said what the vendor speaks. Other requests may be on a connection of HTTP/2.
-    if header.version != Version::HTTP_2
+    // Other requests may share a connection of HTTP/2.
+    if version != Version::HTTP_2
         && let Some(socket) = call.upstream.socket
     {
         call.shared.cork(socket);

@@ -36,12 +36,18 @@ const FINISHING: Duration = Duration::from_secs(3);
 const BLOCKED: Duration = Duration::from_secs(1);
 /// For so long after such a write, a vendor's failure is the client's doing.
 const BLOCKED_COUNTS_FOR: Duration = Duration::from_secs(5);
+/// A body goes to an HTTP/2 vendor in pieces of this size: what fits into the window that a stream has from the start (RFC
+/// 9113, section 6.9.2). Between two of them Pingora handles the vendor's answer, which may come before it read the whole
+/// body, and this session watches the time.
+const H2_PIECE_BYTES: usize = 65_535;
 
 pub struct Replay {
     /// `None` only after it was handed back; nothing calls then.
     inner: Option<Box<HttpSession>>,
     /// Let go once the answer has begun: there is no further attempt then.
     body: Option<(Bytes, BodyShare)>,
+    /// The rest of a body that goes to an HTTP/2 vendor in pieces, and the attempt that it belongs to.
+    unsent: Option<(u32, Bytes)>,
     shared: Arc<Shared>,
     /// The answer's head waits for the first bytes, so that until then another attempt, another status and late
     /// headers are possible.
@@ -63,6 +69,7 @@ impl Replay {
         Self {
             inner: Some(inner),
             body: Some(body),
+            unsent: None,
             shared,
             held_head: None,
             deadlines,
@@ -192,6 +199,32 @@ impl Replay {
         self.last_written = Instant::now();
     }
 
+    /// The body of the attempts to come, until the answer has begun.
+    fn attempt_body(&self) -> Option<Bytes> {
+        let replaced = self.shared.lock().body.clone();
+        replaced.or_else(|| self.body.as_ref().map(|(body, _)| body.clone()))
+    }
+
+    /// What the running attempt's HTTP/2 vendor still has to get after the first piece.
+    fn unsent_body(&mut self) -> Option<&mut Bytes> {
+        let progress = self.shared.lock().progress;
+        if !progress.is_h2 {
+            return None;
+        }
+        if self.unsent.as_ref().is_none_or(|(attempt, _)| *attempt != progress.attempt) {
+            let body = self.attempt_body()?;
+            let rest = body.slice(body.len().min(H2_PIECE_BYTES)..);
+            self.unsent = Some((progress.attempt, rest));
+        }
+        self.unsent.as_mut().map(|(_, rest)| rest).filter(|rest| !rest.is_empty())
+    }
+
+    fn next_piece(&mut self) -> Option<Bytes> {
+        let rest = self.unsent_body()?;
+        let length = rest.len().min(H2_PIECE_BYTES);
+        Some(rest.split_to(length))
+    }
+
     /// There is no further attempt.
     fn let_bodies_go(&mut self) {
         self.body = None;
@@ -223,6 +256,8 @@ impl Replay {
                         None => return (out, Some(error.into_up())),
                     }
                 }
+                // A vendor's trailers are not passed on.
+                HttpTask::Trailer(_) => out.push(HttpTask::Done),
                 HttpTask::Failed(error) => match self.broken_off(!out.is_empty()) {
                     Some(last) => out.push(last),
                     None => return (out, Some(error)),
@@ -298,6 +333,15 @@ impl Replay {
                 self.client_left();
                 Ok(end)
             }
+        }
+    }
+}
+
+/// A panic ends the request's task. The client's session outlives it, so that the client can be answered.
+impl Drop for Replay {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.shared.lock().handed_back = self.inner.take();
         }
     }
 }
@@ -384,9 +428,10 @@ impl CustomSession for Replay {
         }
     }
 
-    /// The client's body was read whole before this session was put in place.
+    /// Nothing of the body is left to be read. The client's was read whole before this session was put in place; an HTTP/2
+    /// vendor gets it in pieces.
     fn is_body_done(&mut self) -> bool {
-        true
+        self.unsent_body().is_none()
     }
     async fn finish(&mut self) -> Result<()> {
         if self.shared.lock().progress.client_left.is_some() {
@@ -401,6 +446,9 @@ impl CustomSession for Replay {
     /// Watches for the client's leaving while the vendor answers. That does not end the request: the vendor is read
     /// on until its usage is known or the time for it is over.
     async fn read_body_or_idle(&mut self, _no_body_expected: bool) -> Result<Option<Bytes>> {
+        if let Some(piece) = self.next_piece() {
+            return self.expired().await.map_or(Ok(Some(piece)), Err);
+        }
         let corked = self.shared.lock().corked.take();
         if let Some(corked) = corked {
             corked.after_a_turn().await;
@@ -451,9 +499,12 @@ impl CustomSession for Replay {
     fn retry_buffer_truncated(&self) -> bool {
         false
     }
+    /// What Pingora sends before it waits for anything: to an HTTP/2 vendor the first piece, else the whole body.
     fn get_retry_buffer(&self) -> Option<Bytes> {
-        let other = self.shared.lock().body.clone();
-        other.or_else(|| self.body.as_ref().map(|(body, _)| body.clone()))
+        let body = self.attempt_body()?;
+        let is_h2 = self.shared.lock().progress.is_h2;
+        let length = if is_h2 { body.len().min(H2_PIECE_BYTES) } else { body.len() };
+        Some(body.slice(..length))
     }
     async fn finish_custom(&mut self) -> Result<()> {
         Ok(())

@@ -6,6 +6,7 @@
 
 use super::ask_without_thinking;
 use super::names::Names;
+use super::unprocessed::{is_closing_connection, is_unprocessed};
 use crate::catalog::Endpoint;
 use crate::edge::admit;
 use crate::edge::context::Call;
@@ -163,6 +164,11 @@ pub async fn address(names: &Names, call: &mut Call, endpoint: &Endpoint) -> Res
 
 /// An attempt that nobody answered: the endpoint's next address is tried, then the next endpoint.
 pub fn connect_failed(names: &Names, call: &mut Call, error: &mut Error) {
+    if is_closing_connection(error) && call.may_repeat() {
+        // The endpoint was not asked: no stream could be opened on a connection that was kept.
+        error.set_retry(true);
+        return;
+    }
     count(call, 0);
     let timed_out = matches!(error.etype(), ErrorType::ConnectTimedout | ErrorType::TLSHandshakeTimedout);
     let kind = if timed_out { Kind::UpstreamTimeout } else { Kind::UpstreamUnreachable };
@@ -252,11 +258,12 @@ pub fn retry_broken(call: &mut Call, error: &mut Error, reused: bool) -> bool {
     if *error.esource() != ErrorSource::Upstream && !is_silence {
         return false;
     }
+    let is_unprocessed = is_unprocessed(error);
     call.failure = call.failure.take().or_else(|| call.reply.bare_error(&call.model));
     if call.failure.is_none() {
         count(call, 0);
     }
-    if was_dead && call.may_repeat() {
+    if (was_dead || is_unprocessed) && call.may_repeat() {
         return true;
     }
     let worth_it = call.failure.as_ref().is_none_or(|failure| failure.kind.is_passing());

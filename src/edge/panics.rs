@@ -1,0 +1,178 @@
+//! A panic in a request: it ends that request and no other. The client gets a failure in its surface's shape, credit that was
+//! reserved is released, and the log, the metrics and the access log say what happened.
+//!
+//! Two places catch one. `request_filter` catches those of admission, where the client's session is still at hand. Around
+//! Pingora's whole handling of a request, [`PanicGuard`] catches all others, also Pingora's own; what is needed to answer
+//! then outlives the unwinding: `Context` and `Replay` hand themselves over as they are dropped. Must not decide what a
+//! request costs. A page's connection is closed without an answer.
+
+use super::context::{Context, Stage};
+use super::{Recorders, intake, meter, reject};
+use crate::protocol::failure::{Failure, Kind};
+use crate::telemetry::METRICS;
+use async_trait::async_trait;
+use pingora::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream};
+use pingora::protocols::http::ServerSession;
+use pingora::protocols::http::v2::server::H2Options;
+use pingora::server::ShutdownWatch;
+use std::any::Any;
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+tokio::task_local! {
+    /// Of the request whose task runs.
+    static CAUGHT: RefCell<Caught>;
+}
+
+/// What a panic leaves behind.
+#[derive(Default)]
+struct Caught {
+    context: Option<Context>,
+    /// What the panic said, and where it was.
+    message: Option<String>,
+}
+
+/// Counts every panic of the process, and logs those that happen outside a request; a request's are logged with its id.
+pub fn install_hook() {
+    std::panic::set_hook(Box::new(|info| {
+        METRICS.panics.inc();
+        let message = describe(info);
+        let kept =
+            CAUGHT.try_with(|caught| caught.try_borrow_mut().map(|mut caught| caught.message = Some(message.clone())));
+        if !matches!(kept, Ok(Ok(()))) {
+            let thread = std::thread::current();
+            log::error!("panic in thread {}: {message}", thread.name().unwrap_or("without a name"));
+        }
+    }));
+}
+
+fn describe(info: &PanicHookInfo<'_>) -> String {
+    let payload = info.payload();
+    let text = payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let place = info.location().map(ToString::to_string).unwrap_or_default();
+    format!("{} at {place}", text.unwrap_or("no message"))
+}
+
+/// Keeps what a request's context holds. Called as the context is dropped by a panic.
+pub fn keep(context: &mut Context) {
+    let _ = CAUGHT.try_with(|caught| {
+        if let Ok(mut caught) = caught.try_borrow_mut() {
+            caught.context = Some(context.take());
+        }
+    });
+}
+
+/// Polls `future` to its end, or to a panic in it.
+async fn catch<T>(future: impl Future<Output = T>) -> Result<T, Box<dyn Any + Send>> {
+    let mut future = pin!(future);
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+        Ok(poll) => poll.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
+}
+
+/// Logs the panic that was just caught.
+fn log(request_id: &str) {
+    let message = CAUGHT.try_with(|caught| caught.borrow_mut().message.take()).ok().flatten();
+    log::error!("panic in request {request_id}: {}", message.unwrap_or_default());
+}
+
+/// Admission's result, or the failure to answer with where it panicked.
+pub async fn catch_admission<T>(admission: impl Future<Output = T>) -> Result<T, Failure> {
+    catch(admission).await.map_err(|_| Failure::of(Kind::Internal))
+}
+
+/// Logs a panic of admission. Apart from [`catch_admission`], which borrows the context.
+pub fn log_admission(ctx: &Context) {
+    log(&ctx.request_id);
+}
+
+/// Pingora's handling of requests, behind a catch for panics.
+pub struct PanicGuard<A> {
+    app: Arc<A>,
+    recorders: Recorders,
+}
+
+impl<A> PanicGuard<A> {
+    pub fn new(app: A, recorders: Recorders) -> Self {
+        Self { app: Arc::new(app), recorders }
+    }
+}
+
+#[async_trait]
+impl<A: HttpServerApp + Send + Sync + 'static> HttpServerApp for PanicGuard<A> {
+    async fn process_new_http(
+        self: &Arc<Self>,
+        session: ServerSession,
+        shutdown: &ShutdownWatch,
+    ) -> Option<ReusedHttpStream> {
+        let handle = async {
+            match catch(self.app.process_new_http(session, shutdown)).await {
+                Ok(reused) => reused,
+                Err(_) => {
+                    finish(&self.recorders).await;
+                    None
+                }
+            }
+        };
+        CAUGHT.scope(RefCell::default(), handle).await
+    }
+
+    fn h2_options(&self) -> Option<H2Options> {
+        self.app.h2_options()
+    }
+
+    fn server_options(&self) -> Option<&HttpServerOptions> {
+        self.app.server_options()
+    }
+
+    async fn http_cleanup(&self) {
+        self.app.http_cleanup().await;
+    }
+}
+
+/// Answers and records the request that panicked.
+async fn finish(recorders: &Recorders) {
+    let context = CAUGHT.try_with(|caught| caught.borrow_mut().context.take()).ok().flatten();
+    let Some(mut ctx) = context else { return log("unknown") };
+    log(&ctx.request_id);
+    let failure = Failure::of(Kind::Internal);
+    if let Stage::Call(call) = &mut ctx.stage {
+        // Dropped, they release the credit and the idempotency key. Nothing of a failure of ours is billed.
+        drop(call.hold.take());
+        drop(call.shared.take_keyed());
+        call.shared.decided().await;
+        if let Some(session) = intake::take_session(&call.shared)
+            && let Err(error) = answer(session, &mut ctx, &failure).await
+        {
+            log::debug!("cannot answer request {} after its panic: {error}", ctx.request_id);
+        }
+    }
+    meter::record(recorders, &mut ctx);
+}
+
+/// Writes the failure as an answer, or as the last event of a stream that has begun.
+async fn answer(mut session: Box<ServerSession>, ctx: &mut Context, failure: &Failure) -> pingora::Result<()> {
+    let Stage::Call(call) = &ctx.stage else { return Ok(()) };
+    let progress = call.shared.progress();
+    if progress.client_left() || progress.completed {
+        return Ok(());
+    }
+    session.set_keepalive(None);
+    if session.response_written().is_none() {
+        let (head, body) = reject::render(ctx, failure)?;
+        session.write_response_header(Box::new(head)).await?;
+        session.write_response_body(body, true).await?;
+    } else if call.reply.is_stream() {
+        let last = reject::last_event(ctx, failure);
+        session.write_response_body(last.into(), true).await?;
+    } else {
+        return Ok(());
+    }
+    session.finish_body().await
+}

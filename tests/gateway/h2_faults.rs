@@ -1,0 +1,329 @@
+//! Vendors that speak HTTP/2, and what can go wrong there: each fault whole and streamed, passed on and translated, with what
+//! the client gets, what is billed, and how often the vendor was asked.
+
+use crate::account::{micro, taken};
+use crate::client::Answer;
+use crate::h2::resident_kib;
+use crate::h2_vendor::{
+    Authority, CANCEL, ENHANCE_YOUR_CALM, Flow, H2Vendor, HTTP_1_1_REQUIRED, INPUT, INTERNAL_ERROR, OUTPUT, PING,
+    REFUSED_STREAM, Step, answer, setting,
+};
+use crate::surface::{BOTH, Chat, Surface};
+use crate::world::{Plan, SOON, World, wait_for};
+use serde_json::json;
+use std::sync::Arc;
+
+/// What the client gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    /// The whole answer, billed once.
+    Whole,
+    /// A failure before anything of the answer, not billed.
+    Failure,
+    /// The same, but a stream that had begun ends with the surface's error event.
+    Cut,
+}
+
+/// A fault in the answer to the first request; what comes after it is answered well.
+struct Fault {
+    name: &'static str,
+    steps: fn() -> Vec<Step>,
+    due: Due,
+    /// How often the vendor is asked.
+    asked: usize,
+}
+
+fn then_answer(first: Vec<Step>) -> Vec<Step> {
+    [first, answer()].concat()
+}
+
+const MAX_STREAM_ID: u32 = 0x7fff_ffff;
+
+#[rustfmt::skip]
+const FAULTS: &[Fault] = &[
+    Fault { name: "none", steps: answer, due: Due::Whole, asked: 1 },
+    Fault { name: "trailers in the place of END_STREAM", steps: || vec![Step::Head(0), Step::Half, Step::RestAndTrailers], due: Due::Whole, asked: 1 },
+    Fault { name: "a graceful GOAWAY that names this stream", steps: || then_answer(vec![Step::GoAway(Some(MAX_STREAM_ID), 0), Step::GoAway(None, 0)]), due: Due::Whole, asked: 1 },
+    Fault { name: "a graceful GOAWAY amid the answer", steps: || vec![Step::Head(0), Step::Half, Step::GoAway(None, 0), Step::Rest], due: Due::Whole, asked: 1 },
+    Fault { name: "a GOAWAY that leaves this stream out", steps: || vec![Step::GoAway(Some(0), 0)], due: Due::Whole, asked: 2 },
+    Fault { name: "a GOAWAY with an error that leaves this stream out", steps: || vec![Step::GoAway(Some(0), ENHANCE_YOUR_CALM)], due: Due::Whole, asked: 2 },
+    Fault { name: "a GOAWAY with an error that names this stream, and an end", steps: || vec![Step::GoAway(None, INTERNAL_ERROR), Step::Close], due: Due::Failure, asked: 1 },
+    Fault { name: "REFUSED_STREAM", steps: || vec![Step::Reset(REFUSED_STREAM)], due: Due::Whole, asked: 2 },
+    Fault { name: "CANCEL before the answer", steps: || vec![Step::Reset(CANCEL)], due: Due::Failure, asked: 1 },
+    Fault { name: "INTERNAL_ERROR before the answer", steps: || vec![Step::Reset(INTERNAL_ERROR)], due: Due::Failure, asked: 1 },
+    Fault { name: "INTERNAL_ERROR after the head", steps: || vec![Step::Head(0), Step::Reset(INTERNAL_ERROR)], due: Due::Failure, asked: 1 },
+    Fault { name: "CANCEL amid the answer", steps: || vec![Step::Head(0), Step::Half, Step::Reset(CANCEL)], due: Due::Cut, asked: 1 },
+    Fault { name: "REFUSED_STREAM amid the answer", steps: || vec![Step::Head(0), Step::Half, Step::Reset(REFUSED_STREAM)], due: Due::Cut, asked: 1 },
+    Fault { name: "the connection is cut amid the answer", steps: || vec![Step::Head(0), Step::Half, Step::Close], due: Due::Cut, asked: 1 },
+    Fault { name: "fewer streams and smaller windows amid the answer", steps: || vec![Step::Head(0), setting(3, 1), setting(4, 1_024), Step::Half, setting(4, 0), Step::Rest], due: Due::Whole, asked: 1 },
+    Fault { name: "a thousand pings", steps: || then_answer([vec![ping(); 1_000], vec![Step::Pongs(1_000)]].concat()), due: Due::Whole, asked: 1 },
+    Fault { name: "a header of 64 KB", steps: || vec![Step::Head(65_536), Step::Half, Step::Rest], due: Due::Whole, asked: 1 },
+    Fault { name: "DATA after END_STREAM", steps: || vec![Step::Head(0), Step::Half, Step::Rest, Step::Frame { kind: 0, flags: 0, on_stream: true, payload: b"more".to_vec() }], due: Due::Whole, asked: 1 },
+];
+
+fn ping() -> Step {
+    Step::Frame { kind: PING, flags: 0, on_stream: false, payload: vec![7; 8] }
+}
+
+/// A gateway whose chat vendor is `vendor` alone.
+fn world(vendor: &H2Vendor, authority: &Authority) -> World {
+    plan(vendor, authority).start()
+}
+
+fn plan(vendor: &H2Vendor, authority: &Authority) -> Plan {
+    let listed = [format!("{{url: \"https://localhost:{}\"}}", vendor.port)];
+    Plan::default().endpoints_as(&listed).environment("SSL_CERT_FILE", &authority.file)
+}
+
+/// A request for the chat vendor's model: passed on from the chat surface, translated from the messages surface.
+fn body(surface: Surface, stream: bool) -> serde_json::Value {
+    let mut body = surface.body("", stream, 100);
+    body["model"] = json!(Chat.model());
+    body["messages"][0]["content"] = json!("hello");
+    body
+}
+
+fn cost() -> i64 {
+    Chat.cost(INPUT, OUTPUT)
+}
+
+fn is_whole(surface: Surface, stream: bool, answer: &Answer) -> bool {
+    if stream { surface.is_complete(answer) } else { answer.status == 200 && answer.has("hi") }
+}
+
+/// Asks once while the vendor has a fault, and checks the answer and the bill.
+fn check(fault: &Fault, surface: Surface, stream: bool) {
+    let what = format!("{}, {surface:?}, stream: {stream}", fault.name);
+    let authority = Authority::new();
+    let steps = fault.steps;
+    let script = Arc::new(move |number| if number == 0 { steps() } else { answer() });
+    let vendor = H2Vendor::start(&authority.signs("localhost"), Flow::default(), script);
+    let world = world(&vendor, &authority);
+    let account = world.account();
+    let got = world.ask(&surface.request(&account.key, &body(surface, stream)));
+    let due = if fault.due == Due::Cut && !stream { Due::Failure } else { fault.due };
+    match due {
+        Due::Whole => assert!(is_whole(surface, stream, &got), "{what}: {} {}", got.status, got.text()),
+        Due::Failure => assert_eq!(got.status, 502, "{what}: {}", got.text()),
+        Due::Cut => {
+            assert_eq!(got.status, 200, "{what}: {}", got.text());
+            assert!(got.has(surface.error_frame()), "{what}: {}", got.text());
+        }
+    }
+    let billed = if due == Due::Whole { cost() } else { 0 };
+    assert_eq!(micro(&world.ended(&account, 1)["credits"]), billed, "{what}");
+    assert_eq!(vendor.asked(), fault.asked, "{what}");
+    // Nothing of the fault is left: the next request is answered.
+    let next = world.ask(&surface.request(&account.key, &body(surface, stream)));
+    assert!(is_whole(surface, stream, &next), "{what}, the next one: {} {}", next.status, next.text());
+    world.ended(&account, 2);
+    assert_eq!(vendor.asked(), fault.asked + 1, "{what}");
+    world.close();
+}
+
+#[test]
+fn each_fault_of_an_http2_vendor_ends_as_it_must_and_is_billed_as_it_must() {
+    for fault in FAULTS {
+        for surface in BOTH {
+            for stream in [false, true] {
+                check(fault, surface, stream);
+            }
+        }
+    }
+}
+
+/// The gateway's own window stays open: an answer that is larger than any window arrives, and a vendor whose window is
+/// small gets a body that is larger.
+#[test]
+fn a_body_larger_than_the_vendors_window_arrives_whole() {
+    let authority = Authority::new();
+    let flow = Flow { stream_window: 1_000, ..Flow::default() };
+    let vendor = H2Vendor::start(&authority.signs("localhost"), flow, Arc::new(|_| answer()));
+    let world = world(&vendor, &authority);
+    let account = world.account();
+    let mut body = body(Chat, false);
+    body["messages"][0]["content"] = json!("x".repeat(300_000));
+    let sent = body.to_string().len();
+    let got = world.ask(&Chat.request(&account.key, &body));
+    assert_eq!(got.status, 200, "{}", got.text());
+    let read = vendor.seen.lock().unwrap().body_bytes;
+    assert!(read.abs_diff(sent) < 100, "{read} of {sent} bytes");
+    world.ended(&account, 1);
+    world.close();
+}
+
+/// A vendor may refuse a body that it has not read to its end.
+#[test]
+fn an_answer_that_comes_before_the_body_was_read_is_passed_on() {
+    let authority = Authority::new();
+    let flow = Flow { gives_back: false, ..Flow::default() };
+    let refusal = r#"{"error":{"message":"too large","type":"invalid_request_error","param":null,"code":null}}"#;
+    let vendor = H2Vendor::start(&authority.signs("localhost"), flow, Arc::new(|_| Vec::new()));
+    vendor.refuse_early("413", refusal);
+    let world = plan(&vendor, &authority).limit("idle_seconds", 3).start();
+    let account = world.account();
+    let mut body = body(Chat, false);
+    body["messages"][0]["content"] = json!("x".repeat(1_000_000));
+    let got = world.ask(&Chat.request(&account.key, &body));
+    assert_eq!(got.status, 413, "{}", got.text());
+    assert_eq!(micro(&world.ended(&account, 1)["credits"]), 0);
+    assert_eq!(vendor.asked(), 1);
+    world.close();
+}
+
+#[test]
+fn a_vendor_that_offers_http1_alone_is_asked_in_http1() {
+    let authority = Authority::new();
+    let certificate = authority.signs("localhost");
+    let vendor = H2Vendor::start(&certificate, Flow::default(), Arc::new(|_| answer()));
+    vendor.change(&certificate, &[b"http/1.1"]);
+    let world = world(&vendor, &authority);
+    let account = world.account();
+    for stream in [false, true] {
+        let got = world.ask(&Chat.request(&account.key, &body(Chat, stream)));
+        assert!(is_whole(Chat, stream, &got), "{} {}", got.status, got.text());
+    }
+    assert_eq!(taken(&world.endings(&account)), 2 * cost());
+    let seen = vendor.seen.lock().unwrap();
+    assert_eq!((seen.asked, seen.asked_h1), (0, 2));
+    drop(seen);
+    world.close();
+}
+
+#[test]
+fn a_vendor_that_wants_http1_for_a_request_gets_it_so() {
+    let authority = Authority::new();
+    let certificate = authority.signs("localhost");
+    let script = Arc::new(|_| vec![Step::Reset(HTTP_1_1_REQUIRED)]);
+    let vendor = H2Vendor::start(&certificate, Flow::default(), script);
+    let world = world(&vendor, &authority);
+    let account = world.account();
+    let got = world.ask(&Chat.request(&account.key, &body(Chat, false)));
+    assert!(is_whole(Chat, false, &got), "{} {}", got.status, got.text());
+    let seen = vendor.seen.lock().unwrap();
+    assert_eq!((seen.asked, seen.asked_h1), (1, 1));
+    drop(seen);
+    assert_eq!(micro(&world.ended(&account, 1)["credits"]), cost());
+    world.close();
+}
+
+#[test]
+fn a_certificate_is_checked_anew_for_each_connection() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let close = || [answer(), vec![Step::Close]].concat();
+    let vendor = H2Vendor::start(&authority.signs("localhost"), Flow::default(), Arc::new(move |_| close()));
+    let world = plan(&vendor, &authority).limit("breaker_failures", 0).start();
+    let account = world.account();
+    let ask = || world.ask(&Chat.request(&account.key, &body(Chat, false)));
+    assert_eq!(ask().status, 200);
+    vendor.change(&other.signs("localhost"), &[b"h2"]);
+    assert_eq!(ask().status, 502, "signed by another root");
+    vendor.change(&authority.signs("elsewhere.example"), &[b"h2"]);
+    assert_eq!(ask().status, 502, "another host's");
+    assert_eq!(vendor.asked(), 1, "whoever is not the vendor gets nothing");
+    vendor.change(&authority.signs("localhost"), &[b"h2"]);
+    assert_eq!(ask().status, 200, "a new certificate of the vendor");
+    assert_eq!(taken(&world.endings(&account)), 2 * cost());
+    world.close();
+}
+
+/// Starts `count` requests at once and returns their answers.
+fn ask_at_once(world: &World, count: usize, request: impl Fn(usize) -> crate::client::Request + Sync) -> Vec<Answer> {
+    std::thread::scope(|scope| {
+        let request = &request;
+        let threads: Vec<_> = (0..count).map(|number| scope.spawn(move || world.ask(&request(number)))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn a_connection_that_dies_under_fifty_streams_fails_or_repeats_each_of_them_once() {
+    const STREAMS: usize = 50;
+    let authority = Authority::new();
+    // Nobody is answered until the last one has asked; then the connection dies. What is asked again is answered.
+    let script = Arc::new(|number| match number {
+        0 => answer(),
+        1..STREAMS => Vec::new(),
+        STREAMS => vec![Step::Close],
+        _ => answer(),
+    });
+    let vendor = H2Vendor::start(&authority.signs("localhost"), Flow::default(), script);
+    let world = plan(&vendor, &authority).limit("breaker_failures", 0).start();
+    let account = world.funded(1_000_000_000);
+    // One connection, which all others share.
+    assert_eq!(world.ask(&Chat.request(&account.key, &body(Chat, false))).status, 200);
+    let answers = ask_at_once(&world, STREAMS, |number| {
+        let surface = BOTH[number % 2];
+        surface.request(&account.key, &body(surface, number % 4 > 1))
+    });
+    let whole = answers.iter().filter(|answer| answer.status == 200).count();
+    let seen = vendor.seen.lock().unwrap();
+    assert!(seen.most_open > STREAMS / 2, "one connection carried {} at a time", seen.most_open);
+    let repeated = seen.asked - 1 - STREAMS;
+    drop(seen);
+    assert!(repeated <= STREAMS, "{repeated} were asked again");
+    assert_eq!(whole, STREAMS, "a request that no answer had begun to is asked again within its time");
+    let endings = wait_for("all requests to end", SOON, || {
+        Some(world.endings(&account)).filter(|endings| endings.len() == STREAMS + 1)
+    });
+    assert_eq!(taken(&endings), (STREAMS as i64 + 1) * cost());
+    world.close();
+}
+
+/// Bodies of 5 MB over one connection whose windows are those of the protocol.
+#[test]
+fn sixty_four_large_bodies_share_a_connection_without_a_deadlock_and_in_little_memory() {
+    const STREAMS: usize = 64;
+    const BODY_BYTES: usize = 5_000_000;
+    let authority = Authority::new();
+    let vendor = H2Vendor::start(&authority.signs("localhost"), Flow::default(), Arc::new(|_| answer()));
+    let world = world(&vendor, &authority);
+    let account = world.funded(1_000_000_000_000);
+    assert_eq!(world.ask(&Chat.request(&account.key, &body(Chat, false))).status, 200);
+    let before = resident_kib(world.pid());
+    let large = {
+        let mut body = body(Chat, false);
+        body["messages"][0]["content"] = json!("x".repeat(BODY_BYTES));
+        body
+    };
+    let request = Chat.request(&account.key, &large);
+    let (answers, most) = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| ask_at_once(&world, STREAMS, |_| request.clone()));
+        let mut most = 0;
+        while !asking.is_finished() {
+            most = most.max(resident_kib(world.pid()));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        (asking.join().unwrap(), most)
+    });
+    let statuses: Vec<_> = answers.iter().map(|answer| answer.status).collect();
+    assert_eq!(statuses, [200; STREAMS]);
+    let seen = vendor.seen.lock().unwrap();
+    assert!(seen.body_bytes > STREAMS * BODY_BYTES);
+    assert_eq!(seen.asked, STREAMS + 1);
+    println!("{} connections, {} streams at once at most", seen.connections, seen.most_open);
+    drop(seen);
+    let bodies_kib = (STREAMS * BODY_BYTES / 1_024) as u64;
+    println!("{} MiB more for {} MiB of bodies", (most - before) / 1_024, bodies_kib / 1_024);
+    assert!(most - before <= 2 * bodies_kib, "{} KiB for {bodies_kib} KiB of bodies", most - before);
+    world.close();
+}
+
+/// A client over HTTP/2 and a vendor over HTTP/2: no header of HTTP/1 comes from the one to the other.
+#[test]
+fn an_http2_client_gets_an_http2_vendors_answer() {
+    use crate::h2::{END_HEADERS, END_STREAM, H2, HEADERS, Outcome, block, good};
+    let authority = Authority::new();
+    let vendor = H2Vendor::start(&authority.signs("localhost"), Flow::default(), Arc::new(|_| answer()));
+    let world = world(&vendor, &authority);
+    let account = world.account();
+    let mut client = H2::open(world.edge);
+    for (id, stream) in [(1, false), (3, true)] {
+        let body = body(Chat, stream).to_string();
+        client.send(HEADERS, END_HEADERS, id, &block(&good(&account.key, &body)));
+        client.send(0, END_STREAM, id, body.as_bytes());
+        assert_eq!(client.outcome(id), Outcome::Answered);
+    }
+    assert_eq!(taken(&[world.ended(&account, 2)]), cost());
+    world.close();
+}
