@@ -32,7 +32,6 @@ pub mod watch;
 
 use crate::catalog::{Model, Price};
 use crate::config::Limits;
-use crate::failpoint::{self, Point};
 use crate::money::{Micro, Parts};
 use crate::store::StoreError;
 use crate::store::holds::HeldMirror;
@@ -253,7 +252,6 @@ impl Billing {
         else {
             return self.reserve_as_guest(serving, opening, quote, exact, now_ms);
         };
-        failpoint::pass(Point::AfterReserve);
         let hold = Hold::open(Till::Here(self.clone()), opening, quote.service_tier, parts, now_ms)
             .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")))?;
         Ok((hold.metered(meters), limit))

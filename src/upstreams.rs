@@ -247,6 +247,8 @@ struct Health {
     passes_checks: bool,
     /// By the vendor's name of the model: their number is bounded by the config's.
     cooling: HashMap<String, CoolDown>,
+    /// It has reset a stream with `HTTP_1_1_REQUIRED`.
+    wants_http1: bool,
 }
 
 /// A vendor has asked to be left alone with a model.
@@ -278,7 +280,13 @@ impl Track {
             Sha256::digest(format!("{label} {number}")).first_chunk::<8>().map_or(0, |half| u64::from_be_bytes(*half));
         let fresh = || {
             let breaker = Breaker::new(RandomState::new().hash_one(&label));
-            Arc::new(Mutex::new(Health { breaker, in_flight: 0, passes_checks: true, cooling: HashMap::new() }))
+            Arc::new(Mutex::new(Health {
+                breaker,
+                in_flight: 0,
+                passes_checks: true,
+                cooling: HashMap::new(),
+                wants_http1: false,
+            }))
         };
         let health = known.map_or_else(fresh, |known| Arc::clone(&known.health));
         if endpoint.health_check.is_none() {
@@ -386,6 +394,15 @@ impl Lease {
     /// The endpoint's name in metrics.
     pub fn label(&self) -> &str {
         &self.track.label
+    }
+
+    /// The endpoint is asked over HTTP/1.1 from now on, for as long as this process lives.
+    pub fn use_http1(&self) {
+        lock(&self.track.health).wants_http1 = true;
+    }
+
+    pub fn uses_http1(&self) -> bool {
+        lock(&self.track.health).wants_http1
     }
 
     /// The endpoint has begun to answer well: one that was shut, or cooling down for the model, is open to all. What becomes

@@ -92,6 +92,8 @@ mod overrun;
 mod own;
 #[path = "gateway/pages.rs"]
 mod pages;
+#[path = "gateway/panics.rs"]
+mod panics;
 #[path = "gateway/partition.rs"]
 mod partition;
 #[path = "gateway/people.rs"]

@@ -76,6 +76,7 @@ impl Hold {
         METRICS.open_holds.inc();
         let Some((journal, open)) = hold.till.counted() else { return Ok(hold) };
         open.fetch_add(1, Ordering::Relaxed);
+        failpoint::pass(Point::AfterReserve);
         let unfinished =
             hold.ending(Parts::default(), Micro::ZERO, Usage::default(), Outcome::Interrupted, false, now_ms);
         // Where this fails, the hold is dropped, which gives the credit back.

@@ -49,7 +49,9 @@ pub async fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>>
     let address = attempts::address(&gateway.names, call, &endpoint).await?;
     let mut peer = HttpPeer::new(address, endpoint.tls, endpoint.host.clone());
     set_times(&mut peer, &call.settings.limits);
-    if endpoint.tls {
+    // Pingora's own memory of such vendors does not keep it from a pooled connection of HTTP/2.
+    let uses_http1 = call.upstream.lease.as_ref().is_some_and(|lease| lease.uses_http1());
+    if endpoint.tls && !uses_http1 {
         peer.options.alpn = ALPN::H2H1;
         peer.options.max_h2_streams = MAX_H2_STREAMS;
         peer.options.h2_ping_interval = Some(H2_PING_INTERVAL);
@@ -120,6 +122,7 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
     let Some(call) = ctx.call() else { return Ok(()) };
     call.upstream.sent = true;
     call.failure = None;
+    call.vendor_answered = None;
     // By now Pingora has set the version that the connection speaks; it needs the same one in the header that it gets back.
     let version = header.version;
     call.shared.begin_attempt(version == Version::HTTP_2);

@@ -57,6 +57,8 @@ pub enum Step {
     Pongs(usize),
     /// The TCP connection is closed without a word.
     Close,
+    /// So is every other one of this vendor.
+    CloseAll,
 }
 
 /// An answer to a request whose body has not been read: its status, and its body.
@@ -162,13 +164,13 @@ impl H2Vendor {
         let config = config(certificate, &[b"h2", b"http/1.1"]);
         let mode = Arc::new(Mutex::new(Mode { config, flow, refusal: None }));
         let vendor = Self { port, seen: Arc::default(), mode: Arc::clone(&mode) };
-        let seen = Arc::clone(&vendor.seen);
+        let (seen, all) = (Arc::clone(&vendor.seen), Arc::<Mutex<Vec<TcpStream>>>::default());
         // It ends with the test's process; a test waits for what it has seen.
         std::thread::spawn(move || {
             for socket in listener.incoming().flatten() {
-                let (seen, script) = (Arc::clone(&seen), Arc::clone(&script));
+                let (seen, all, script) = (Arc::clone(&seen), Arc::clone(&all), Arc::clone(&script));
                 let mode = mode.lock().unwrap().clone();
-                std::thread::spawn(move || converse(socket, mode, &seen, &script));
+                std::thread::spawn(move || converse(socket, mode, &seen, &all, &script));
             }
         });
         vendor
@@ -205,10 +207,12 @@ struct Connection<'a> {
     open: HashMap<u32, (usize, Vec<u8>)>,
     pongs: usize,
     mode: Mode,
+    all: &'a Mutex<Vec<TcpStream>>,
 }
 
-fn converse(socket: TcpStream, mode: Mode, seen: &Mutex<Seen>, script: &Script) {
+fn converse(socket: TcpStream, mode: Mode, seen: &Mutex<Seen>, all: &Mutex<Vec<TcpStream>>, script: &Script) {
     socket.set_nodelay(true).unwrap();
+    all.lock().unwrap().push(socket.try_clone().unwrap());
     let mut stream = StreamOwned::new(ServerConnection::new(Arc::clone(&mode.config)).unwrap(), socket);
     while stream.conn.is_handshaking() {
         if stream.conn.complete_io(&mut stream.sock).is_err() {
@@ -219,7 +223,7 @@ fn converse(socket: TcpStream, mode: Mode, seen: &Mutex<Seen>, script: &Script) 
     if stream.conn.alpn_protocol() != Some(b"h2") {
         return serve_h1(&mut stream, seen);
     }
-    let mut connection = Connection { stream, seen, input: Vec::new(), open: HashMap::new(), pongs: 0, mode };
+    let mut connection = Connection { stream, seen, input: Vec::new(), open: HashMap::new(), pongs: 0, mode, all };
     connection.serve(script);
 }
 
@@ -351,6 +355,12 @@ impl Connection<'_> {
                     }
                 }
                 Step::Close => return false,
+                Step::CloseAll => {
+                    for socket in self.all.lock().unwrap().drain(..) {
+                        let _ = socket.shutdown(std::net::Shutdown::Both);
+                    }
+                    return false;
+                }
             }
         }
         true

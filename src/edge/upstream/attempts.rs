@@ -6,7 +6,7 @@
 
 use super::ask_without_thinking;
 use super::names::Names;
-use super::unprocessed::{is_closing_connection, is_unprocessed};
+use super::unprocessed::{is_unprocessed, lost_connection, wants_http1};
 use crate::catalog::Endpoint;
 use crate::edge::admit;
 use crate::edge::context::Call;
@@ -164,7 +164,7 @@ pub async fn address(names: &Names, call: &mut Call, endpoint: &Endpoint) -> Res
 
 /// An attempt that nobody answered: the endpoint's next address is tried, then the next endpoint.
 pub fn connect_failed(names: &Names, call: &mut Call, error: &mut Error) {
-    if is_closing_connection(error) && call.may_repeat() {
+    if lost_connection(error) && call.may_repeat() {
         // The endpoint was not asked: no stream could be opened on a connection that was kept.
         error.set_retry(true);
         return;
@@ -252,13 +252,19 @@ pub fn retry_broken(call: &mut Call, error: &mut Error, reused: bool) -> bool {
         return false;
     }
     error.retry.decide_reuse(reused);
-    let was_dead = error.retry() && reused;
+    let was_dead = reused && (error.retry() || lost_connection(error));
     // A silent vendor is noticed on the client's side, where time is watched.
     let is_silence = call.shared.progress().ended == Some(Ended::FirstByte);
     if *error.esource() != ErrorSource::Upstream && !is_silence {
         return false;
     }
-    let is_unprocessed = is_unprocessed(error);
+    // A vendor that has begun to answer has processed it, whatever it says afterwards.
+    let is_unprocessed = call.vendor_answered.is_none() && is_unprocessed(error);
+    if wants_http1(error)
+        && let Some(lease) = &call.upstream.lease
+    {
+        lease.use_http1();
+    }
     call.failure = call.failure.take().or_else(|| call.reply.bare_error(&call.model));
     if call.failure.is_none() {
         count(call, 0);
