@@ -58,14 +58,8 @@ enum Command {
     },
     /// Run the ledger, the dashboard and what edges ask of them, beside a shared store (`store.kind: redis`).
     Sidecar,
-    /// Simulate the vendors, both protocols on one port.
-    Simulate {
-        #[arg(long, default_value = "127.0.0.1:9100")]
-        listen: String,
-        /// Fail every request: `close` (after reading it) or `status=N`.
-        #[arg(long)]
-        fault: Option<String>,
-    },
+    /// Simulate the vendors on one port: chat completions, messages and responses. For tests and load.
+    Simulate(simulator::Arguments),
     /// Check the config file and name every fault in it.
     Check,
     /// Print the JSON Schema of the config file.
@@ -119,7 +113,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             app::run_edge(&file, config::load(&file)?, app::Start::of(upgrade))?;
         }
         Command::Sidecar => app::sidecar(&file, config::load(&file)?)?,
-        Command::Simulate { listen, fault } => simulate(&listen, fault.as_deref())?,
+        Command::Simulate(arguments) => simulate(arguments)?,
         Command::Check => check(&file, json)?,
         Command::Schema { reference: true } => write!(std::io::stdout(), "{}", config::reference())?,
         Command::Schema { reference: false } => writeln!(std::io::stdout(), "{:#}", config::schema())?,
@@ -133,8 +127,8 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn simulate(listen: &str, fault: Option<&str>) -> anyhow::Result<()> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(simulator::run(listen, fault))
+fn simulate(arguments: simulator::Arguments) -> anyhow::Result<()> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(simulator::run(arguments))
 }
 
 fn check(file: &Path, json: bool) -> anyhow::Result<()> {

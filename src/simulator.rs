@@ -78,10 +78,32 @@
 //! thinking in `reasoning_details` only. If `blocks` has a tool and the last turn is a tool result, the
 //! answer is `text` instead.
 //!
+//! # TLS and HTTP/2
+//!
+//! With [`Options::tls`], the port speaks TLS, and HTTP/2 or HTTP/1.1 by ALPN. Each HTTP/2 stream gets the
+//! answer that its request would get over HTTP/1.1. What breaks it has the nearest form there is:
+//!
+//! | marker | over HTTP/1.1 | over HTTP/2 |
+//! | --- | --- | --- |
+//! | `cut` | the connection closes | the stream is reset (`INTERNAL_ERROR`) behind all that was sent |
+//! | `cut` `reset=1` | TCP reset | TCP reset: all streams of the connection end |
+//! | `end=clean`, a normal end | the last chunk, or the last byte | `END_STREAM` |
+//! | `hang` | silence, connection open | silence on this stream; the others go on |
+//! | `garbage=chunk` | an invalid chunk size, then a close | the stream is reset (`PROTOCOL_ERROR`) |
+//! | `garbage=length` | a close before the claimed length | `END_STREAM` before the claimed length |
+//! | `garbage=headers` | a 2 MiB header line | a 2 MiB header in HEADERS and CONTINUATION frames |
+//! | `split` | one chunk per piece | one DATA frame per piece |
+//! | `chunked` | chunked framing | no `content-length` |
+//!
+//! `--fault close` closes the connection. A stream that the client resets counts as a client that is
+//! gone. A request without `:authority`, or with another `host`, is a 400. The pages under `/_sim/` are
+//! also answered without TLS on the same port; any other request without TLS is a 400.
+//!
 //! # What is counted
 //!
-//! `/_sim/stats` has the counters, `/_sim/requests?last=N` the last requests in full, each with what its
-//! answer came to: `answer` has the true token counts (`usage`), the `events` that were written, the bytes
+//! `/_sim/stats` has the counters (`connections_by_http`: connections by version), `/_sim/requests?last=N`
+//! the last requests in full, each with its version (`http`: `1.1` or `2`; `:authority` stands among the
+//! headers) and with what its answer came to: `answer` has the true token counts (`usage`), the `events` that were written, the bytes
 //! of text, thinking and arguments in them (`shown_bytes`), and its `end`: `running`, `sent` as planned,
 //! or `gone`, because the client was.
 //!
@@ -98,7 +120,9 @@ mod chat;
 mod checks;
 mod errors;
 mod events;
+mod exchange;
 mod http;
+mod http2;
 mod json;
 mod marker;
 mod messages;
@@ -109,27 +133,38 @@ mod request;
 mod responses;
 mod signature;
 mod sink;
+mod socket;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod usage;
 mod vendor;
 mod words;
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 
 pub use self::stats::Stats;
 
+use self::exchange::{After, Exchange};
 use self::http::{Connection, ReadError};
-use self::play::After;
+use self::socket::Socket;
 
 /// Pause after a failed accept (no file descriptors left, for instance), milliseconds.
 const ACCEPT_PAUSE_MS: u64 = 10;
+/// From the connection to the end of the TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The first byte of every TLS connection: a record of the handshake.
+const TLS_HANDSHAKE: u8 = 22;
+/// Streams of one HTTP/2 connection, unless something else is said: what large vendors allow.
+const H2_STREAMS: u32 = 100;
 
 /// How the simulated vendors behave for everyone, whatever the marker says.
 #[derive(Clone, Debug, Default)]
@@ -138,6 +173,17 @@ pub struct Options {
     pub keys: Keys,
     /// Makes this address a broken endpoint.
     pub fault: Option<Fault>,
+    /// Speaks TLS.
+    pub tls: Option<Tls>,
+}
+
+/// TLS, with HTTP/2 and HTTP/1.1 by ALPN.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    /// Where the certificate and its authority (`ca.pem`) are; made if it does not exist or is empty.
+    pub dir: PathBuf,
+    /// `SETTINGS_MAX_CONCURRENT_STREAMS`.
+    pub h2_streams: u32,
 }
 
 /// Accepted vendor keys; any other key is the vendor's own 401.
@@ -170,15 +216,44 @@ pub fn parse_fault(text: &str) -> anyhow::Result<Fault> {
     }
 }
 
+/// The options of `model-gateway simulate`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Arguments {
+    /// Listen on this address.
+    #[arg(long, default_value = "127.0.0.1:9100", value_name = "ADDRESS")]
+    listen: String,
+    /// Fail every request: `close` (after reading it) or `status=N`.
+    #[arg(long)]
+    fault: Option<String>,
+    /// Speak TLS, with HTTP/2 and HTTP/1.1 by ALPN. The pages under /_sim/ also answer without TLS.
+    ///
+    /// The certificate is for localhost, 127.0.0.1 and ::1. Have the gateway trust the authority that
+    /// signed it: start the gateway with SSL_CERT_FILE set to the ca.pem that is printed.
+    #[arg(long)]
+    tls: bool,
+    /// Keep the certificate in this directory, and use the one that is there. Implies --tls.
+    ///
+    /// Without it, each start makes a new certificate in a temporary directory.
+    #[arg(long, value_name = "DIR")]
+    tls_dir: Option<PathBuf>,
+    /// Allow this number of streams at a time on an HTTP/2 connection.
+    #[arg(long, value_name = "N", default_value_t = H2_STREAMS, value_parser = clap::value_parser!(u32).range(1..))]
+    h2_streams: u32,
+}
+
 /// Serves all vendors on `listener` until the future is dropped.
-pub async fn serve(listener: TcpListener, options: Options) -> io::Result<()> {
+///
+/// # Errors
+/// The certificate cannot be read or made.
+pub async fn serve(listener: TcpListener, options: Options) -> anyhow::Result<()> {
+    let tls = options.tls.as_ref().map(|tls| tls::acceptor(&tls.dir)).transpose()?;
     let server = Arc::new(vendor::Server::new(options));
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(converse(stream, Arc::clone(&server)));
+                    connections.spawn(connect(stream, tls.clone(), Arc::clone(&server)));
                 }
                 Err(_) => tokio::time::sleep(Duration::from_millis(ACCEPT_PAUSE_MS)).await,
             },
@@ -187,17 +262,34 @@ pub async fn serve(listener: TcpListener, options: Options) -> io::Result<()> {
     }
 }
 
-/// Binds `listen`, says where, and serves until SIGTERM or SIGINT.
-pub async fn run(listen: &str, fault: Option<&str>) -> anyhow::Result<()> {
+/// Binds the address, prints it, and serves until SIGTERM or SIGINT.
+///
+/// # Errors
+/// The address is not free, the certificate cannot be made, or an option is wrong.
+pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     use anyhow::Context as _;
     use tokio::signal::unix::{SignalKind, signal};
 
-    let fault = fault.map(parse_fault).transpose()?;
-    let listener = TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
-    announce(&format!("simulator listening on http://{}", listener.local_addr()?));
+    let Arguments { listen, fault, tls, tls_dir, h2_streams } = arguments;
+    let fault = fault.as_deref().map(parse_fault).transpose()?;
+    let temporary = if tls && tls_dir.is_none() { Some(tls::TemporaryDir::new()?) } else { None };
+    let dir = tls_dir.or_else(|| temporary.as_ref().map(|dir| dir.path().to_owned()));
+    let tls = dir.map(|dir| Tls { dir, h2_streams });
+    if let Some(tls) = &tls {
+        tls::acceptor(&tls.dir)?;
+    }
+    let listener = TcpListener::bind(&listen).await.with_context(|| format!("cannot listen on {listen}"))?;
+    let address = listener.local_addr()?;
+    announce(&match &tls {
+        Some(Tls { dir, .. }) => {
+            let authority = tls::authority(dir);
+            format!("simulator listening on https://{address}, its certificate signed by {}", authority.display())
+        }
+        None => format!("simulator listening on http://{address}"),
+    });
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let options = Options { fault, ..Options::default() };
+    let options = Options { fault, tls, ..Options::default() };
     tokio::select! {
         served = serve(listener, options) => served.context("the simulator stopped serving"),
         _ = terminate.recv() => Ok(()),
@@ -211,21 +303,70 @@ fn announce(line: &str) {
     println!("{line}");
 }
 
-/// One connection, from its first request to its close.
-async fn converse(stream: TcpStream, server: Arc<vendor::Server>) {
+/// One connection, from its first byte to its close.
+async fn connect(stream: TcpStream, tls: Option<TlsAcceptor>, server: Arc<vendor::Server>) {
     // Latency of small writes only; a socket that refuses this still works.
     let _ = stream.set_nodelay(true);
-    let mut connection = Connection::new(stream);
     server.stats.connection_opened();
+    match tls {
+        None => converse(Socket::plain(stream), &server, Reach::Everything).await,
+        Some(tls) => {
+            let greeted = tokio::time::timeout(HANDSHAKE_TIMEOUT, greet(stream, &tls)).await;
+            match greeted {
+                Ok(Ok(Greeting::Plain(socket))) => converse(socket, &server, Reach::PagesAlone).await,
+                Ok(Ok(Greeting::Http1(socket))) => converse(socket, &server, Reach::Everything).await,
+                Ok(Ok(Greeting::Http2(socket))) => {
+                    server.stats.version_known("2");
+                    http2::serve(socket, Arc::clone(&server)).await;
+                }
+                Ok(Err(_)) | Err(_) => {}
+            }
+        }
+    }
+    server.stats.connection_closed();
+}
+
+/// How a client of a TLS port begins.
+enum Greeting {
+    /// Without TLS.
+    Plain(Socket),
+    Http1(Socket),
+    Http2(Socket),
+}
+
+async fn greet(stream: TcpStream, tls: &TlsAcceptor) -> io::Result<Greeting> {
+    let mut first = [0];
+    if stream.peek(&mut first).await? == 1 && first != [TLS_HANDSHAKE] {
+        return Ok(Greeting::Plain(Socket::plain(stream)));
+    }
+    let stream = tls.accept(stream).await?;
+    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(tls::ALPN_HTTP2);
+    let socket = Socket::tls(stream);
+    Ok(if is_http2 { Greeting::Http2(socket) } else { Greeting::Http1(socket) })
+}
+
+/// What a connection of HTTP/1.1 may ask for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    Everything,
+    /// The simulator's own pages: whoever starts no TLS where it is spoken is no client of a vendor.
+    PagesAlone,
+}
+
+/// One connection of HTTP/1.1, from its first request to its close.
+async fn converse(socket: Socket, server: &vendor::Server, reach: Reach) {
+    server.stats.version_known("1.1");
+    let mut connection = Connection::new(socket);
     loop {
         let after = match connection.read_request().await {
-            Ok(request) => play::play(&mut connection, &server, request).await,
+            Ok(request) if reach == Reach::PagesAlone && !pages::is_page(&request) => connection.refuse(400).await,
+            Ok(request) => play::play(&mut Exchange::Http1(&mut connection), server, request).await,
             Err(ReadError::Closed) => After::Closed,
             Err(ReadError::Refused(status)) => connection.refuse(status).await,
         };
         match after {
             After::Next => {}
-            After::Close => {
+            After::Close | After::Disconnect => {
                 connection.close().await;
                 break;
             }
@@ -236,5 +377,4 @@ async fn converse(stream: TcpStream, server: Arc<vendor::Server>) {
             After::Closed => break,
         }
     }
-    server.stats.connection_closed();
 }

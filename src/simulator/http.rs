@@ -1,20 +1,20 @@
-//! HTTP/1.1 on a bare TCP stream: requests in, bytes out.
+//! HTTP/1.1 on a bare socket: requests in, bytes out.
 //!
 //! Our own, because a real server library refuses to send broken framing, to hang or to reset. It
-//! must not know the vendors. Read next: `play.rs`, which drives it.
+//! must not know the vendors. Read next: `exchange.rs`, which drives it, and `http2.rs` beside it.
 
 use std::io;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use memchr::memmem;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 
-use super::play::After;
+use super::exchange::{After, Framing, Head};
+use super::socket::Socket;
 
-const HEAD_BYTES_MAX: usize = 64 * 1024;
-const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub const HEAD_BYTES_MAX: usize = 64 * 1024;
+pub const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// A chunk's size line or a trailer.
 const LINE_BYTES_MAX: usize = 4 * 1024;
 /// Bytes read ahead while an answer is being sent.
@@ -25,6 +25,8 @@ const OUT_BYTES: usize = 32 * 1024;
 /// A request, read whole.
 #[derive(Debug)]
 pub struct Request {
+    /// `1.1` or `2`.
+    pub version: &'static str,
     pub method: String,
     /// Path and query as received.
     pub target: String,
@@ -75,13 +77,13 @@ impl From<io::Error> for Gone {
 }
 
 pub struct Connection {
-    stream: TcpStream,
+    stream: Socket,
     input: BytesMut,
     output: Vec<u8>,
 }
 
 impl Connection {
-    pub fn new(stream: TcpStream) -> Self {
+    pub fn new(stream: Socket) -> Self {
         Self { stream, input: BytesMut::new(), output: Vec::new() }
     }
 
@@ -105,6 +107,7 @@ impl Connection {
         let expects = request.header("expect").is_some_and(|value| value.eq_ignore_ascii_case("100-continue"));
         if expects && self.input.is_empty() {
             self.stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+            self.stream.flush().await?;
         }
         request.body = if chunked { self.read_chunked().await? } else { self.read_sized(length).await? };
         Ok(request)
@@ -163,8 +166,41 @@ impl Connection {
         }
     }
 
+    pub async fn push_head(&mut self, head: &Head, framing: Framing, closes: bool) -> Result<(), Gone> {
+        let Head { status, lines } = head;
+        let framing = match framing {
+            Framing::Sized(length) => format!("content-length: {length}\r\n"),
+            Framing::Chunked => "transfer-encoding: chunked\r\n".to_owned(),
+        };
+        let closes = if closes { "connection: close\r\n" } else { "" };
+        let text = format!("HTTP/1.1 {status} {}\r\n{lines}{framing}{closes}\r\n", reason(*status));
+        self.push(text.as_bytes()).await
+    }
+
+    pub async fn push_piece(&mut self, bytes: &[u8], framing: Framing) -> Result<(), Gone> {
+        if framing != Framing::Chunked {
+            return self.push(bytes).await;
+        }
+        self.push(format!("{:x}\r\n", bytes.len()).as_bytes()).await?;
+        self.push(bytes).await?;
+        self.push(b"\r\n").await
+    }
+
+    pub async fn push_end(&mut self, framing: Framing) -> Result<(), Gone> {
+        if framing == Framing::Chunked {
+            self.push(b"0\r\n\r\n").await?;
+        }
+        self.flush().await
+    }
+
+    /// Sends what no chunk parser accepts.
+    pub async fn push_invalid_chunk(&mut self) -> Result<(), Gone> {
+        self.push(b"zz\r\nnot a chunk\r\n").await?;
+        self.flush().await
+    }
+
     /// Gathers bytes of an answer; they are sent when there are enough of them, or by [`Self::flush`].
-    pub async fn push(&mut self, bytes: &[u8]) -> Result<(), Gone> {
+    async fn push(&mut self, bytes: &[u8]) -> Result<(), Gone> {
         self.output.extend_from_slice(bytes);
         if self.output.len() >= OUT_BYTES {
             self.flush().await?;
@@ -176,7 +212,9 @@ impl Connection {
         let written = self.stream.write_all(&self.output).await;
         self.output.clear();
         self.output.shrink_to(OUT_BYTES * 2);
-        Ok(written?)
+        written?;
+        // TLS may have kept the end of it.
+        Ok(self.stream.flush().await?)
     }
 
     /// Waits, but notices if the client goes.
@@ -210,9 +248,9 @@ impl Connection {
     /// Answers what is not a request, in nobody's dialect.
     pub async fn refuse(&mut self, status: u16) -> After {
         let head = format!("HTTP/1.1 {status} Refused\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
-        match self.stream.write_all(head.as_bytes()).await {
-            Ok(()) => After::Close,
-            Err(_) => After::Closed,
+        match self.push(head.as_bytes()).await {
+            Ok(()) if self.flush().await.is_ok() => After::Close,
+            _ => After::Closed,
         }
     }
 
@@ -224,8 +262,7 @@ impl Connection {
 
     /// Closes with a reset: the client reads an error.
     pub fn reset(self) {
-        // If the option cannot be set the close is an ordinary one, and the test that asked sees it.
-        let _ = self.stream.set_zero_linger();
+        self.stream.state().reset_on_close();
     }
 }
 
@@ -240,6 +277,7 @@ fn parse_head(head: &[u8]) -> Option<Request> {
         headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
     }
     let mut request = Request {
+        version: "1.1",
         method: method.to_owned(),
         target: target.to_owned(),
         headers,
@@ -252,4 +290,8 @@ fn parse_head(head: &[u8]) -> Option<Request> {
         _ => {}
     }
     Some(request)
+}
+
+fn reason(status: u16) -> &'static str {
+    http::StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason()).unwrap_or("Simulated")
 }

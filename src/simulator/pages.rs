@@ -2,11 +2,16 @@
 //!
 //! It must not count itself.
 
-use super::http::{Connection, Gone, Request};
+use super::exchange::{Exchange, Framing, Head};
+use super::http::{Gone, Request};
 use super::vendor::Server;
 
+pub fn is_page(request: &Request) -> bool {
+    request.path().starts_with("/_sim/")
+}
+
 /// The simulator's own pages.
-pub async fn answer(connection: &mut Connection, server: &Server, request: &Request) -> Result<(), Gone> {
+pub async fn answer(exchange: &mut Exchange<'_>, server: &Server, request: &Request) -> Result<(), Gone> {
     let (status, body) = match (request.method.as_str(), request.path()) {
         ("GET", "/_sim/stats") => (200, server.stats.summary().to_string()),
         ("GET", "/_sim/requests") => {
@@ -19,7 +24,9 @@ pub async fn answer(connection: &mut Connection, server: &Server, request: &Requ
         }
         _ => (404, r#"{"error":"no such simulator page"}"#.to_owned()),
     };
-    let head = format!("HTTP/1.1 {status} Simulator\r\ncontent-type: application/json\r\n");
-    connection.push(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes()).await?;
-    connection.flush().await
+    let head = Head { status, lines: "content-type: application/json\r\n".to_owned() };
+    let framing = Framing::Sized(body.len());
+    exchange.send_head(&head, framing, false).await?;
+    exchange.send_piece(body.as_bytes(), framing).await?;
+    exchange.end(framing).await
 }

@@ -1,18 +1,12 @@
-//! The body of an answer on its way out: its framing, and how it is cut into pieces.
+//! The body of an answer on its way out: how it is cut into pieces.
 //!
 //! It must not know why a body is broken (`play.rs` does).
 
-use super::http::{Connection, Gone};
+use super::exchange::{After, Exchange, Framing};
+use super::http::Gone;
 
-/// How body bytes are delimited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framing {
-    Sized,
-    Chunked,
-}
-
-pub struct Sink<'a> {
-    pub connection: &'a mut Connection,
+pub struct Sink<'a, 'b> {
+    pub exchange: &'a mut Exchange<'b>,
     framing: Framing,
     /// Bytes of a piece, if the body is to be written in pieces.
     split: Option<usize>,
@@ -20,31 +14,24 @@ pub struct Sink<'a> {
     waiting: Vec<u8>,
 }
 
-impl<'a> Sink<'a> {
-    /// Starts an answer; `head` ends with the last header's line end.
-    pub async fn open(
-        connection: &'a mut Connection,
-        head: &str,
-        framing: Framing,
-        split: Option<usize>,
-    ) -> Result<Self, Gone> {
-        connection.push(head.as_bytes()).await?;
-        connection.push(b"\r\n").await?;
-        Ok(Self { connection, framing, split, waiting: Vec::new() })
+impl<'a, 'b> Sink<'a, 'b> {
+    /// For the body behind a head that said `framing`.
+    pub fn new(exchange: &'a mut Exchange<'b>, framing: Framing, split: Option<usize>) -> Self {
+        Self { exchange, framing, split, waiting: Vec::new() }
     }
 
     /// Part of a body. Small parts are sent together, until [`Self::settle`] or [`Self::end`].
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Gone> {
         let Some(size) = self.split else {
-            return self.frame(bytes).await;
+            return self.exchange.send_piece(bytes, self.framing).await;
         };
         self.waiting.extend_from_slice(bytes);
         let waiting = std::mem::take(&mut self.waiting);
         let pieces = waiting.chunks_exact(size);
         self.waiting = pieces.remainder().to_vec();
         for piece in pieces {
-            self.frame(piece).await?;
-            self.connection.flush().await?;
+            self.exchange.send_piece(piece, self.framing).await?;
+            self.exchange.flush().await?;
             // Lets a reader in the same process see this piece before the next one.
             tokio::task::yield_now().await;
         }
@@ -54,36 +41,27 @@ impl<'a> Sink<'a> {
     /// Sends everything that is still held back.
     pub async fn settle(&mut self) -> Result<(), Gone> {
         let waiting = std::mem::take(&mut self.waiting);
-        self.frame(&waiting).await?;
-        self.connection.flush().await
+        self.exchange.send_piece(&waiting, self.framing).await?;
+        self.exchange.flush().await
     }
 
     /// Ends the body as its framing wants it.
-    pub async fn end(mut self) -> Result<(), Gone> {
+    pub async fn end(mut self) -> Result<After, Gone> {
         self.settle().await?;
-        if self.framing == Framing::Chunked {
-            self.connection.push(b"0\r\n\r\n").await?;
-        }
-        self.connection.flush().await
+        self.exchange.end(self.framing).await?;
+        Ok(After::Next)
     }
 
-    /// Sends what no chunk parser accepts.
-    pub async fn invalid_chunk(mut self) -> Result<(), Gone> {
+    /// Ends a body that is shorter than its head said.
+    pub async fn end_short(mut self) -> Result<After, Gone> {
         self.settle().await?;
-        self.connection.push(b"zz\r\nnot a chunk\r\n").await?;
-        self.connection.flush().await
+        self.exchange.end_short().await
     }
 
-    async fn frame(&mut self, bytes: &[u8]) -> Result<(), Gone> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        if self.framing == Framing::Sized {
-            return self.connection.push(bytes).await;
-        }
-        let size = format!("{:x}\r\n", bytes.len());
-        self.connection.push(size.as_bytes()).await?;
-        self.connection.push(bytes).await?;
-        self.connection.push(b"\r\n").await
+    /// Breaks off with what is not valid in the framing.
+    pub async fn break_framing(mut self) -> Result<After, Gone> {
+        self.settle().await?;
+        self.exchange.break_framing().await?;
+        Ok(After::Close)
     }
 }

@@ -21,6 +21,8 @@ const NAMES_MAX: usize = 256;
 #[derive(Debug, Default)]
 pub struct Stats {
     connections: AtomicU64,
+    over_http1: AtomicU64,
+    over_http2: AtomicU64,
     open: AtomicU64,
     requests: AtomicU64,
     in_flight: AtomicU64,
@@ -40,6 +42,7 @@ struct Tables {
 #[derive(Debug)]
 pub(super) struct Record {
     number: u64,
+    version: &'static str,
     method: String,
     target: String,
     headers: Vec<(String, String)>,
@@ -93,6 +96,12 @@ impl Stats {
         self.open.fetch_add(1, Relaxed);
     }
 
+    /// The client of an open connection speaks this version of HTTP.
+    pub(super) fn version_known(&self, version: &str) {
+        let counter = if version == "2" { &self.over_http2 } else { &self.over_http1 };
+        counter.fetch_add(1, Relaxed);
+    }
+
     pub(super) fn connection_closed(&self) {
         self.open.fetch_sub(1, Relaxed);
     }
@@ -104,6 +113,7 @@ impl Stats {
         let kept = request.body.len() <= BODY_BYTES_KEPT;
         let record = Arc::new(Record {
             number,
+            version: request.version,
             method: request.method.clone(),
             target: request.target.clone(),
             headers: request.headers.clone(),
@@ -147,7 +157,8 @@ impl Stats {
     /// Forgets what was counted; what is open or in flight stays counted.
     pub(super) fn reset(&self) {
         *self.tables() = Tables::default();
-        for counter in [&self.connections, &self.requests, &self.completed, &self.client_gone] {
+        let Self { connections, over_http1, over_http2, requests, completed, client_gone, .. } = self;
+        for counter in [connections, over_http1, over_http2, requests, completed, client_gone] {
             counter.store(0, Relaxed);
         }
     }
@@ -157,6 +168,10 @@ impl Stats {
         let last = tables.last.back().map(|record| record.show(false));
         json!({
             "connections": self.connections.load(Relaxed),
+            "connections_by_http": {
+                "1.1": self.over_http1.load(Relaxed),
+                "2": self.over_http2.load(Relaxed),
+            },
             "open_connections": self.open.load(Relaxed),
             "requests": self.requests.load(Relaxed),
             "in_flight": self.in_flight.load(Relaxed),
@@ -187,6 +202,7 @@ impl Record {
     fn show(&self, with_body: bool) -> Value {
         let mut shown = json!({
             "number": self.number,
+            "http": self.version,
             "method": self.method,
             "target": self.target,
             "path": self.target.split('?').next(),

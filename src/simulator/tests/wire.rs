@@ -10,7 +10,7 @@ use crate::simulator::{Options, serve};
 /// A simulator on a free port; it ends with this value.
 pub struct Simulator {
     address: std::net::SocketAddr,
-    _server: JoinSet<std::io::Result<()>>,
+    _server: JoinSet<anyhow::Result<()>>,
 }
 
 /// An answer taken apart; `ended` says that the body was complete in its framing.

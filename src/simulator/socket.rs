@@ -1,0 +1,118 @@
+//! A client's connection as bytes, with or without TLS.
+//!
+//! It must not know HTTP. It can do two things that a plain stream cannot: say whether bytes still
+//! wait to be written, and close with a TCP reset.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
+
+enum Transport {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+pub struct Socket {
+    transport: Transport,
+    state: Arc<State>,
+}
+
+/// What a server library that owns the socket does not show.
+#[derive(Debug, Default)]
+pub struct State {
+    is_blocked: AtomicBool,
+    resets: AtomicBool,
+}
+
+impl State {
+    /// The last write or flush could not be finished: the client does not read.
+    pub fn is_blocked(&self) -> bool {
+        self.is_blocked.load(Relaxed)
+    }
+
+    /// The socket will close with a reset: the client reads an error, not an end of file.
+    pub fn reset_on_close(&self) {
+        self.resets.store(true, Relaxed);
+    }
+
+    fn note<T>(&self, written: Poll<T>) -> Poll<T> {
+        self.is_blocked.store(written.is_pending(), Relaxed);
+        written
+    }
+}
+
+impl Socket {
+    pub fn plain(stream: TcpStream) -> Self {
+        Self::new(Transport::Plain(stream))
+    }
+
+    pub fn tls(stream: TlsStream<TcpStream>) -> Self {
+        Self::new(Transport::Tls(Box::new(stream)))
+    }
+
+    fn new(transport: Transport) -> Self {
+        Self { transport, state: Arc::default() }
+    }
+
+    pub fn state(&self) -> Arc<State> {
+        Arc::clone(&self.state)
+    }
+
+    fn transport(self: Pin<&mut Self>) -> &mut Transport {
+        &mut self.get_mut().transport
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if !self.state.resets.load(Relaxed) {
+            return;
+        }
+        let tcp = match &self.transport {
+            Transport::Plain(tcp) => tcp,
+            Transport::Tls(tls) => tls.get_ref().0,
+        };
+        // If the option cannot be set the close is an ordinary one, and the test that asked sees it.
+        let _ = tcp.set_zero_linger();
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.transport() {
+            Transport::Plain(stream) => Pin::new(stream).poll_read(cx, into),
+            Transport::Tls(stream) => Pin::new(stream.as_mut()).poll_read(cx, into),
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let state = self.state();
+        state.note(match self.transport() {
+            Transport::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Transport::Tls(stream) => Pin::new(stream.as_mut()).poll_write(cx, bytes),
+        })
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let state = self.state();
+        state.note(match self.transport() {
+            Transport::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Transport::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(cx),
+        })
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.transport() {
+            Transport::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Transport::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The simulator's certificate, and the authority that signed it.
+//!
+//! It must not be used for anything that is not simulated. The authority's key is thrown away once
+//! it has signed, so that whoever trusts `ca.pem` trusts this one certificate.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring::default_provider;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+pub const ALPN_HTTP2: &[u8] = b"h2";
+const ALPN_HTTP1: &[u8] = b"http/1.1";
+const AUTHORITY: &str = "ca.pem";
+const CERTIFICATE: &str = "server.pem";
+const KEY: &str = "server-key.pem";
+const NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+
+/// The file of the authority whose certificates a client has to trust.
+pub fn authority(dir: &Path) -> PathBuf {
+    dir.join(AUTHORITY)
+}
+
+/// Accepts TLS with the certificate in `dir`, which is made if the directory is missing or empty.
+pub fn acceptor(dir: &Path) -> anyhow::Result<TlsAcceptor> {
+    if !authority(dir).exists() {
+        make(dir)?;
+    }
+    let (certificate, key) = (dir.join(CERTIFICATE), dir.join(KEY));
+    let unreadable = |file: &Path| format!("cannot read {}; delete its directory to have it made", file.display());
+    let chain = CertificateDer::from_pem_file(&certificate).with_context(|| unreadable(&certificate))?;
+    let key = PrivateKeyDer::from_pem_file(&key).with_context(|| unreadable(&key))?;
+    let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()));
+    let builder = builder.with_safe_default_protocol_versions()?.with_no_client_auth();
+    let mut config = builder.with_single_cert(vec![chain], key).with_context(|| unreadable(&certificate))?;
+    config.alpn_protocols = vec![ALPN_HTTP2.to_vec(), ALPN_HTTP1.to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// Makes the files beside `dir` and gives them its name: of simulators that start at once, all take those of the first.
+fn make(dir: &Path) -> anyhow::Result<()> {
+    let mut beside = dir.as_os_str().to_owned();
+    beside.push(format!(".{}", std::process::id()));
+    let beside = PathBuf::from(beside);
+    let made = write(&beside).and_then(|()| Ok(fs::rename(&beside, dir)?));
+    if made.is_err() {
+        // Nothing is lost with what nobody will use.
+        let _ = fs::remove_dir_all(&beside);
+    }
+    match made {
+        Err(_) if authority(dir).exists() => Ok(()),
+        made => made.with_context(|| format!("cannot make a certificate in {}", dir.display())),
+    }
+}
+
+fn write(dir: &Path) -> anyhow::Result<()> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params.distinguished_name.push(rcgen::DnType::CommonName, "model-gateway simulator CA");
+    let authority_key = KeyPair::generate()?;
+    let authority = params.self_signed(&authority_key)?;
+    let mut server = CertificateParams::new(NAMES.map(str::to_owned).to_vec())?;
+    server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    server.use_authority_key_identifier_extension = true;
+    let key = KeyPair::generate()?;
+    let certificate = server.signed_by(&key, &Issuer::from_params(&params, &authority_key))?;
+    fs::DirBuilder::new().mode(0o700).create(dir)?;
+    fs::write(dir.join(AUTHORITY), authority.pem())?;
+    fs::write(dir.join(CERTIFICATE), certificate.pem())?;
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(dir.join(KEY))?;
+    Ok(file.write_all(key.serialize_pem().as_bytes())?)
+}
+
+/// A directory for one run, which is removed at the run's end.
+pub struct TemporaryDir(PathBuf);
+
+impl TemporaryDir {
+    pub fn new() -> anyhow::Result<Self> {
+        let dir = std::env::temp_dir().join(format!("model-gateway-simulator-{}", std::process::id()));
+        // Somebody else's directory of that name must not be used.
+        fs::DirBuilder::new().mode(0o700).create(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        Ok(Self(dir))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TemporaryDir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
