@@ -34,6 +34,11 @@ const MAX_H2_STREAMS: usize = 100;
 /// How often an HTTP/2 connection is asked for a sign of life. Pingora closes it where none comes within 5 s, so a vendor
 /// that is silent because its host is gone is noticed within 35 s.
 const H2_PING_INTERVAL: Duration = Duration::from_secs(30);
+/// What a vendor may send ahead of a client that reads slowly. Pingora's own is 8 MiB, and as much for all streams of a
+/// connection together, so that one such client would hold up all others.
+const H2_STREAM_WINDOW_BYTES: u32 = 128 * 1024;
+/// Room for every stream's window at a time.
+const H2_CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
 
 /// The endpoint for the next attempt.
 pub async fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>> {
@@ -55,6 +60,8 @@ pub async fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>>
         peer.options.alpn = ALPN::H2H1;
         peer.options.max_h2_streams = MAX_H2_STREAMS;
         peer.options.h2_ping_interval = Some(H2_PING_INTERVAL);
+        peer.options.h2_stream_window_size = Some(H2_STREAM_WINDOW_BYTES);
+        peer.options.h2_connection_window_size = Some(H2_CONNECTION_WINDOW_BYTES);
     }
     Ok(Box::new(peer))
 }
