@@ -60,8 +60,8 @@ mod h2;
 mod h2_conformance;
 #[path = "gateway/h2_faults.rs"]
 mod h2_faults;
-#[path = "gateway/h2_vendor.rs"]
-mod h2_vendor;
+#[path = "gateway/h2_vendors.rs"]
+mod h2_vendors;
 #[path = "gateway/hostile.rs"]
 mod hostile;
 #[path = "gateway/idempotency.rs"]
@@ -110,6 +110,8 @@ mod responses;
 mod responses_vendor;
 #[path = "gateway/revocation.rs"]
 mod revocation;
+#[path = "gateway/scripted_vendor.rs"]
+mod scripted_vendor;
 #[path = "gateway/secrets.rs"]
 mod secrets;
 #[path = "gateway/sentinel.rs"]

@@ -15,7 +15,6 @@ use super::sink::Sink;
 use super::stats::Tally;
 use super::vendor::{Body, Plan, Server};
 
-const HUGE_HEADER_BYTES: usize = 2 * 1024 * 1024;
 const LENGTH_TOO_LARGE_BY: usize = 100;
 const STREAM_LENGTH_CLAIMED: usize = 1 << 40;
 const STREAM_HEAD: &str = "content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n";
@@ -75,7 +74,7 @@ async fn send(
     server.stats.count_status(plan.status);
     let mut head = Head { status: plan.status, lines: plan.head.clone() };
     if behaviour.garbage == Some(Garbage::Headers) {
-        head.lines.push_str(&format!("x-sim-filler: {}\r\n", "x".repeat(HUGE_HEADER_BYTES)));
+        head.lines.push_str(&format!("x-sim-filler: {}\r\n", "x".repeat(exchange.huge_header_bytes())));
     }
     let mut sender = Sender { exchange, behaviour, closes: !request.keeps_alive };
     match &plan.body {

@@ -230,7 +230,7 @@ fn a_stream_is_passed_on_as_it_comes_however_it_is_cut() {
 }
 
 /// Names of what a vendor may see of a request.
-const TO_VENDOR: [&str; 12] = [
+const TO_VENDOR: [&str; 13] = [
     "host",
     "content-type",
     "content-length",
@@ -243,6 +243,8 @@ const TO_VENDOR: [&str; 12] = [
     "anthropic-beta",
     "x-client-request-id",
     "connection",
+    // What HTTP/2 has in the place of `host`.
+    ":authority",
 ];
 
 #[test]

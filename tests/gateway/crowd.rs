@@ -4,7 +4,7 @@
 use crate::account::Account;
 use crate::h2::resident_kib;
 use crate::surface::{BOTH, Chat, Messages, Surface};
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, has_h2_vendors, wait_for};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -143,14 +143,16 @@ fn clients_that_do_not_read_hold_their_vendor_up_and_cost_little_memory() {
     println!("{readers} readers: {} KiB each, of {} written", grown / readers as u64, last.0);
     assert!(last.0 < bytes, "everything was read, for a client that reads nothing: {}", last.0);
     // In kernel buffers lies what they take; in the gateway a write, and what came in meanwhile. Some more is the allocator's.
-    assert!(grown < 4_096 + 256 * readers as u64, "{grown} KiB for {readers} clients that do not read");
+    // Over HTTP/2 there is a stream's window of each, and the connection's TLS.
+    let each = if has_h2_vendors() { 512 } else { 256 };
+    assert!(grown < 4_096 + each * readers as u64, "{grown} KiB for {readers} clients that do not read");
     world.works(Messages, &account.key);
     // They are given up after a while, whether or not they leave.
     wait_quiet(&world, files, readers + 2);
     drop(held);
     let endings = world.endings(&account);
     let given_up = endings.iter().filter(|ending| ending["outcome"] == "client_left").count();
-    assert_eq!(given_up, readers, "each is billed for what was generated");
+    assert_eq!(given_up, readers, "each is billed for what was generated: {endings:?}");
     world.close();
 }
 

@@ -6,7 +6,7 @@
 use crate::account::{Account, micro};
 use crate::client::Answer;
 use crate::surface::{BOTH, Chat, Messages, Surface};
-use crate::world::{Plan, SOON, Simulator, World, free_port, wait_for};
+use crate::world::{Plan, SOON, Simulator, World, free_port, vendor_url, wait_for};
 use serde_json::Value;
 use std::net::TcpListener;
 
@@ -32,7 +32,7 @@ fn mutual(plan: Plan) -> Plan {
 
 /// A messages model at a vendor of its own answers in the place of the messages model.
 pub fn passed_on(plan: Plan, third: u16) -> Plan {
-    let endpoints = format!("endpoints: [{{url: \"http://127.0.0.1:{third}\"}}]");
+    let endpoints = format!("endpoints: [{{url: \"{}\"}}]", vendor_url(third));
     let version = "version_header: {name: anthropic-version, value: \"2023-06-01\"}";
     let members = ["protocol: messages", &endpoints, "api_key: \"sim-gamma-key\"", version].join("\n    ");
     let vendor = format!("  gamma:\n    {members}\nmodels:\n");

@@ -4,7 +4,7 @@
 use crate::account::{Account, micro, taken};
 use crate::client::Answer;
 use crate::h2::resident_kib;
-use crate::h2_vendor::{
+use crate::scripted_vendor::{
     Authority, CANCEL, ENHANCE_YOUR_CALM, Flow, H2Vendor, HTTP_1_1_REQUIRED, INPUT, INTERNAL_ERROR, OUTPUT, PING,
     REFUSED_STREAM, Step, answer, setting,
 };

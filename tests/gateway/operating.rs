@@ -1,7 +1,7 @@
 //! The operator's pages as an operator uses them: their commands run as they stand there, and what they say that one will see
 //! exists.
 
-use crate::world::{BINARY, SOON, Simulator, World, command_on, free_port, wait_for};
+use crate::world::{BINARY, SOON, Simulator, World, command_on, free_port, trust, vendor_url, wait_for};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -43,8 +43,9 @@ fn run(page: &str, vendor: &Simulator) -> (bool, String) {
     }
     command.env("REDIS_PORT", free_port().to_string());
     for name in ["ALPHA_URL", "BETA_URL"] {
-        command.env(name, format!("http://127.0.0.1:{}", vendor.port));
+        command.env(name, vendor_url(vendor.port));
     }
+    command.envs(trust());
     let output = command.output().unwrap();
     let mut said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     for entry in std::fs::read_dir(dir.path()).unwrap() {

@@ -3,13 +3,13 @@
 use crate::account::Account;
 use crate::client::{self, Answer, Request};
 use crate::surface::{BOTH, Chat, Messages, Surface};
-use crate::world::{Plan, SOON, Simulator, World, free_port, wait_for};
+use crate::world::{Plan, SOON, Simulator, World, free_port, vendor_url, wait_for};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 fn url(port: u16) -> String {
-    format!("url: \"http://127.0.0.1:{port}\"")
+    format!("url: \"{}\"", vendor_url(port))
 }
 
 /// Endpoints that differ by what is said of them.
@@ -451,7 +451,7 @@ fn a_message_thread_stays_with_its_endpoint_even_if_that_is_gone() {
 fn every_address_of_a_name_is_tried() {
     let vendor = Simulator::start(None);
     // `localhost` is ::1 and 127.0.0.1, and the simulator listens on the second alone.
-    let listed = [format!("{{url: \"http://localhost:{}\"}}", vendor.port)];
+    let listed = [format!("{{url: \"{}\"}}", vendor_url(vendor.port).replace("127.0.0.1", "localhost"))];
     let world = Plan::default().endpoints_as(&listed).limit("attempts", 1).limit("breaker_failures", 1).start();
     let account = world.account();
     for _ in 0..4 {

@@ -5,6 +5,7 @@
 use crate::client::{self, Request};
 use crate::server::Server;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -12,6 +13,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -47,6 +49,41 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option
     }
 }
 
+/// Whether vendors speak TLS and HTTP/2, as the real ones do: `GATEWAY_TEST_VENDORS=h2`. Else HTTP/1.1 without TLS.
+pub fn has_h2_vendors() -> bool {
+    static ASKED: OnceLock<bool> = OnceLock::new();
+    *ASKED.get_or_init(|| match std::env::var("GATEWAY_TEST_VENDORS").as_deref() {
+        Ok("h2") => true,
+        Err(_) | Ok("" | "h1") => false,
+        Ok(other) => panic!("GATEWAY_TEST_VENDORS is {other:?}, neither \"h1\" nor \"h2\""),
+    })
+}
+
+/// Whether a test is to be left out because it is about the bytes of HTTP/1.1; says so, and why.
+pub fn only_over_h1(reason: &str) -> bool {
+    if has_h2_vendors() {
+        eprintln!("left out over HTTP/2 vendors: {reason}");
+    }
+    has_h2_vendors()
+}
+
+/// The certificates of all simulators that speak TLS, made by the first of them.
+const TLS_DIR: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/simulator-tls");
+
+/// What a gateway needs in its environment to trust the simulators.
+pub fn trust() -> Option<(&'static str, PathBuf)> {
+    has_h2_vendors().then(|| ("SSL_CERT_FILE", Path::new(TLS_DIR).join("ca.pem")))
+}
+
+/// Ports at which a simulator speaks, or spoke, TLS.
+static TLS_PORTS: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+
+/// The address of the vendor at a port, as an endpoint has it.
+pub fn vendor_url(port: u16) -> String {
+    let scheme = if TLS_PORTS.lock().unwrap().contains(&port) { "https" } else { "http" };
+    format!("{scheme}://127.0.0.1:{port}")
+}
+
 /// A simulated vendor.
 pub struct Simulator {
     process: Child,
@@ -61,10 +98,23 @@ impl Simulator {
 
     /// The same on a port that was another's before.
     pub fn start_on(port: u16, fault: Option<&str>) -> Self {
+        Self::start_as(port, fault, has_h2_vendors())
+    }
+
+    /// Over HTTP/1.1 without TLS, whatever the other vendors speak.
+    pub fn start_in_the_clear() -> Self {
+        Self::start_as(free_port(), None, false)
+    }
+
+    fn start_as(port: u16, fault: Option<&str>, tls: bool) -> Self {
         let mut command = Command::new(BINARY);
         command.args(["simulate", "--listen", &format!("127.0.0.1:{port}")]).stdout(Stdio::piped());
         if let Some(fault) = fault {
             command.args(["--fault", fault]);
+        }
+        if tls {
+            command.args(["--tls-dir", TLS_DIR]);
+            TLS_PORTS.lock().unwrap().insert(port);
         }
         let mut process = command.spawn().expect("start a simulator");
         let mut line = String::new();
@@ -166,14 +216,14 @@ impl Plan {
 
     /// The endpoints of both vendors, by port.
     pub fn endpoints(mut self, ports: &[u16]) -> Self {
-        self.alpha = ports.iter().map(|port| format!("{{url: \"http://127.0.0.1:{port}\"}}")).collect();
+        self.alpha = ports.iter().map(|port| format!("{{url: \"{}\"}}", vendor_url(*port))).collect();
         self.beta.clone_from(&self.alpha);
         self
     }
 
     /// The endpoints of each vendor, by port.
     pub fn endpoints_of(mut self, alpha: &[u16], beta: &[u16]) -> Self {
-        let list = |ports: &[u16]| ports.iter().map(|port| format!("{{url: \"http://127.0.0.1:{port}\"}}")).collect();
+        let list = |ports: &[u16]| ports.iter().map(|port| format!("{{url: \"{}\"}}", vendor_url(*port))).collect();
         (self.alpha, self.beta) = (list(alpha), list(beta));
         self
     }
@@ -288,7 +338,7 @@ impl World {
     }
 
     fn config_text(&self, plan: &Plan) -> String {
-        let own = [format!("{{url: \"http://127.0.0.1:{}\"}}", self.vendor.port)];
+        let own = [format!("{{url: \"{}\"}}", vendor_url(self.vendor.port))];
         let list = |given: &[String]| {
             let endpoints = if given.is_empty() { &own } else { given };
             let sticky = if plan.takes_turns { "\n    sticky: false" } else { "" };
@@ -327,6 +377,7 @@ impl World {
         command.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh", BINARY]).args(arguments).arg("-c").arg(&self.config);
         command.stdout(Stdio::null()).stderr(log);
         command.envs(point.map(|point| ("GW_FAIL", point)));
+        command.envs(trust());
         command.envs(self.environment.iter().map(|(name, value)| (*name, value)));
         command.spawn().expect("start the gateway")
     }
@@ -506,6 +557,11 @@ impl World {
     /// The same without the ledger, which another process may have.
     pub fn leave(&mut self) {
         self.vendor.wait_idle();
+        if has_h2_vendors() {
+            let requests = self.vendor.requests();
+            let over_h1 = requests.as_array().unwrap().iter().find(|request| request["http"] != "2");
+            assert!(over_h1.is_none(), "a request over HTTP/1.1: {over_h1:?}");
+        }
         wait_for("all holds to be gone", SOON, || (self.metric("gateway_open_holds", &[]) == 0.0).then_some(()));
         assert!(!self.log().contains("panicked"), "a panic:\n{}", self.log());
         self.signal("TERM");
