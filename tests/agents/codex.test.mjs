@@ -140,7 +140,9 @@ describe('failures and silence of a vendor', options, () => {
     });
   }
 
-  test('without signs of life it gives up', async () => {
+  // Codex asks the simulator itself, and does not trust its certificate.
+  const skip = process.env.GATEWAY_TEST_VENDORS === 'h2';
+  test('without signs of life it gives up', { skip }, async () => {
     const { status, asked } = await ask('text="Slow but sure" first_ms=9000', IMPATIENT, SIMULATOR_URL);
     assert.notEqual(status, 0);
     assert.equal(asked, 2, 'and asks once more');

@@ -8,7 +8,8 @@
 // leave with status 0 on SIGTERM, the ledger verifies without a finding, and no file of the
 // gateway holds a key in the clear. Otherwise this program fails, even if every test passed.
 //
-// The binary is $MODEL_GATEWAY_BIN, else the one in the dev profile's target directory.
+// The binary is $MODEL_GATEWAY_BIN, else the one in the dev profile's target directory. With
+// GATEWAY_TEST_VENDORS=h2 the simulated vendor speaks TLS and HTTP/2, as the real ones do.
 
 import { spawn, spawnSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
@@ -21,6 +22,7 @@ import { fileURLToPath } from 'node:url';
 const REPOSITORY = resolve(dirname(fileURLToPath(import.meta.url)), '../..');
 const START_SECONDS = 30;
 const STOP_SECONDS = 30;
+const OVER_H2 = process.env.GATEWAY_TEST_VENDORS === 'h2';
 
 /** The addresses of conf/local.yaml, each of which a world replaces by one of its own. */
 const SHIPPED_PORTS = { edge: 8080, sidecar: 8081, admin: 9090, simulator: 9100 };
@@ -40,14 +42,17 @@ async function main(command) {
     const config = join(dir, 'gateway.yaml');
     await writeFile(config, worldConfig(ports, join(dir, 'data')));
 
-    const simulator = ['simulate', '--listen', `127.0.0.1:${ports.simulator}`];
+    const tls = OVER_H2 ? ['--tls-dir', join(dir, 'tls')] : [];
+    const simulator = ['simulate', '--listen', `127.0.0.1:${ports.simulator}`, ...tls];
     processes.push(await start('simulator', binary, simulator, dir));
     await answers(`http://127.0.0.1:${ports.simulator}/_sim/stats`, processes.at(-1), interruption.signal);
-    processes.push(await start('gateway', binary, ['run', '-c', config], dir));
+    const trust = OVER_H2 ? { SSL_CERT_FILE: join(dir, 'tls/ca.pem') } : {};
+    processes.push(await start('gateway', binary, ['run', '-c', config], dir, trust));
     await answers(`http://127.0.0.1:${ports.admin}/readyz`, processes.at(-1), interruption.signal);
 
     const status = await runSuite(command, environment({ binary, config, ports, dir }), interruption.signal);
     if (status !== 0) faults.push(`the suite ended with ${status}`);
+    if (OVER_H2) faults.push(...(await overH1(ports.simulator)));
     faults.push(...(await stop(processes)), ...ledgerFaults(binary, config), ...(await clearKeys(dir)));
   } catch (error) {
     faults.push(error.message);
@@ -92,6 +97,8 @@ function worldConfig(ports, dataDir) {
     if (!pattern.test(text)) throw new Error(`conf/local.yaml no longer names port ${shipped} (${name})`);
     text = text.replace(pattern, `127.0.0.1:${ports[name]}`);
   }
+  // The simulator's own pages are answered without TLS all the same.
+  if (OVER_H2) text = text.replaceAll(`http://127.0.0.1:${ports.simulator}`, `https://127.0.0.1:${ports.simulator}`);
   if (!/^data_dir:.*$/m.test(text)) throw new Error('conf/local.yaml has no data_dir');
   const model = /^( +)upstream_model: gpt-5\.5$/m;
   if (!model.test(text)) throw new Error('conf/local.yaml no longer has the model gpt-5.5');
@@ -119,10 +126,10 @@ function environment({ binary, config, ports, dir }) {
   };
 }
 
-async function start(name, binary, args, dir) {
+async function start(name, binary, args, dir, more = {}) {
   const log = await open(join(dir, `${name}.log`), 'w');
   // A group of its own: Ctrl-C reaches this program, which then ends the process in order.
-  const child = spawn(binary, args, { cwd: dir, stdio: ['ignore', log.fd, log.fd], detached: true });
+  const child = spawn(binary, args, { cwd: dir, stdio: ['ignore', log.fd, log.fd], detached: true, env: { ...process.env, ...more } });
   const exited = new Promise((done) => {
     child.once('exit', (code, signal) => done(code ?? signal));
     child.once('error', (error) => done(error.message));
@@ -176,6 +183,13 @@ function ledgerFaults(binary, config) {
   if (run.status !== 0) return [`ledger verify ended with ${run.status}: ${run.stdout}${run.stderr}`];
   const { findings } = JSON.parse(run.stdout);
   return findings.map((finding) => `ledger verify found ${JSON.stringify(finding)}`);
+}
+
+/** The last requests, each of which must have come over HTTP/2. */
+async function overH1(port) {
+  const requests = await (await fetch(`http://127.0.0.1:${port}/_sim/requests`)).json();
+  const others = requests.filter(({ http }) => http !== '2');
+  return others.map(({ method, target, http }) => `${method} ${target} came over HTTP/${http}`);
 }
 
 /** No file may hold a whole key: neither one of the gateway's own nor a vendor's. */
