@@ -59,14 +59,6 @@ pub fn has_h2_vendors() -> bool {
     })
 }
 
-/// Whether a test is to be left out because it is about the bytes of HTTP/1.1; says so, and why.
-pub fn only_over_h1(reason: &str) -> bool {
-    if has_h2_vendors() {
-        eprintln!("left out over HTTP/2 vendors: {reason}");
-    }
-    has_h2_vendors()
-}
-
 /// The certificates of all simulators that speak TLS, made by the first of them.
 const TLS_DIR: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/simulator-tls");
 

@@ -36,7 +36,7 @@ impl Wire {
         assert!(session.read_request().await.unwrap());
         let shared = Arc::new(Shared::default());
         shared.set_epitaph(|| b"data: failed\n\n".to_vec());
-        shared.begin_attempt();
+        shared.begin_attempt(false);
         let body = (Bytes::from_static(b"{}"), BodyShare::default());
         let replay = Replay::new(Box::new(session), body, Arc::clone(&shared), deadlines);
         Self { client, replay, shared }
@@ -135,10 +135,10 @@ fn a_failure_soon_after_a_write_that_the_client_held_up_is_the_clients_doing() {
 fn another_attempt_is_judged_anew_but_a_client_that_left_stays_gone() {
     let shared = Shared::default();
     shared.vendor_failed();
-    shared.begin_attempt();
+    shared.begin_attempt(false);
     shared.client_left();
     assert!(shared.progress().client_is_the_cause());
-    shared.begin_attempt();
+    shared.begin_attempt(false);
     shared.vendor_failed();
     assert!(shared.progress().client_is_the_cause());
 }
