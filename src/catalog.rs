@@ -1,32 +1,41 @@
 //! What may be asked for and what it costs: models, their routes to vendors, and their prices.
 //!
 //! Immutable once built from the config; a reload builds a new one and a running request keeps the one it was
-//! admitted under. Must not do I/O. Next: `catalog/price.rs` (what a price list says).
+//! admitted under. Must not do I/O. Next: `catalog/endpoint.rs` (where a vendor
+//! is), `catalog/names.rs` (what a model is called), `catalog/price.rs` (what a price list says).
 
+mod endpoint;
 #[cfg(test)]
 mod fixture;
+mod names;
 mod price;
 
 use crate::protocol::Protocol;
 use crate::protocol::request::Outline;
 use crate::protocol::rules::{Accepts, ChatModel, ResponsesModel, ThinkingType, ToolsWithReasoning};
+pub use endpoint::{Auth, Endpoint, HealthCheck, HttpVersion};
+pub use names::Pattern;
 pub use price::{Features, Price, Rates, Span, Tier};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Every model that can be asked for, in the order of the config file.
 #[derive(Debug, Default)]
 pub struct Catalog {
     models: Vec<Arc<Model>>,
     by_id: HashMap<String, Arc<Model>>,
+    by_alias: HashMap<String, Arc<Model>>,
+    /// Aliases with a `*`: those with more text of their own first.
+    by_pattern: Vec<(Pattern, Arc<Model>)>,
 }
 
 /// One catalog id and the route behind it.
 #[derive(Debug)]
 pub struct Model {
     pub id: String,
+    /// Further names that clients may ask for it by, as the config has them: exact ones, and ones with a `*`.
+    pub aliases: Vec<String>,
     pub vendor: Arc<Vendor>,
     /// The name the vendor knows it by.
     pub upstream_model: String,
@@ -103,55 +112,45 @@ pub struct Vendor {
     pub endpoints: Vec<Endpoint>,
     /// The turns of a conversation go to one endpoint for as long as that is well.
     pub sticky: bool,
+    /// Empty where no endpoint wants a key.
     pub api_key: Secret,
     /// Header name and the value sent where the client gave none (messages vendors).
     pub version_header: Option<(String, String)>,
 }
 
-/// One address of a vendor.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Endpoint {
-    pub tls: bool,
-    pub host: String,
-    pub port: u16,
-    /// Value of the `host` header: the port is left out where it is the scheme's own.
-    pub authority: String,
-    /// Path prefix before `/v1`, without a trailing slash.
-    pub prefix: String,
-    pub weight: u32,
-    /// Requests that may run there at one time; `None`: any number.
-    pub max_concurrent: Option<u32>,
-    pub health_check: Option<HealthCheck>,
-}
-
-impl Endpoint {
-    /// Its name in metrics and logs.
-    pub fn label(&self) -> String {
-        format!("{}{}", self.authority, self.prefix)
+impl Vendor {
+    /// Every endpoint has the path of this call.
+    pub fn serves(&self, usual_path: &str) -> bool {
+        self.endpoints.iter().all(|endpoint| endpoint.target(usual_path).is_some())
     }
-}
-
-/// How an endpoint is asked, without a request of a client, whether it is well.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct HealthCheck {
-    /// The whole path: the endpoint's prefix is not put before it.
-    pub path: String,
-    pub interval: Duration,
-    pub timeout: Duration,
-    /// Answers below 400 in a row.
-    pub passes_after: u32,
-    pub fails_after: u32,
 }
 
 impl Catalog {
     pub fn new(models: Vec<Model>) -> Self {
         let models: Vec<_> = models.into_iter().map(Arc::new).collect();
         let by_id = models.iter().map(|model| (model.id.clone(), Arc::clone(model))).collect();
-        Self { models, by_id }
+        let (mut by_alias, mut by_pattern) = (HashMap::new(), Vec::new());
+        for model in &models {
+            for alias in &model.aliases {
+                match Pattern::parse(alias) {
+                    Some(pattern) => by_pattern.push((pattern, Arc::clone(model))),
+                    None => _ = by_alias.insert(alias.clone(), Arc::clone(model)),
+                }
+            }
+        }
+        by_pattern.sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.length()));
+        Self { models, by_id, by_alias, by_pattern }
     }
 
-    pub fn find(&self, id: &str) -> Option<&Arc<Model>> {
+    /// The model with this id.
+    pub fn by_id(&self, id: &str) -> Option<&Arc<Model>> {
         self.by_id.get(id)
+    }
+
+    /// The model that is asked for by this name: its id, else an exact alias, else the longest alias with a `*`.
+    pub fn find(&self, name: &str) -> Option<&Arc<Model>> {
+        let by_pattern = || self.by_pattern.iter().find(|(pattern, _)| pattern.matches(name)).map(|(_, model)| model);
+        self.by_id.get(name).or_else(|| self.by_alias.get(name)).or_else(by_pattern)
     }
 
     pub fn models(&self) -> &[Arc<Model>] {
@@ -160,7 +159,7 @@ impl Catalog {
 }
 
 /// A text that is never printed, logged or serialised.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Secret(String);
 
 impl Secret {

@@ -7,7 +7,9 @@ mod account;
 mod audit;
 mod edge;
 mod ledger;
+mod models;
 mod settings;
+mod vendors;
 
 use crate::account::Accounts;
 use crate::billing::Billing;
@@ -18,9 +20,11 @@ use audit::AuditCommand;
 use clap::{Parser, Subcommand};
 use edge::EdgeCommand;
 use ledger::LedgerCommand;
+use models::ModelsCommand;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use vendors::VendorsCommand;
 
 /// A gateway for language models: every model through two protocols, metered and billed in credits.
 #[derive(Debug, Parser)]
@@ -60,7 +64,7 @@ enum Command {
     Sidecar,
     /// Simulate the vendors on one port: chat completions, messages and responses. For tests and load.
     Simulate(simulator::Arguments),
-    /// Check the config file and name every fault in it.
+    /// Check the config file: name every fault in it, or print which addresses the gateway will call.
     Check,
     /// Print the JSON Schema of the config file.
     Schema {
@@ -80,6 +84,12 @@ enum Command {
     /// What was done in an administrator's name.
     #[command(subcommand)]
     Audit(AuditCommand),
+    /// The vendors of the config file.
+    #[command(subcommand)]
+    Vendors(VendorsCommand),
+    /// The models of the config file.
+    #[command(subcommand)]
+    Models(ModelsCommand),
 }
 
 /// The exit code for faults in the config file (`EX_USAGE`, as proxies have it).
@@ -123,6 +133,8 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Key(command) => with_store(&config::load(&file)?, json, |context| account::run_key(command, context))?,
         Command::Audit(command) => return audit::run(command, &config::load(&file)?, json),
         Command::Ledger(command) => return ledger::run(command, &config::load(&file)?, json),
+        Command::Vendors(command) => return vendors::run(&command, &config::load(&file)?, json),
+        Command::Models(command) => models::run(&command, &file, json)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -136,9 +148,11 @@ fn check(file: &Path, json: bool) -> anyhow::Result<()> {
     let models: Vec<_> = settings.catalog.models().iter().map(|model| model.id.as_str()).collect();
     let mut out = std::io::stdout().lock();
     if json {
-        writeln!(out, "{}", serde_json::json!({"faults": [], "models": models}))?;
+        let calls = vendors::calls(&settings.catalog);
+        writeln!(out, "{}", serde_json::json!({"faults": [], "models": models, "calls": calls}))?;
     } else {
         writeln!(out, "{}: no faults; {} models: {}", file.display(), models.len(), models.join(", "))?;
+        vendors::print_calls(&mut out, &settings.catalog)?;
     }
     Ok(())
 }

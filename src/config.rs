@@ -1,34 +1,38 @@
 //! From the file to settings: resolved, typed, and judged as a whole, with all faults reported together.
 //!
 //! The only place that reads the environment and the config file. Must not open sockets or stores.
-//! Next: `config/raw.rs` (the keys), `config/price.rs`, `config/read.rs` (how faults find their lines).
+//! Next: `config/raw.rs` (the keys), `config/vendors.rs`, `config/price.rs`, `config/read.rs` (how faults find their lines).
 
+mod aliases;
 mod capabilities;
+mod import;
+pub mod presets;
 mod price;
 pub mod raw;
 mod read;
 mod reference;
 mod shared;
 mod source;
+pub(crate) mod suggest;
+mod vendors;
 
 use crate::address::{Network, Trusted};
-use crate::catalog::{Catalog, Endpoint, HealthCheck, Model, Price, Secret, Vendor};
+use crate::catalog::{Catalog, Endpoint, Model, Price, Secret, Vendor};
 use crate::money::Micro;
 use crate::protocol::Protocol;
 use crate::store::redis::{Address, Sentinel};
 use crate::telemetry::access::Destination;
 use crate::telemetry::traces;
 pub use raw::{ATTEMPTS_MAX, DRAIN_SECONDS_MAX, Limits, RATE_MAX, RateLimits, Rates, SignupMode, TOTAL_SECONDS_MAX};
+pub use import::Present;
 pub use source::{Source, Stamp};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use vendors::JudgedVendor;
 
-/// The most endpoints of one vendor: each request looks at all of them.
-const ENDPOINTS_MAX: usize = 32;
 /// The most proxies, or networks of them: each request looks at all of them.
 const PROXIES_MAX: usize = 256;
 
@@ -295,13 +299,13 @@ impl Judge {
         if share.is_none() {
             self.fault("telemetry.traces.sample", "must be a share, from 0 to 1");
         }
-        let endpoint = endpoint_url(&traces.endpoint).filter(|endpoint| !endpoint.tls);
+        let endpoint = vendors::address_of(&traces.endpoint).filter(|endpoint| !endpoint.tls);
         if endpoint.is_none() {
             let says = "must be an http:// address: a collector beside the gateway, which may speak TLS from there on";
             self.fault("telemetry.traces.endpoint", says);
         }
         let endpoint = endpoint?;
-        let path = if endpoint.prefix.is_empty() { "/".to_owned() } else { endpoint.prefix };
+        let path = if endpoint.path.is_empty() { "/".to_owned() } else { endpoint.path };
         let host = if endpoint.host.contains(':') { format!("[{}]", endpoint.host) } else { endpoint.host };
         let authority = format!("{host}:{}", endpoint.port);
         Some(traces::Plan { authority, path, share: share?, to_vendors: traces.to_vendors })
@@ -365,59 +369,6 @@ impl Judge {
         Some(Signup { mode: signup.mode, trial_credits, trial_ms, trial_budget_per_day, one_account_per_mailbox })
     }
 
-    /// The vendors by name; `None` for one that is switched off or faulty.
-    fn vendors(
-        &mut self,
-        vendors: std::collections::BTreeMap<String, raw::Vendor>,
-    ) -> HashMap<String, Option<Arc<Vendor>>> {
-        vendors
-            .into_iter()
-            .map(|(name, vendor)| {
-                let vendor = self.vendor(&name, vendor);
-                (name, vendor.map(Arc::new))
-            })
-            .collect()
-    }
-
-    fn vendor(&mut self, name: &str, vendor: raw::Vendor) -> Option<Vendor> {
-        let key = format!("vendors.{name}");
-        if !(1..=ENDPOINTS_MAX).contains(&vendor.endpoints.len()) {
-            self.fault(format!("{key}.endpoints"), format!("between one endpoint and {ENDPOINTS_MAX} are needed"));
-        }
-        let endpoints: Vec<_> = vendor
-            .endpoints
-            .iter()
-            .enumerate()
-            .map(|(index, endpoint)| self.endpoint(&format!("{key}.endpoints[{index}]"), endpoint))
-            .collect();
-        let api_key = self.secret(&format!("{key}.api_key"), &vendor.api_key)?;
-        if api_key.reveal().is_empty() {
-            return None;
-        }
-        if http::HeaderValue::from_str(api_key.reveal()).is_err() {
-            self.fault(format!("{key}.api_key"), "holds characters that no header can carry");
-        }
-        if let Some(header) = &vendor.version_header
-            && (http::HeaderName::from_bytes(header.name.as_bytes()).is_err()
-                || http::HeaderValue::from_str(&header.value).is_err())
-        {
-            self.fault(format!("{key}.version_header"), "not a header's name and value");
-        }
-        Some(Vendor {
-            name: name.to_owned(),
-            protocol: match vendor.protocol {
-                raw::VendorProtocol::Chat => Protocol::Chat,
-                raw::VendorProtocol::Messages => Protocol::Messages,
-                raw::VendorProtocol::Responses => Protocol::Responses,
-            },
-            official: vendor.official,
-            endpoints: endpoints.into_iter().collect::<Option<_>>()?,
-            sticky: vendor.sticky,
-            api_key,
-            version_header: vendor.version_header.map(|header| (header.name.to_ascii_lowercase(), header.value)),
-        })
-    }
-
     fn secret(&mut self, key: &str, text: &str) -> Option<Secret> {
         let Some(path) = text.strip_prefix("file:") else {
             return Some(Secret::new(text.to_owned()));
@@ -434,44 +385,6 @@ impl Judge {
                 self.fault(key, format!("cannot read {path}: {error}"));
                 None
             }
-        }
-    }
-
-    fn endpoint(&mut self, key: &str, endpoint: &raw::Endpoint) -> Option<Endpoint> {
-        if !(1..=1_000).contains(&endpoint.weight) {
-            self.fault(format!("{key}.weight"), format!("{} is not within 1 to 1000", endpoint.weight));
-        }
-        if let Some(most) = endpoint.max_concurrent.filter(|most| !(1..=65_536).contains(most)) {
-            self.fault(format!("{key}.max_concurrent"), format!("{most} is not within 1 to 65536"));
-        }
-        let health_check = endpoint.health_check.as_ref().map(|check| self.health_check(key, check));
-        let parsed = endpoint_url(&endpoint.url);
-        if parsed.is_none() {
-            self.fault(format!("{key}.url"), format!("not an http:// or https:// base address: {:?}", endpoint.url));
-        }
-        Some(Endpoint { weight: endpoint.weight, max_concurrent: endpoint.max_concurrent, health_check, ..parsed? })
-    }
-
-    fn health_check(&mut self, key: &str, check: &raw::HealthCheck) -> HealthCheck {
-        let bounds = [
-            ("interval_seconds", check.interval_seconds, 3_600),
-            ("timeout_seconds", check.timeout_seconds, 60),
-            ("passes_after", check.passes_after.into(), 100),
-            ("fails_after", check.fails_after.into(), 100),
-        ];
-        for (name, value, most) in bounds.into_iter().filter(|(_, value, most)| !(1..=*most).contains(value)) {
-            self.fault(format!("{key}.health_check.{name}"), format!("{value} is not within 1 to {most}"));
-        }
-        let path: Result<http::uri::PathAndQuery, _> = check.path.parse();
-        if path.is_err() || !check.path.starts_with('/') {
-            self.fault(format!("{key}.health_check.path"), format!("not a path: {:?}", check.path));
-        }
-        HealthCheck {
-            path: check.path.clone(),
-            interval: Duration::from_secs(check.interval_seconds),
-            timeout: Duration::from_secs(check.timeout_seconds),
-            passes_after: check.passes_after,
-            fails_after: check.fails_after,
         }
     }
 
@@ -494,8 +407,9 @@ impl Judge {
         }
     }
 
-    fn catalog(&mut self, models: Vec<raw::Model>, vendors: &HashMap<String, Option<Arc<Vendor>>>) -> Catalog {
+    fn catalog(&mut self, models: Vec<raw::Model>, vendors: &HashMap<String, JudgedVendor>) -> Catalog {
         self.fallbacks(&models);
+        self.aliases(&models);
         let mut ids = HashSet::new();
         let mut usable = Vec::new();
         for (index, model) in models.into_iter().enumerate() {
@@ -517,24 +431,17 @@ impl Judge {
                 self.fault(key.clone(), "context_tokens and max_output_tokens must be at most 100000000");
             }
             let price = self.price(&format!("{key}.price"), &model.price, model.context_tokens);
-            if let Some(Some(vendor)) = vendors.get(&model.vendor) {
-                let also = model.upstream_protocol.map(|raw::UpstreamProtocol::Responses| Protocol::Responses);
-                if also.is_some() && vendor.protocol == Protocol::Messages {
-                    self.fault(format!("{key}.upstream_protocol"), "a messages vendor has no other protocol");
-                }
-                for name in capabilities::misplaced([Some(vendor.protocol), also], &model.capabilities) {
-                    let message = format!("says nothing about a model of a {} vendor", vendor.protocol);
-                    self.fault(format!("{key}.capabilities.{name}"), message);
-                }
-                for name in price::misplaced([Some(vendor.protocol), also], &model.price) {
-                    let message = format!("is never billed by a {} vendor", vendor.protocol);
-                    self.fault(format!("{key}.price.{name}"), message);
-                }
-            }
             match vendors.get(&model.vendor) {
-                None => self.fault(format!("{key}.vendor"), format!("no vendor is named {:?}", model.vendor)),
-                Some(None) => {}
-                Some(Some(vendor)) => usable.extend(price.map(|price| self::model(model, vendor, price))),
+                None => {
+                    let meant = suggest::hint(&model.vendor, vendors.keys().map(String::as_str));
+                    self.fault(format!("{key}.vendor"), format!("no vendor is named {:?}{meant}", model.vendor));
+                }
+                Some(JudgedVendor { vendor: None, .. }) => {}
+                Some(JudgedVendor { vendor: Some(vendor), preset }) => {
+                    self.route(&key, &model, vendor);
+                    let known = preset.map(|preset| preset.capabilities_of(&model.upstream_model));
+                    usable.extend(price.map(|price| self::model(model, vendor, price, known.as_ref())));
+                }
             }
         }
         if usable.is_empty() && self.faults.is_empty() {
@@ -542,12 +449,37 @@ impl Judge {
         }
         Catalog::new(usable)
     }
+
+    /// What a model says that its vendor cannot bear.
+    fn route(&mut self, key: &str, model: &raw::Model, vendor: &Vendor) {
+        let also = model.upstream_protocol.map(|raw::UpstreamProtocol::Responses| Protocol::Responses);
+        if also.is_some() && vendor.protocol == Protocol::Messages {
+            self.fault(format!("{key}.upstream_protocol"), "a messages vendor has no other protocol");
+        } else if also.is_some() && !vendor.endpoints.iter().all(Endpoint::has_other_paths) {
+            let message = "cannot be used: the `path` of the vendor's endpoint does not end in /chat/completions, so that \
+                           of responses is not known";
+            self.fault(format!("{key}.upstream_protocol"), message);
+        }
+        for name in capabilities::misplaced([Some(vendor.protocol), also], &model.capabilities) {
+            let message = format!("says nothing about a model of a {} vendor", vendor.protocol);
+            self.fault(format!("{key}.capabilities.{name}"), message);
+        }
+        for name in price::misplaced([Some(vendor.protocol), also], &model.price) {
+            let message = format!("is never billed by a {} vendor", vendor.protocol);
+            self.fault(format!("{key}.price.{name}"), message);
+        }
+    }
 }
 
-fn model(model: raw::Model, vendor: &Arc<Vendor>, price: Price) -> Model {
+/// `known`: what the vendor's preset knows of the model.
+fn model(mut model: raw::Model, vendor: &Arc<Vendor>, price: Price, known: Option<&raw::Capabilities>) -> Model {
     let price = Arc::new(price);
+    if let Some(known) = known {
+        model.capabilities = std::mem::take(&mut model.capabilities).or(known);
+    }
     let by = |protocol| Model {
         id: model.id.clone(),
+        aliases: model.aliases.clone(),
         vendor: Arc::clone(vendor),
         upstream_model: model.upstream_model.clone(),
         context_tokens: model.context_tokens,
@@ -562,35 +494,9 @@ fn model(model: raw::Model, vendor: &Arc<Vendor>, price: Price) -> Model {
     Model { by_responses, ..by(vendor.protocol) }
 }
 
-fn endpoint_url(url: &str) -> Option<Endpoint> {
-    let uri: http::Uri = url.parse().ok()?;
-    let tls = match uri.scheme_str()? {
-        "https" => true,
-        "http" => false,
-        _ => return None,
-    };
-    let authority = uri.authority()?;
-    if authority.as_str().contains('@') || uri.query().is_some() {
-        return None;
-    }
-    let default_port = if tls { 443 } else { 80 };
-    let port = authority.port_u16().unwrap_or(default_port);
-    let host = authority.host();
-    Some(Endpoint {
-        tls,
-        host: host.trim_matches(['[', ']']).to_owned(),
-        port,
-        authority: if port == default_port { host.to_owned() } else { format!("{host}:{port}") },
-        prefix: uri.path().trim_end_matches('/').to_owned(),
-        weight: 1,
-        max_concurrent: None,
-        health_check: None,
-    })
-}
-
-fn version_headers(limits: &Limits, vendors: &HashMap<String, Option<Arc<Vendor>>>) -> Vec<String> {
-    let own =
-        vendors.values().flatten().filter_map(|vendor| vendor.version_header.as_ref().map(|(name, _)| name.clone()));
+fn version_headers(limits: &Limits, vendors: &HashMap<String, JudgedVendor>) -> Vec<String> {
+    let headers = vendors.values().filter_map(|judged| judged.vendor.as_ref()?.version_header.as_ref());
+    let own = headers.map(|(name, _)| name.clone());
     let mut names: Vec<_> = own
         .chain(limits.version_header_aliases.iter().map(|name| name.to_ascii_lowercase()))
         .chain(["compat-version".to_owned()])

@@ -13,6 +13,7 @@ mod meter;
 mod own;
 pub mod panics;
 mod pressure;
+pub mod probe;
 mod rates;
 mod reject;
 mod reply;

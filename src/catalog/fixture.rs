@@ -1,7 +1,7 @@
 //! The model, vendor and endpoint that tests begin with. What a test counts on it says itself: here is only what must be
 //! there.
 
-use super::{Endpoint, Model, Price, Secret, Vendor};
+use super::{Auth, Endpoint, HttpVersion, Model, Price, Secret, Vendor};
 use crate::protocol::Protocol;
 use crate::protocol::rules::Accepts;
 use std::sync::Arc;
@@ -14,6 +14,12 @@ impl Endpoint {
             port: 443,
             authority: host.into(),
             prefix: String::new(),
+            adds_v1: true,
+            path: None,
+            query: Vec::new(),
+            headers: Vec::new(),
+            auth: Auth::Bearer,
+            http_version: HttpVersion::Auto,
             weight: 1,
             max_concurrent: None,
             health_check: None,
@@ -39,6 +45,7 @@ impl Model {
     pub(crate) fn in_test(protocol: Protocol, price: Price) -> Self {
         Self {
             id: "beta-5.2".into(),
+            aliases: Vec::new(),
             vendor: Arc::new(Vendor::in_test(protocol, Vec::new())),
             upstream_model: "b".into(),
             context_tokens: 100_000,

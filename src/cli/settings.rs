@@ -74,8 +74,12 @@ impl KeyArgs {
     /// The catalog has no such model.
     pub fn check(&self, catalog: &Catalog) -> anyhow::Result<()> {
         for model in self.models.iter().flatten().filter(|model| *model != "all") {
-            if catalog.find(model).is_none() {
-                bail!("bind a key to models: the catalog has no model {model:?}");
+            if catalog.by_id(model).is_some() {
+                continue;
+            }
+            match catalog.find(model) {
+                Some(meant) => bail!("cannot bind a key to {model:?}: it is an alias of {:?}, bind it to that", meant.id),
+                None => bail!("bind a key to models: the catalog has no model {model:?}"),
             }
         }
         Ok(())

@@ -209,19 +209,46 @@ pub enum SignupMode {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Vendor {
-    pub protocol: VendorProtocol,
+    /// What is known of this vendor: `openai`, `anthropic`, `azure-openai`, `gemini`, `xai`, `mistral`, `deepseek`, `groq`,
+    /// `openrouter`, `together`, `fireworks`, `vllm`, `ollama`, `llama-cpp` or `lm-studio`. It stands for `protocol`,
+    /// `official`, `endpoints`, `path`, `auth` and `version_header`, and for the `capabilities` of the vendor's models; each of
+    /// these that is written goes before it. `model-gateway models import PRESET` prints the models with their prices.
+    #[serde(default)]
+    pub preset: Option<String>,
+    /// Must be given where no `preset` gives it.
+    #[serde(default)]
+    pub protocol: Option<VendorProtocol>,
     /// True for the vendor that defined the protocol; false (default) for a compatible server.
     #[serde(default)]
-    pub official: bool,
+    pub official: Option<bool>,
+    /// Must be given where no `preset` gives one.
+    #[serde(default)]
     pub endpoints: Vec<Endpoint>,
-    /// The vendor's key: literal, `${ENV}` or `file:/path`. Empty switches the vendor off. Never printed or logged.
-    pub api_key: String,
+    /// The vendor's key: literal, `${ENV}` or `file:/path`. Empty switches the vendor off. Never printed or logged. Must be
+    /// given, but for `auth: none`.
+    #[serde(default)]
+    pub api_key: Option<String>,
     #[serde(default)]
     pub version_header: Option<VersionHeader>,
     /// The turns of a conversation go to one endpoint for as long as that is well, so that the vendor's prompt cache
     /// serves (default). False: every request goes to the endpoint whose turn it is.
     #[serde(default = "yes")]
     pub sticky: bool,
+    /// For all endpoints, as of `endpoints[].path`; an endpoint's own goes before it.
+    #[serde(default)]
+    pub path: Option<String>,
+    /// For all endpoints, as of `endpoints[].query`; of a name in both, the endpoint's own value is sent.
+    #[serde(default)]
+    pub query: BTreeMap<String, String>,
+    /// For all endpoints, as of `endpoints[].headers`; of a name in both, the endpoint's own value is sent.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// For all endpoints, as of `endpoints[].auth`; an endpoint's own goes before it.
+    #[serde(default)]
+    pub auth: Option<AuthKey>,
+    /// For all endpoints, as of `endpoints[].http_version`; an endpoint's own goes before it.
+    #[serde(default)]
+    pub http_version: Option<HttpVersionKey>,
 }
 
 fn yes() -> bool {
@@ -239,8 +266,30 @@ pub enum VendorProtocol {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Endpoint {
-    /// Base address; `/v1/messages` or `/v1/chat/completions` is added.
+    /// Base address, as the vendor's own SDK takes it; with or without `/v1`. `/messages`, `/chat/completions` or `/responses`
+    /// is added, and `/v1` before it unless the address names a version itself: at its end (`/v1`, `/v4`, `/v1beta`), or of
+    /// chat and responses vendors anywhere in its path (`/v1beta/openai`). `model-gateway check` prints what is called.
     pub url: String,
+    /// The whole path of requests for answers, for a server that has another than the usual one: begins with `/`, and the
+    /// address in `url` has no path then. Where it ends in `/chat/completions`, `/messages` or `/responses`, other calls go
+    /// beside it; else tokens are counted by the gateway, and `upstream_protocol` cannot be used.
+    #[serde(default)]
+    pub path: Option<String>,
+    /// Query parameters of every request, such as `api-version`. Not for secrets: servers log addresses.
+    #[serde(default)]
+    pub query: BTreeMap<String, String>,
+    /// Header fields of every request: literal, `${ENV}` or `file:/path`. Never printed or logged. Fields that frame the request,
+    /// carry the key or that the gateway sets itself are refused.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// How the key is sent: `bearer` (`authorization: Bearer KEY`; the default of chat and responses vendors), `x-api-key` (of
+    /// messages vendors), `api-key`, `none`, or `{header: NAME}` for a field that holds the key alone.
+    #[serde(default)]
+    pub auth: Option<AuthKey>,
+    /// `auto` (default): HTTP/2 or HTTP/1.1 over TLS, as the server chooses, and HTTP/1.1 without TLS; `1`: HTTP/1.1 alone; `2`:
+    /// HTTP/2 alone, without TLS by prior knowledge (h2c).
+    #[serde(default)]
+    pub http_version: Option<HttpVersionKey>,
     /// Share of the requests, 1 to 1000.
     #[serde(default = "one")]
     pub weight: u32,
@@ -250,6 +299,68 @@ pub struct Endpoint {
     pub max_concurrent: Option<u32>,
     #[serde(default)]
     pub health_check: Option<HealthCheck>,
+}
+
+/// How the key is sent.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AuthKey {
+    Bearer,
+    XApiKey,
+    ApiKey,
+    None,
+    #[serde(untagged)]
+    Header {
+        header: String,
+    },
+}
+
+impl JsonSchema for AuthKey {
+    fn schema_name() -> Cow<'static, str> {
+        "AuthKey".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        schemars::json_schema!({
+            "anyOf": [
+                {"type": "string", "enum": ["bearer", "x-api-key", "api-key", "none"]},
+                {
+                    "type": "object",
+                    "properties": {"header": {"type": "string"}},
+                    "required": ["header"],
+                    "additionalProperties": false
+                }
+            ]
+        })
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HttpVersionKey {
+    Auto,
+    One,
+    Two,
+}
+
+impl<'de> Deserialize<'de> for HttpVersionKey {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match serde_json::Value::deserialize(deserializer)? {
+            serde_json::Value::String(word) if word == "auto" => Ok(Self::Auto),
+            serde_json::Value::Number(number) if number.as_u64() == Some(1) => Ok(Self::One),
+            serde_json::Value::Number(number) if number.as_u64() == Some(2) => Ok(Self::Two),
+            _ => Err(serde::de::Error::custom("http_version: expected auto, 1 or 2")),
+        }
+    }
+}
+
+impl JsonSchema for HttpVersionKey {
+    fn schema_name() -> Cow<'static, str> {
+        "HttpVersionKey".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        schemars::json_schema!({"enum": ["auto", 1, 2]})
+    }
 }
 
 /// Asks an endpoint from time to time whether it is well, without a key and besides the clients' requests.
@@ -302,6 +413,11 @@ pub struct VersionHeader {
 pub struct Model {
     /// Catalog id: letters, digits and `. _ : - / @`.
     pub id: String,
+    /// Up to 32 further names that clients may ask for the model by; one `*` in a name stands for any text, also for none. An
+    /// id goes before an alias, an alias before one with a `*`, and of those the longest first. Answers, bills and logs have
+    /// the id; keys are bound to ids, and `fallback` names them.
+    #[serde(default)]
+    pub aliases: Vec<String>,
     /// A key of `vendors`.
     pub vendor: String,
     /// The model's name at the vendor.
@@ -324,9 +440,10 @@ pub struct Model {
 }
 
 /// What the model accepts: the descriptor that translation between the protocols goes by. Traffic that keeps its
-/// protocol is not judged by it, but for `output_limit_field`. A key that is left out takes the shipped catalog's
-/// value for a model of that id, else what every model of the protocol bears.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+/// protocol is not judged by it, but for `output_limit_field`. A key that is left out takes the value of the vendor's
+/// `preset` for that `upstream_model`, else the shipped catalog's for a model of that id, else what every model of the
+/// protocol bears.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Capabilities {
     /// Messages vendors: `free` (temperature up to 1, top_p, top_k), `one_of` (temperature or top_p), `fixed` (only the

@@ -4,7 +4,7 @@
 //! the JSON Schema of `raw.rs`, so that unknown keys, missing keys and wrong types are all reported together and not
 //! one at a time. Must not know what any key means.
 
-use super::{Fault, raw};
+use super::{Fault, raw, suggest};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_saphyr::Spanned;
@@ -206,8 +206,10 @@ impl Check<'_> {
         let schema = resolve(self.root, schema);
         let null = matches!(node.kind, Kind::Scalar(Value::Null));
         if let Some(choices) = schema["anyOf"].as_array() {
-            // schemars writes an optional key as "that or null".
-            let inner = choices.iter().find(|choice| choice["type"] != "null");
+            // schemars writes an optional key as "that or null". Of several forms, the one of this type.
+            let fits = |choice: &&Value| type_fits(&resolve(self.root, choice)["type"], node.kind_name());
+            let mut forms = choices.iter().filter(|choice| choice["type"] != "null");
+            let inner = forms.clone().find(fits).or_else(|| forms.next());
             if let (false, Some(inner)) = (null, inner) {
                 self.node(node, inner, path);
             }
@@ -221,8 +223,10 @@ impl Check<'_> {
         if let (Some(choices), Kind::Scalar(value)) = (choices, &node.kind)
             && !choices.contains(value)
         {
-            let names: Vec<_> = choices.iter().filter_map(Value::as_str).collect();
-            return self.fault(node.line, path, format!("expected one of: {}", names.join(", ")));
+            let names: Vec<_> = choices.iter().map(|choice| choice.as_str().map_or(choice.to_string(), Into::into)).collect();
+            let meant = value.as_str().map(|word| suggest::hint(word, choices.iter().filter_map(Value::as_str)));
+            let message = format!("expected one of: {}{}", names.join(", "), meant.unwrap_or_default());
+            return self.fault(node.line, path, message);
         }
         match &node.kind {
             Kind::List(items) => {
@@ -245,7 +249,11 @@ impl Check<'_> {
             } else {
                 let known: Vec<_> =
                     schema["properties"].as_object().into_iter().flatten().map(|(key, _)| key.as_str()).collect();
-                self.fault(value.line, &here, format!("unknown key; known here: {}", known.join(", ")));
+                let message = match suggest::nearest(key, known.iter().copied()) {
+                    Some(meant) => format!("unknown key; did you mean {meant:?}? Known here: {}", known.join(", ")),
+                    None => format!("unknown key; known here: {}", known.join(", ")),
+                };
+                self.fault(value.line, &here, message);
             }
         }
         for key in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {

@@ -44,22 +44,55 @@ enum Route {
 }
 
 fn route(path: &str) -> Route {
-    let vendor = |surface, path, free| Route::Vendor { surface, path, free };
-    match path {
-        "/v1/chat/completions" => vendor(Protocol::Chat, "/v1/chat/completions", false),
-        "/v1/messages" => vendor(Protocol::Messages, "/v1/messages", false),
-        "/v1/messages/count_tokens" => vendor(Protocol::Messages, "/v1/messages/count_tokens", true),
-        "/v1/responses" => vendor(Protocol::Responses, "/v1/responses", false),
-        "/v1/responses/input_tokens" => vendor(Protocol::Responses, "/v1/responses/input_tokens", true),
-        "/healthz" | "/health" | "/api/hello" => Route::Health,
-        _ => match path.strip_prefix("/v1") {
-            None => Route::Sidecar,
-            Some(rest) if rest.is_empty() || rest.starts_with('/') => {
-                own::question(rest).map_or(Route::Unknown, Route::Own)
-            }
-            Some(_) => Route::Sidecar,
-        },
+    if matches!(path, "/healthz" | "/health" | "/api/hello") {
+        return Route::Health;
     }
+    let Some(below) = below_v1(path) else {
+        return if surface_of(path).is_some() { Route::Unknown } else { Route::Sidecar };
+    };
+    let vendor = |surface, path, free| Route::Vendor { surface, path, free };
+    match below {
+        "/chat/completions" => vendor(Protocol::Chat, "/v1/chat/completions", false),
+        "/messages" => vendor(Protocol::Messages, "/v1/messages", false),
+        "/messages/count_tokens" => vendor(Protocol::Messages, "/v1/messages/count_tokens", true),
+        "/responses" => vendor(Protocol::Responses, "/v1/responses", false),
+        "/responses/input_tokens" => vendor(Protocol::Responses, "/v1/responses/input_tokens", true),
+        rest => own::question(rest).map_or(Route::Unknown, Route::Own),
+    }
+}
+
+/// What stands below `/v1`. SDKs differ in whether the base address holds `/v1`, so paths of the surfaces and of the model list
+/// are taken without it and with one too many as well.
+fn below_v1(path: &str) -> Option<&str> {
+    let below = |path| str::strip_prefix(path, "/v1").filter(|rest| rest.is_empty() || rest.starts_with('/'));
+    let without = |path: &&str| {
+        let is_surface = matches!(
+            *path,
+            "/chat/completions"
+                | "/messages"
+                | "/messages/count_tokens"
+                | "/responses"
+                | "/responses/input_tokens"
+                | "/models"
+        );
+        is_surface || path.starts_with(own::MODELS_BELOW)
+    };
+    match below(path) {
+        Some(rest) => Some(below(rest).filter(|rest| without(rest)).unwrap_or(rest)),
+        None => Some(path).filter(without),
+    }
+}
+
+/// The surface that a path was meant for, wherever it begins: a client that has a wrong base address adds the right end.
+fn surface_of(path: &str) -> Option<Protocol> {
+    let ends = [
+        ("/chat/completions", Protocol::Chat),
+        ("/messages", Protocol::Messages),
+        ("/messages/count_tokens", Protocol::Messages),
+        ("/responses", Protocol::Responses),
+        ("/responses/input_tokens", Protocol::Responses),
+    ];
+    ends.into_iter().find(|(end, _)| path.ends_with(end)).map(|(_, surface)| surface)
 }
 
 /// Decides what becomes of a request. True where it has been answered.
@@ -68,6 +101,7 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
     let route = route(session.req_header().uri.path());
     ctx.surface = match &route {
         Route::Vendor { surface, .. } => *surface,
+        Route::Unknown if surface_of(session.req_header().uri.path()) == Some(Protocol::Messages) => Protocol::Messages,
         _ if version_header(session, &settings).is_some() => Protocol::Messages,
         _ => Protocol::Chat,
     };
@@ -129,7 +163,8 @@ async fn judge(
         Route::Own(_) => &[Method::GET],
         Route::Vendor { .. } => &[Method::POST],
         Route::Unknown | Route::Sidecar => {
-            return Err(Failure::unknown_path(method.as_str(), session.req_header().uri.path()));
+            let path = session.req_header().uri.path();
+            return Err(Failure::unknown_path(method.as_str(), path, &settings.base_url));
         }
     };
     if !wanted.contains(&method) {

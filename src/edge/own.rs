@@ -2,6 +2,8 @@
 //!
 //! Must not change anything.
 
+mod models;
+
 use super::context::Context;
 use super::{Gateway, reject};
 use crate::account::Principal;
@@ -15,7 +17,7 @@ use crate::protocol::failure::{Failure, Kind};
 use bytes::Bytes;
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::sync::Arc;
 
 /// What is asked.
@@ -34,14 +36,14 @@ pub fn question(rest: &str) -> Option<Question> {
         "/credits" => Some(Question::Credits),
         _ => {
             let named = |prefix| rest.strip_prefix(prefix).filter(|name: &&str| !name.is_empty());
-            let model = named("/models/").map(|id| Question::Model(model_id(id)));
+            let model = named(MODELS_BELOW).map(|id| Question::Model(model_id(id)));
             model.or_else(|| named("/receipts/").map(|id| Question::Receipt(id.to_owned())))
         }
     }
 }
 
-/// Below it stand models' ids.
-pub const MODELS: &str = "/v1/models/";
+/// Below `/v1` and this stand models' ids.
+pub const MODELS_BELOW: &str = "/models/";
 
 /// A model's id as it stands in a path: what of it clients escape is decoded, once.
 pub fn model_id(escaped: &str) -> String {
@@ -109,10 +111,10 @@ pub async fn answer(
         Question::Models => {
             let allowed = |model: &&Arc<Model>| principal.settings.allows(&model.id);
             let models: Vec<_> = settings.catalog.models().iter().filter(allowed).cloned().collect();
-            self::models(&models, ctx.surface, session.req_header().uri.query().unwrap_or_default())?
+            models::list(&models, ctx.surface, session.req_header().uri.query().unwrap_or_default())?
         }
         Question::Model(id) => match settings.catalog.find(&id) {
-            Some(model) if principal.settings.allows(&id) => describe(model, ctx.surface),
+            Some(model) if principal.settings.allows(&model.id) => models::describe(model, &model.id, ctx.surface),
             Some(_) => return Err(Failure::model_not_allowed(&id)),
             None => return Err(Failure::model_not_found(&id)),
         },
@@ -139,61 +141,4 @@ pub async fn answer(
 fn unavailable(error: crate::store::StoreError) -> Failure {
     log::error!("answer about an account: {error}");
     Failure::of(Kind::LedgerUnavailable)
-}
-
-fn models(models: &[Arc<Model>], surface: Protocol, query: &str) -> Result<Value, Failure> {
-    if surface != Protocol::Messages {
-        let data: Vec<_> = models.iter().map(|model| describe(model, surface)).collect();
-        return Ok(json!({"object": "list", "data": data}));
-    }
-    let asked = |name: &str| {
-        query.split('&').find_map(|pair| pair.split_once('=').filter(|(key, _)| *key == name)).map(|(_, value)| value)
-    };
-    let limit = asked("limit").map_or(Some(20), |text| text.parse().ok().filter(|limit| (1..=1_000).contains(limit)));
-    let limit: usize = limit.ok_or_else(|| Failure::invalid(surface, "limit", "must be between 1 and 1000"))?;
-    let position = |id: &str| models.iter().position(|model| model.id == id).unwrap_or(models.len());
-    let (start, end) = match (asked("after_id"), asked("before_id")) {
-        (Some(id), _) => {
-            let start = position(id).saturating_add(1).min(models.len());
-            (start, start.saturating_add(limit).min(models.len()))
-        }
-        (None, Some(id)) => (position(id).saturating_sub(limit), position(id)),
-        (None, None) => (0, limit.min(models.len())),
-    };
-    let page = models.get(start..end).unwrap_or_default();
-    let data: Vec<_> = page.iter().map(|model| describe(model, surface)).collect();
-    let has_more = if asked("before_id").is_some() { start > 0 } else { end < models.len() };
-    Ok(json!({
-        "data": data,
-        "has_more": has_more,
-        "first_id": page.first().map(|model| &model.id),
-        "last_id": page.last().map(|model| &model.id),
-    }))
-}
-
-/// No vendor tells when a model of the catalog was made; a fixed day keeps clients that sort by it steady.
-const CREATED_S: i64 = 1_767_225_600;
-
-fn describe(model: &Model, surface: Protocol) -> Value {
-    match surface {
-        Protocol::Chat | Protocol::Responses => json!({
-            "id": model.id,
-            "object": "model",
-            "created": CREATED_S,
-            "owned_by": model.vendor.name,
-        }),
-        Protocol::Messages => json!({
-            "type": "model",
-            "id": model.id,
-            "display_name": model.id,
-            "created_at": "2026-01-01T00:00:00Z",
-            "max_input_tokens": model.context_tokens,
-            "max_tokens": model.max_output_tokens,
-            "lifecycle": "active",
-            "line": null,
-            "deprecated_at": null,
-            "retires_at": null,
-            "capabilities": null,
-        }),
-    }
 }

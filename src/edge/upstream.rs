@@ -1,11 +1,12 @@
 //! The vendor's side of a request: which endpoint, how it is reached, and the header it gets.
 //!
 //! The header is built anew from an allow-list: nothing of the client's own but the version and the preview flags
-//! passes, and the vendor's key enters here and nowhere else. Must not touch bodies. Next: `upstream/attempts.rs` (another
+//! passes. Must not touch bodies. Next: `upstream/target.rs` (path and key), `upstream/attempts.rs` (another
 //! endpoint, or none), `upstream/names.rs` (where they are).
 
 mod attempts;
 mod names;
+pub mod target;
 #[cfg(test)]
 mod tests;
 mod unprocessed;
@@ -18,10 +19,9 @@ use super::trace::TRACEPARENT;
 use super::{Gateway, admit};
 use crate::config::Limits;
 use crate::protocol::Protocol;
-use http::{HeaderValue, Method, Version, header};
+use http::{Method, Version, header};
 use pingora::Result;
 use pingora::http::RequestHeader;
-use pingora::protocols::ALPN;
 use pingora::proxy::Session;
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorSource, ErrorType};
@@ -55,14 +55,12 @@ pub async fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>>
     let mut peer = HttpPeer::new(address, endpoint.tls, endpoint.host.clone());
     set_times(&mut peer, &call.settings.limits);
     // Pingora's own memory of such vendors does not keep it from a pooled connection of HTTP/2.
-    let uses_http1 = call.upstream.lease.as_ref().is_some_and(|lease| lease.uses_http1());
-    if endpoint.tls && !uses_http1 {
-        peer.options.alpn = ALPN::H2H1;
-        peer.options.max_h2_streams = MAX_H2_STREAMS;
-        peer.options.h2_ping_interval = Some(H2_PING_INTERVAL);
-        peer.options.h2_stream_window_size = Some(H2_STREAM_WINDOW_BYTES);
-        peer.options.h2_connection_window_size = Some(H2_CONNECTION_WINDOW_BYTES);
-    }
+    let wants_http1 = call.upstream.lease.as_ref().is_some_and(|lease| lease.uses_http1());
+    peer.options.alpn = if wants_http1 { ALPN::H1 } else { target::alpn(&endpoint) };
+    peer.options.max_h2_streams = MAX_H2_STREAMS;
+    peer.options.h2_ping_interval = Some(H2_PING_INTERVAL);
+    peer.options.h2_stream_window_size = Some(H2_STREAM_WINDOW_BYTES);
+    peer.options.h2_connection_window_size = Some(H2_CONNECTION_WINDOW_BYTES);
     Ok(Box::new(peer))
 }
 
@@ -134,10 +132,8 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
     let version = header.version;
     call.shared.begin_attempt(version == Version::HTTP_2);
     let Some(endpoint) = call.endpoint() else { return Ok(()) };
-    let path = format!("{}{}", endpoint.prefix, call.upstream.path);
-    let mut fresh = RequestHeader::build_no_case(Method::POST, path.as_bytes(), Some(12))?;
+    let mut fresh = target::request(Method::POST, endpoint, call.upstream.path)?;
     fresh.set_version(version);
-    fresh.insert_header(header::HOST, &endpoint.authority)?;
     fresh.insert_header(header::CONTENT_TYPE, "application/json")?;
     fresh.insert_header(header::CONTENT_LENGTH, call.sent_bytes)?;
     fresh
@@ -145,14 +141,9 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
     fresh.insert_header(header::ACCEPT_ENCODING, "identity")?;
     fresh.insert_header(header::USER_AGENT, concat!("model-gateway/", env!("CARGO_PKG_VERSION")))?;
     let vendor = &call.model.vendor;
-    let key = vendor.api_key.reveal();
     match call.model.protocol() {
-        Protocol::Chat | Protocol::Responses => {
-            fresh.insert_header(header::AUTHORIZATION, secret(&format!("Bearer {key}"))?)?;
-            fresh.insert_header("x-client-request-id", request_id)?;
-        }
+        Protocol::Chat | Protocol::Responses => fresh.insert_header("x-client-request-id", request_id)?,
         Protocol::Messages => {
-            fresh.insert_header("x-api-key", secret(key)?)?;
             if let Some((name, default)) = &vendor.version_header {
                 let version = call.upstream.version.as_deref().unwrap_or(default);
                 fresh.insert_header(name.clone(), version)?;
@@ -162,6 +153,7 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
             }
         }
     }
+    target::authorize(&mut fresh, endpoint, &vendor.api_key)?;
     if let Some(traceparent) = traceparent {
         fresh.insert_header(TRACEPARENT, traceparent)?;
     }
@@ -173,14 +165,6 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
     }
     *header = fresh;
     Ok(())
-}
-
-/// A value that whoever prints a header leaves out.
-fn secret(value: &str) -> Result<HeaderValue> {
-    let invalid = |error| Error::because(ErrorType::InvalidHTTPHeader, "the vendor's key in a header", error);
-    let mut value = HeaderValue::from_str(value).map_err(invalid)?;
-    value.set_sensitive(true);
-    Ok(value)
 }
 
 /// Tells the sidecar whose question it is. Nobody but an edge may say it.

@@ -291,11 +291,14 @@ impl Failure {
         failure
     }
 
-    /// No such path under `/v1`.
-    pub fn unknown_path(method: &str, path: &str) -> Self {
+    /// No such path under `/v1`. `base_url`: the gateway's public address.
+    pub fn unknown_path(method: &str, path: &str, base_url: &str) -> Self {
         let path = messages_for::shortened(path);
         let method = messages_for::shortened(method);
-        Failure::new(Kind::UnknownPath, format!("Unknown path: {method} {path}"))
+        let message = format!(
+            "Unknown path: {method} {path}. Set the client's base address to {base_url}/v1 (OpenAI SDKs) or {base_url} (Anthropic SDKs)."
+        );
+        Failure::new(Kind::UnknownPath, message)
     }
 
     /// The body is over `body_bytes_max`, decoded.

@@ -89,6 +89,7 @@ fn words(protocols: impl IntoIterator<Item = Protocol>) -> String {
 
 struct Row {
     id: String,
+    aliases: Vec<String>,
     vendor: String,
     /// Through which it is passed on.
     spoken: String,
@@ -133,6 +134,7 @@ fn row(model: &Arc<Model>) -> Row {
     let price = &model.price;
     Row {
         id: model.id.clone(),
+        aliases: model.aliases.clone(),
         vendor: model.vendor.name.clone(),
         spoken: words(spoken(model)),
         surfaces: words(surfaces(model)),
@@ -215,6 +217,7 @@ pub async fn models_json(State(app): State<Arc<App>>) -> Response {
 fn model_json(model: &Arc<Model>) -> Value {
     json!({
         "id": model.id,
+        "aliases": model.aliases,
         "vendor": model.vendor.name,
         "vendor_protocols": spoken(model),
         "surfaces": surfaces(model),

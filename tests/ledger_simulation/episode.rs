@@ -5,7 +5,7 @@
 use crate::model::{Account, Admission, Ask, Hold, Model, Parts, Prices, cost};
 use model_gateway::billing::pricing::{Quote, Reach};
 use model_gateway::billing::{self, Billing, Opening, Refused, Trial};
-use model_gateway::catalog::{Endpoint, Model as Route, Price, Secret, Vendor};
+use model_gateway::catalog::{Auth, Endpoint, HttpVersion, Model as Route, Price, Secret, Vendor};
 use model_gateway::config::Limits;
 use model_gateway::money::Micro;
 use model_gateway::protocol::Protocol;
@@ -165,6 +165,12 @@ fn route(prices: &Prices) -> Arc<Route> {
         port: 1,
         authority: "127.0.0.1:1".into(),
         prefix: String::new(),
+        adds_v1: true,
+        path: None,
+        query: Vec::new(),
+        headers: Vec::new(),
+        auth: Auth::Bearer,
+        http_version: HttpVersion::Auto,
         weight: 1,
         max_concurrent: None,
         health_check: None,
@@ -180,6 +186,7 @@ fn route(prices: &Prices) -> Arc<Route> {
     };
     Arc::new(Route {
         id: "beta-5.2".into(),
+        aliases: Vec::new(),
         vendor: Arc::new(vendor),
         upstream_model: "b".into(),
         context_tokens: 1_000_000,

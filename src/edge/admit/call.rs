@@ -60,8 +60,9 @@ pub async fn prepare(
     let model = model(settings, &principal, &outline.model)?.door(surface, &outline);
     let crosses = !model.passes(surface);
     let count = if asked.free { Some(translate::count_tokens(surface, &body)) } else { None };
-    // A responses vendor is not asked: its counter wants another body than its answers do.
-    if (crosses || surface == Protocol::Responses)
+    // A responses vendor is not asked: its counter wants another body than its answers do. Others may have no counter.
+    let is_local = crosses || surface == Protocol::Responses || !model.vendor.serves(asked.path);
+    if is_local
         && let Some(count) = count
     {
         return count.map(Prepared::Count);
@@ -129,10 +130,10 @@ fn conversation(session: &Session, principal: &Principal, outline: &Outline, bod
     outline.conversation(&principal.account_id, header, body)
 }
 
-/// The model of that id, where there is one and the key may use it.
-fn model<'a>(settings: &'a Settings, principal: &Principal, id: &str) -> Result<&'a Arc<Model>, Failure> {
-    let model = settings.catalog.find(id).ok_or_else(|| Failure::model_not_found(id))?;
-    if principal.settings.allows(id) { Ok(model) } else { Err(Failure::model_not_allowed(id)) }
+/// The model of that name, where there is one and the key may use it. Keys are bound to ids, whatever a model is asked for by.
+fn model<'a>(settings: &'a Settings, principal: &Principal, name: &str) -> Result<&'a Arc<Model>, Failure> {
+    let model = settings.catalog.find(name).ok_or_else(|| Failure::model_not_found(name))?;
+    if principal.settings.allows(&model.id) { Ok(model) } else { Err(Failure::model_not_allowed(name)) }
 }
 
 /// A body whose worst case is held.

@@ -55,7 +55,7 @@ impl Fallbacks {
         }
         let allowed = order.model.fallback.iter().filter(|id| principal.settings.allows(id));
         let (mut waiting, mut quote) = (VecDeque::new(), own.clone());
-        for model in allowed.filter_map(|id| order.settings.catalog.find(id)) {
+        for model in allowed.filter_map(|id| order.settings.catalog.by_id(id)) {
             let model = model.door(order.surface, order.outline);
             if let Ok((other, priced)) = quoted(&order.of(model)) {
                 quote = quote.or(other.within(model.max_output_tokens));

@@ -90,7 +90,7 @@ impl Typed {
             }
         };
         let settings = app.settings.load();
-        let is_known = |model: &String| settings.catalog.find(model).is_some() || bound_to.contains(model);
+        let is_known = |model: &String| settings.catalog.by_id(model).is_some() || bound_to.contains(model);
         if let Some(unknown) = self.models.iter().find(|model| !is_known(model)) {
             return Err(format!("There is no model {unknown:?}."));
         }
@@ -126,7 +126,7 @@ impl Choices {
             choice(period.name(), text, period.name() == typed.period)
         };
         let settings = app.settings.load();
-        let is_offered = |id: &str| settings.catalog.find(id).is_some();
+        let is_offered = |id: &str| settings.catalog.by_id(id).is_some();
         let model = |id: &str| choice(id, id.to_owned(), typed.models.iter().any(|model| model == id));
         let offered_models: Vec<_> = settings.catalog.models().iter().map(|one| model(&one.id)).collect();
         // Left out, they would not be sent again, and a key bound to nothing else would be bound to nothing.

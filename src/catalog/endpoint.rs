@@ -1,0 +1,202 @@
+//! One address of a vendor: where it is, which path each of its APIs has there, and what every request to it carries.
+//!
+//! Must not open a connection, nor decide which endpoint serves a request.
+
+use super::Secret;
+use crate::protocol::Protocol;
+use std::time::Duration;
+
+/// One address of a vendor.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    pub tls: bool,
+    pub host: String,
+    pub port: u16,
+    /// Value of the `host` header: the port is left out where it is the scheme's own.
+    pub authority: String,
+    /// Path of the base address, without its final `/v1` and without a trailing slash.
+    pub prefix: String,
+    /// `/v1` is added to the prefix. False where the base address names its API version already.
+    pub adds_v1: bool,
+    /// The whole path of requests for answers, in the place of the usual one.
+    pub path: Option<String>,
+    /// Query parameters of every request, percent-encoded where they are sent.
+    pub query: Vec<(String, Secret)>,
+    /// Header fields of every request, by lower-case name.
+    pub headers: Vec<(String, Secret)>,
+    pub auth: Auth,
+    pub http_version: HttpVersion,
+    pub weight: u32,
+    /// Requests that may run there at one time; `None`: any number.
+    pub max_concurrent: Option<u32>,
+    pub health_check: Option<HealthCheck>,
+}
+
+/// How the vendor's key is sent.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Auth {
+    /// `authorization: Bearer KEY`
+    Bearer,
+    /// A header field with nothing but the key; its lower-case name.
+    Header(String),
+    /// No key is sent.
+    None,
+}
+
+impl Auth {
+    /// What the SDKs of this protocol send.
+    pub fn default_for(protocol: Protocol) -> Self {
+        match protocol {
+            Protocol::Messages => Self::Header("x-api-key".into()),
+            Protocol::Chat | Protocol::Responses => Self::Bearer,
+        }
+    }
+
+    /// The header field that carries the key.
+    pub fn header_name(&self) -> Option<&str> {
+        match self {
+            Self::Bearer => Some("authorization"),
+            Self::Header(name) => Some(name),
+            Self::None => None,
+        }
+    }
+}
+
+/// Which versions of HTTP an endpoint is spoken to in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum HttpVersion {
+    /// Over TLS as the server chooses by ALPN, HTTP/2 before HTTP/1.1; without TLS HTTP/1.1.
+    #[default]
+    Auto,
+    Http1,
+    /// Over TLS by ALPN, without TLS with prior knowledge (h2c).
+    Http2,
+}
+
+/// Where an API's path is known to end; what follows `/v1` in the usual one.
+const CHAT: &str = "/chat/completions";
+const MESSAGES: &str = "/messages";
+const RESPONSES: &str = "/responses";
+
+impl Endpoint {
+    /// Its name in metrics and logs.
+    pub fn label(&self) -> String {
+        format!("{}{}", self.authority, self.path.as_ref().unwrap_or(&self.prefix))
+    }
+
+    /// The path and query of a call. `usual` is the path of the protocol's own vendor, `/v1/chat/completions`; `None` where
+    /// nothing tells the path that this endpoint has instead.
+    pub fn target(&self, usual: &str) -> Option<String> {
+        let mut target = self.path_of(usual)?;
+        for (index, (name, value)) in self.query.iter().enumerate() {
+            target.push(if index == 0 { '?' } else { '&' });
+            push_escaped(&mut target, name);
+            target.push('=');
+            push_escaped(&mut target, value.reveal());
+        }
+        Some(target)
+    }
+
+    /// The paths of other calls than for answers are known.
+    pub fn has_other_paths(&self) -> bool {
+        self.path_of("/v1/models").is_some()
+    }
+
+    fn path_of(&self, usual: &str) -> Option<String> {
+        let below = usual.strip_prefix("/v1").unwrap_or(usual);
+        let Some(path) = &self.path else {
+            let version = if self.adds_v1 { "/v1" } else { "" };
+            return Some(format!("{}{version}{below}", self.prefix));
+        };
+        // Everything else lies beside the path that is written.
+        let base = [CHAT, MESSAGES, RESPONSES].into_iter().find_map(|suffix| path.strip_suffix(suffix));
+        match base {
+            Some(base) => Some(format!("{base}{below}")),
+            None => [CHAT, MESSAGES, RESPONSES].contains(&below).then(|| path.clone()),
+        }
+    }
+
+    /// A whole address as it may be shown: parameters that may hold a secret are hidden.
+    pub fn shown_url(&self, usual: &str) -> Option<String> {
+        let path = self.path_of(usual)?;
+        let scheme = if self.tls { "https" } else { "http" };
+        let shown = |(name, value): &(String, Secret)| match name.as_str() {
+            "api-version" => format!("{name}={}", value.reveal()),
+            _ => format!("{name}=********"),
+        };
+        let query: Vec<_> = self.query.iter().map(shown).collect();
+        let mark = if query.is_empty() { "" } else { "?" };
+        Some(format!("{scheme}://{}{path}{mark}{}", self.authority, query.join("&")))
+    }
+}
+
+/// Leaves what RFC 3986 calls unreserved as it is.
+fn push_escaped(target: &mut String, text: &str) {
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            target.push(char::from(byte));
+        } else {
+            target.push_str(&format!("%{byte:02X}"));
+        }
+    }
+}
+
+/// How an endpoint is asked, without a request of a client, whether it is well.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct HealthCheck {
+    /// The whole path: the endpoint's prefix is not put before it.
+    pub path: String,
+    pub interval: Duration,
+    pub timeout: Duration,
+    /// Answers below 400 in a row.
+    pub passes_after: u32,
+    pub fails_after: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USUAL: [&str; 4] = ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"];
+
+    fn targets(endpoint: &Endpoint) -> [Option<String>; 4] {
+        USUAL.map(|usual| endpoint.target(usual))
+    }
+
+    #[test]
+    fn without_a_path_of_its_own_the_usual_one_follows_the_base_address() {
+        let mut endpoint = Endpoint::in_test("vendor.example");
+        assert_eq!(targets(&endpoint), USUAL.map(|usual| Some(usual.to_owned())));
+        endpoint.prefix = "/openai".into();
+        assert_eq!(endpoint.target(USUAL[0]).unwrap(), "/openai/v1/chat/completions");
+        endpoint.adds_v1 = false;
+        assert_eq!(endpoint.target(USUAL[0]).unwrap(), "/openai/chat/completions");
+        assert_eq!(endpoint.label(), "vendor.example/openai");
+    }
+
+    #[test]
+    fn a_path_that_is_written_gives_the_others_where_it_ends_as_usual() {
+        let with = |path: &str| Endpoint { path: Some(path.into()), ..Endpoint::in_test("vendor.example") };
+        let gemini = with("/v1beta/openai/chat/completions");
+        assert_eq!(gemini.target(USUAL[0]).unwrap(), "/v1beta/openai/chat/completions");
+        assert_eq!(gemini.target(USUAL[1]).unwrap(), "/v1beta/openai/responses");
+        assert_eq!(with("/claude/messages").target(USUAL[3]).unwrap(), "/claude/messages/count_tokens");
+        let odd = with("/generate");
+        let whole = Some("/generate".to_owned());
+        assert_eq!(targets(&odd), [whole.clone(), whole.clone(), whole, None]);
+        assert_eq!(odd.target("/v1/models"), None);
+        assert_eq!(gemini.target("/v1/models").unwrap(), "/v1beta/openai/models");
+    }
+
+    #[test]
+    fn parameters_are_escaped_and_shown_without_what_may_be_secret() {
+        let query = [("api-version", "2024-10-21"), ("code", "a b&c=d/é")];
+        let query = query.map(|(name, value)| (name.to_owned(), Secret::new(value.into()))).to_vec();
+        let endpoint = Endpoint { query, ..Endpoint::in_test("vendor.example") };
+        let target = endpoint.target(USUAL[0]).unwrap();
+        assert_eq!(target, "/v1/chat/completions?api-version=2024-10-21&code=a%20b%26c%3Dd%2F%C3%A9");
+        let shown = endpoint.shown_url(USUAL[0]).unwrap();
+        assert_eq!(shown, "https://vendor.example/v1/chat/completions?api-version=2024-10-21&code=********");
+        assert!(!format!("{endpoint:?}").contains("a b"));
+    }
+}

@@ -1,0 +1,53 @@
+//! `model-gateway models`: what is known of vendors' models, for the operator to put into the config file.
+//!
+//! Must not change a file.
+
+use crate::config::presets;
+use crate::config::{Present, suggest};
+use anyhow::bail;
+use clap::Subcommand;
+use serde_json::json;
+use std::io::Write;
+use std::path::Path;
+
+#[derive(Debug, Subcommand)]
+pub enum ModelsCommand {
+    /// Print a known vendor's models and their prices as YAML, to be checked and copied into the config file.
+    Import {
+        /// The vendor: openai, anthropic, azure-openai, gemini, xai, mistral, deepseek, groq, openrouter, together, fireworks,
+        /// vllm, ollama, llama-cpp or lm-studio.
+        preset: String,
+        /// The vendor's name in the config file. Default: the preset's.
+        #[arg(long, value_name = "NAME")]
+        vendor: Option<String>,
+    },
+}
+
+/// # Errors
+/// There is no such preset.
+pub fn run(command: &ModelsCommand, file: &Path, json: bool) -> anyhow::Result<()> {
+    let ModelsCommand::Import { preset: name, vendor } = command;
+    let Some(preset) = presets::find(name) else {
+        if let Some(why) = presets::unsupported(name) {
+            bail!("{why}");
+        }
+        let known: Vec<_> = presets::names().collect();
+        let meant = suggest::nearest(name, known.iter().copied());
+        let meant = meant.map_or_else(String::new, |meant| format!(" Did you mean {meant:?}?"));
+        bail!("there is no preset {name:?}.{meant} Known: {}", known.join(", "));
+    };
+    let vendor = vendor.as_deref().unwrap_or(name);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    if vendor.is_empty() || !vendor.chars().all(is_plain) {
+        bail!("not a vendor's name: {vendor:?}. Use letters, digits, - and _");
+    }
+    let yaml = preset.to_yaml(name, vendor, &Present::read(file));
+    let mut out = std::io::stdout().lock();
+    if json {
+        let (as_of, source) = (&preset.as_of, &preset.source);
+        writeln!(out, "{}", json!({"preset": name, "vendor": vendor, "as_of": as_of, "source": source, "yaml": yaml}))?;
+    } else {
+        out.write_all(yaml.as_bytes())?;
+    }
+    Ok(())
+}

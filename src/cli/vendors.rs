@@ -1,0 +1,164 @@
+//! `model-gateway vendors`, and what `check` prints of the addresses that will be called.
+//!
+//! Must not ask a vendor anything itself: that is `edge/probe.rs`. Prints no key.
+
+use crate::catalog::{Auth, Catalog, HttpVersion, Model, Vendor};
+use crate::config::{Settings, suggest};
+use crate::edge::probe::{self, Report, Trial};
+use crate::protocol::{Protocol, translate};
+use anyhow::bail;
+use clap::Subcommand;
+use serde::Serialize;
+use serde_json::json;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+use tokio::task::JoinSet;
+
+#[derive(Debug, Subcommand)]
+pub enum VendorsCommand {
+    /// Try each endpoint: name, TLS, HTTP version, key, list of models, and one small request, which the vendor bills.
+    /// Exits with 1 where one cannot be used.
+    Test {
+        /// One vendor of the config file. Default: all that have models.
+        name: Option<String>,
+    },
+}
+
+/// One address that the gateway will call.
+#[derive(Debug, Serialize)]
+pub struct Call {
+    vendor: String,
+    protocol: Protocol,
+    url: String,
+    auth: String,
+    http: &'static str,
+}
+
+/// The vendors that have models, in the order of these.
+fn vendors(catalog: &Catalog) -> Vec<(&Arc<Vendor>, Vec<Arc<Model>>)> {
+    let mut vendors: Vec<(&Arc<Vendor>, Vec<Arc<Model>>)> = Vec::new();
+    for model in catalog.models() {
+        match vendors.iter_mut().find(|(vendor, _)| vendor.name == model.vendor.name) {
+            Some((_, models)) => models.push(Arc::clone(model)),
+            None => vendors.push((&model.vendor, vec![Arc::clone(model)])),
+        }
+    }
+    vendors
+}
+
+/// What is called for answers, per vendor, endpoint and protocol.
+pub fn calls(catalog: &Catalog) -> Vec<Call> {
+    let mut calls = Vec::new();
+    for (vendor, models) in vendors(catalog) {
+        let also = models.iter().find_map(|model| model.by_responses.as_ref()).map(|model| model.protocol());
+        for endpoint in &vendor.endpoints {
+            for protocol in std::iter::once(vendor.protocol).chain(also) {
+                let http = match (endpoint.http_version, endpoint.tls) {
+                    (HttpVersion::Auto, true) => "HTTP/2 or HTTP/1.1",
+                    (HttpVersion::Auto, false) | (HttpVersion::Http1, _) => "HTTP/1.1",
+                    (HttpVersion::Http2, _) => "HTTP/2",
+                };
+                let auth = match &endpoint.auth {
+                    Auth::Bearer => "key in authorization".to_owned(),
+                    Auth::Header(name) => format!("key in {name}"),
+                    Auth::None => "no key".to_owned(),
+                };
+                let url = endpoint.shown_url(translate::path(protocol)).unwrap_or_default();
+                calls.push(Call { vendor: vendor.name.clone(), protocol, url, auth, http });
+            }
+        }
+    }
+    calls
+}
+
+/// # Errors
+/// Nobody reads it.
+pub fn print_calls(out: &mut impl Write, catalog: &Catalog) -> io::Result<()> {
+    for Call { vendor, protocol, url, auth, http } in calls(catalog) {
+        writeln!(out, "  {vendor}: POST {url} ({protocol}, {auth}, {http})")?;
+    }
+    Ok(())
+}
+
+/// # Errors
+/// There is no such vendor.
+pub fn run(command: &VendorsCommand, settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
+    let VendorsCommand::Test { name } = command;
+    let all = vendors(&settings.catalog);
+    if let Some(name) = name
+        && !all.iter().any(|(vendor, _)| vendor.name == *name)
+    {
+        let known: Vec<_> = all.iter().map(|(vendor, _)| vendor.name.as_str()).collect();
+        let meant = suggest::hint(name, known.iter().copied());
+        let off = "A vendor whose api_key is empty, or that no model names, is not in use";
+        bail!("no vendor {name:?} is in use{meant}. In use: {}. {off}", known.join(", "));
+    }
+    let chosen = all.into_iter().filter(|(vendor, _)| name.as_ref().is_none_or(|name| vendor.name == *name));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let reports = runtime.block_on(probe_all(chosen.collect(), settings));
+    let mut out = io::stdout().lock();
+    if json {
+        writeln!(out, "{}", json!({"endpoints": reports}))?;
+    } else {
+        print_table(&mut out, &reports)?;
+    }
+    let is_faulty = reports.iter().any(|report| !report.faults.is_empty());
+    Ok(if is_faulty { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// All endpoints at one time, in their order.
+async fn probe_all(vendors: Vec<(&Arc<Vendor>, Vec<Arc<Model>>)>, settings: &Settings) -> Vec<Report> {
+    let mut probes = JoinSet::new();
+    for (vendor, models) in vendors {
+        for index in 0..vendor.endpoints.len() {
+            let (place, limits) = (probes.len(), settings.limits.clone());
+            let (vendor, models) = (Arc::clone(vendor), models.clone());
+            probes.spawn(async move {
+                let endpoint = vendor.endpoints.get(index)?;
+                Some((place, probe::probe(&vendor, endpoint, &models, &limits).await))
+            });
+        }
+    }
+    let mut reports: Vec<_> = probes.join_all().await.into_iter().flatten().collect();
+    reports.sort_by_key(|(place, _)| *place);
+    reports.into_iter().map(|(_, report)| report).collect()
+}
+
+fn print_table(out: &mut impl Write, reports: &[Report]) -> io::Result<()> {
+    let head = ["VENDOR", "ENDPOINT", "ADDRESS", "TLS", "HTTP", "KEY", "MODELS", "REQUEST", "RESULT"].map(str::to_owned);
+    let rows: Vec<_> = std::iter::once(head).chain(reports.iter().map(row)).collect();
+    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<_> = (0..9).map(|column| width(column).unwrap_or_default()).collect();
+    for row in &rows {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+    }
+    Ok(())
+}
+
+fn row(report: &Report) -> [String; 9] {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let models = report.models.as_ref().map(|listed| match listed.unlisted.as_slice() {
+        [] => format!("{} listed, yours among them", listed.count),
+        unlisted => format!("{} listed, not {}", listed.count, unlisted.join(", ")),
+    });
+    let tokens = |count: Option<u64>| count.map_or_else(|| "?".to_owned(), |count| count.to_string());
+    let request = |Trial { model, status, input, output, milliseconds, .. }: &Trial| {
+        format!("{model}: {status}, {} in, {} out, {milliseconds} ms", tokens(*input), tokens(*output))
+    };
+    let requests: Vec<_> = report.requests.iter().map(request).collect();
+    let result: Vec<_> = report.faults.iter().chain(&report.notes).map(String::as_str).collect();
+    let verdict = if report.faults.is_empty() { "ok" } else { "FAULT" };
+    [
+        report.vendor.clone(),
+        report.url.clone(),
+        or_dash(report.addresses.first().map(ToString::to_string)),
+        or_dash(report.tls.clone()),
+        or_dash(report.http.map(str::to_owned)),
+        report.key.as_str().to_owned(),
+        or_dash(models),
+        or_dash((!requests.is_empty()).then(|| requests.join("; "))),
+        if result.is_empty() { verdict.to_owned() } else { format!("{verdict}: {}", result.join("; ")) },
+    ]
+}

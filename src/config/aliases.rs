@@ -1,0 +1,57 @@
+//! Further names of models: each must lead to one model, and none may hide an id.
+//!
+//! Must not look a model up: that is `catalog.rs`.
+
+use super::{Judge, raw};
+use crate::catalog::Pattern;
+use std::collections::HashMap;
+
+/// The most aliases of one model: a name that is no id is held against all that have a `*`.
+const ALIASES_MAX: usize = 32;
+/// As of an id.
+const NAME_BYTES_MAX: usize = 128;
+
+impl Judge {
+    pub(super) fn aliases(&mut self, models: &[raw::Model]) {
+        let ids: HashMap<_, _> = models.iter().enumerate().map(|(index, model)| (model.id.as_str(), index)).collect();
+        let mut owners: HashMap<&str, usize> = HashMap::new();
+        for (index, model) in models.iter().enumerate() {
+            let key = format!("models[{index}].aliases");
+            if model.aliases.len() > ALIASES_MAX {
+                self.fault(key.clone(), format!("at most {ALIASES_MAX} names may be listed"));
+            }
+            for (place, alias) in model.aliases.iter().enumerate() {
+                let key = format!("{key}[{place}]");
+                if let Some(message) = wrong(index, alias, models, &ids) {
+                    self.fault(key, message);
+                } else if let Some(owner) = owners.insert(alias, index) {
+                    let owner = models.get(owner).map_or("", |model| &model.id);
+                    self.fault(key, format!("{alias:?} is a name of {owner:?} already: it can lead to one model alone"));
+                }
+            }
+        }
+    }
+}
+
+/// What is wrong with an alias of the model at `index`.
+fn wrong(index: usize, alias: &str, models: &[raw::Model], ids: &HashMap<&str, usize>) -> Option<String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._:-/@*".contains(c);
+    if alias.is_empty() || alias.len() > NAME_BYTES_MAX || !alias.chars().all(is_plain) {
+        return Some("must be 1 to 128 letters, digits and . _ : - / @, and at most one *".into());
+    }
+    if let Some(owner) = ids.get(alias) {
+        return Some(match *owner == index {
+            true => format!("{alias:?} is the model's id: it answers to that anyway"),
+            false => format!("{alias:?} is the id of models[{owner}], which goes before an alias"),
+        });
+    }
+    if !alias.contains('*') {
+        return None;
+    }
+    let Some(pattern) = Pattern::parse(alias) else {
+        return Some(format!("{alias:?} has more than one *"));
+    };
+    let mut others = models.iter().enumerate().filter(|(other, _)| *other != index);
+    let (_, hidden) = others.find(|(_, other)| pattern.matches(&other.id))?;
+    Some(format!("{alias:?} also stands for {:?}, the id of another model: write a longer name", hidden.id))
+}

@@ -1,0 +1,121 @@
+//! What a preset knows, as YAML for the operator to read, to check and to put into the config file.
+//!
+//! Must not write a file, nor change a price: it prints.
+
+use super::presets::{KnownModel, Preset};
+use super::raw;
+use std::collections::HashSet;
+use std::fmt::Write;
+use std::path::Path;
+
+/// What a config file has already. Of a file that cannot be read: nothing.
+#[derive(Debug, Default)]
+pub struct Present {
+    vendors: HashSet<String>,
+    ids: HashSet<String>,
+}
+
+impl Present {
+    /// Reads names alone: the file may have faults, and its variables need not be set.
+    pub fn read(file: &Path) -> Self {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let Ok(value) = serde_saphyr::from_str::<serde_json::Value>(&text) else { return Self::default() };
+        let vendors = value["vendors"].as_object().into_iter().flatten().map(|(name, _)| name.clone());
+        let models = value["models"].as_array().into_iter().flatten();
+        let ids = models.filter_map(|model| Some(model["id"].as_str()?.to_owned()));
+        Self { vendors: vendors.collect(), ids: ids.collect() }
+    }
+}
+
+impl Preset {
+    /// The vendor's entry, where it is not present, and an entry for each known model that is not.
+    pub fn to_yaml(&'static self, preset: &str, vendor: &str, present: &Present) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = self.write_yaml(&mut text, preset, vendor, present);
+        text
+    }
+
+    fn write_yaml(
+        &'static self,
+        out: &mut String,
+        preset: &str,
+        vendor: &str,
+        present: &Present,
+    ) -> Result<(), std::fmt::Error> {
+        writeln!(out, "# {}, by `model-gateway models import {preset}`.", self.name)?;
+        if let (Some(as_of), Some(source)) = (&self.as_of, &self.source) {
+            writeln!(out, "# Limits and prices are as a public list (models.dev) had them on {as_of}. Nobody but the vendor")?;
+            writeln!(out, "# says what they are today: compare each with {source} before you accept it.")?;
+            writeln!(out, "# Prices are credits per 1 000 000 tokens, for 1 credit = 1 US cent.")?;
+        }
+        if present.vendors.contains(vendor) {
+            writeln!(out, "# The config file has a vendor {vendor:?} already: its entry is left as it is.")?;
+        } else {
+            writeln!(out, "vendors:\n  {vendor}:\n    preset: {preset}")?;
+            if let Some(example) = &self.needs_url {
+                writeln!(out, "    endpoints: [{{url: {example:?}}}]")?;
+            }
+            if let Some(variable) = &self.api_key_env {
+                writeln!(out, "    api_key: \"${{{variable}:-}}\"")?;
+            }
+        }
+        if self.models().is_empty() {
+            writeln!(out, "# Which models the server has is not known here. An entry of each:")?;
+            writeln!(out, "models:\n  # - id: my-model\n  #   vendor: {vendor}\n  #   upstream_model: my-model")?;
+            writeln!(out, "  #   context_tokens: 32768\n  #   max_output_tokens: 8192")?;
+            return writeln!(out, "  #   price: {{input: \"0\", output: \"0\"}}");
+        }
+        let (known, new): (Vec<_>, Vec<_>) =
+            self.models().iter().partition(|model| present.ids.contains(&model.upstream_model));
+        for model in known {
+            writeln!(out, "# The config file has a model {:?} already.", model.upstream_model)?;
+        }
+        if !new.is_empty() {
+            writeln!(out, "models:")?;
+        }
+        new.into_iter().try_for_each(|model| self.write_model(out, vendor, model))
+    }
+
+    fn write_model(&self, out: &mut String, vendor: &str, model: &KnownModel) -> Result<(), std::fmt::Error> {
+        let name = &model.upstream_model;
+        writeln!(out, "  - id: {name}\n    vendor: {vendor}\n    upstream_model: {name}")?;
+        if model.upstream_protocol.is_some() {
+            writeln!(out, "    upstream_protocol: responses")?;
+        }
+        let KnownModel { context_tokens, max_output_tokens, .. } = model;
+        writeln!(out, "    context_tokens: {context_tokens}\n    max_output_tokens: {max_output_tokens}")?;
+        let from = [&self.as_of, &self.source].map(|text| text.as_deref().unwrap_or_default()).join(", ");
+        writeln!(out, "    price: {}   # {from}", price(&model.price))
+    }
+}
+
+fn price(price: &raw::Price) -> String {
+    let mut members = members(&[
+        ("input", Some(&price.input)),
+        ("cache_read", price.cache_read.as_ref()),
+        ("cache_write_5m", price.cache_write_5m.as_ref()),
+        ("cache_write_1h", price.cache_write_1h.as_ref()),
+        ("output", Some(&price.output)),
+        ("web_search", price.web_search.as_ref()),
+    ]);
+    let tiers = price.tiers.iter().flatten().map(|tier| {
+        let prices = self::members(&[
+            ("input", tier.input.as_ref()),
+            ("cache_read", tier.cache_read.as_ref()),
+            ("cache_write_5m", tier.cache_write_5m.as_ref()),
+            ("cache_write_1h", tier.cache_write_1h.as_ref()),
+            ("output", tier.output.as_ref()),
+        ]);
+        format!("{{above_input_tokens: {}, {}}}", tier.above_input_tokens, prices.join(", "))
+    });
+    let tiers: Vec<_> = tiers.collect();
+    if !tiers.is_empty() {
+        members.push(format!("tiers: [{}]", tiers.join(", ")));
+    }
+    format!("{{{}}}", members.join(", "))
+}
+
+fn members(prices: &[(&str, Option<&raw::Decimal>)]) -> Vec<String> {
+    prices.iter().filter_map(|(name, price)| Some(format!("{name}: {:?}", price.as_ref()?.0))).collect()
+}

@@ -1,0 +1,208 @@
+//! What is known of vendors by name: their addresses, how their key is sent, and what their models accept and cost.
+//!
+//! The table is `presets.yaml`, which is part of the program. A preset gives defaults alone: what is written in the config
+//! file goes before it. Prices are printed for the operator to accept (`model-gateway models import`) and never applied from
+//! here.
+
+use super::raw;
+use crate::catalog::Pattern;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+const TABLE: &str = include_str!("presets.yaml");
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    presets: BTreeMap<String, Preset>,
+}
+
+/// What is known of one vendor.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Preset {
+    /// As people call it.
+    pub name: String,
+    pub protocol: raw::VendorProtocol,
+    #[serde(default)]
+    pub official: bool,
+    /// Base address; none where each customer has another one.
+    pub url: Option<String>,
+    /// An example of the address that the operator must write.
+    pub needs_url: Option<String>,
+    pub path: Option<String>,
+    pub auth: Option<raw::AuthKey>,
+    pub version_header: Option<raw::VersionHeader>,
+    /// The environment variable that the vendor's own tools read the key from.
+    pub api_key_env: Option<String>,
+    /// Of every model.
+    #[serde(default)]
+    pub capabilities: raw::Capabilities,
+    /// The preset whose models these are.
+    models_of: Option<String>,
+    /// Where the vendor publishes its prices.
+    pub source: Option<String>,
+    /// The day on which limits and prices were read.
+    pub as_of: Option<String>,
+    #[serde(default)]
+    models: Vec<KnownModel>,
+}
+
+/// A model that a vendor is known to have.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownModel {
+    pub upstream_model: String,
+    /// Further names at the vendor, such as dated ones; each with one `*`.
+    #[serde(default)]
+    also: Vec<String>,
+    pub context_tokens: u64,
+    pub max_output_tokens: u64,
+    #[serde(default)]
+    pub capabilities: raw::Capabilities,
+    #[serde(default)]
+    pub upstream_protocol: Option<raw::UpstreamProtocol>,
+    pub price: raw::Price,
+}
+
+/// Vendors that are known and cannot be called, and what to do instead.
+const UNSUPPORTED: [(&str, &str); 2] = [
+    (
+        "bedrock",
+        "Amazon Bedrock is not supported: its requests must be signed (SigV4). Use `preset: anthropic` with the vendor's own \
+         key, or a server in front of Bedrock that speaks chat completions or messages",
+    ),
+    (
+        "vertex",
+        "Google Vertex AI is not supported: its keys are short-lived OAuth tokens. Use `preset: gemini` with an API key of \
+         Google AI Studio, or a server in front of Vertex AI that speaks chat completions or messages",
+    ),
+];
+
+/// Why no preset of this name can be used, for names that may be expected.
+pub fn unsupported(name: &str) -> Option<&'static str> {
+    UNSUPPORTED.into_iter().find(|(unsupported, _)| *unsupported == name).map(|(_, why)| why)
+}
+
+fn table() -> Option<&'static Table> {
+    static READ: OnceLock<Option<Table>> = OnceLock::new();
+    let read = || match serde_saphyr::from_str::<serde_json::Value>(TABLE).map(serde_json::from_value) {
+        Ok(Ok(table)) => Some(table),
+        // A test reads it: this is for whoever changes the table.
+        Ok(Err(error)) => {
+            log::error!("the table of presets cannot be read: {error}");
+            None
+        }
+        Err(error) => {
+            log::error!("the table of presets is not YAML: {error}");
+            None
+        }
+    };
+    READ.get_or_init(read).as_ref()
+}
+
+/// The preset of this name.
+pub fn find(name: &str) -> Option<&'static Preset> {
+    table()?.presets.get(name)
+}
+
+/// Every name, sorted.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    table().into_iter().flat_map(|table| table.presets.keys()).map(String::as_str)
+}
+
+impl Preset {
+    /// The models that the vendor is known to have.
+    pub fn models(&'static self) -> &'static [KnownModel] {
+        &self.models_of.as_deref().and_then(find).unwrap_or(self).models
+    }
+
+    /// What the vendor's model of this name is known to accept.
+    pub fn capabilities_of(&'static self, upstream_model: &str) -> raw::Capabilities {
+        let is_it = |model: &&KnownModel| {
+            model.upstream_model == upstream_model
+                || model.also.iter().filter_map(|text| Pattern::parse(text)).any(|also| also.matches(upstream_model))
+        };
+        // An exact name goes before a pattern of another model.
+        let exact = self.models().iter().find(|model| model.upstream_model == upstream_model);
+        let known = exact.or_else(|| self.models().iter().find(is_it));
+        known.map_or_else(|| self.capabilities.clone(), |model| model.capabilities.clone().or(&self.capabilities))
+    }
+}
+
+impl raw::Capabilities {
+    /// These, and where one is left out, the one of `other`.
+    pub fn or(self, other: &Self) -> Self {
+        let other = other.clone();
+        Self {
+            sampling: self.sampling.or(other.sampling),
+            thinking_types: self.thinking_types.or(other.thinking_types),
+            thinking_default: self.thinking_default.or(other.thinking_default),
+            effort_levels: self.effort_levels.or(other.effort_levels),
+            prefill: self.prefill.or(other.prefill),
+            mid_system: self.mid_system.or(other.mid_system),
+            structured: self.structured.or(other.structured),
+            server_tools: self.server_tools.or(other.server_tools),
+            output_limit_field: self.output_limit_field.or(other.output_limit_field),
+            reasoning: self.reasoning.or(other.reasoning),
+            effort_values: self.effort_values.or(other.effort_values),
+            tools_with_reasoning: self.tools_with_reasoning.or(other.tools_with_reasoning),
+            stop: self.stop.or(other.stop),
+            cache_breakpoints: self.cache_breakpoints.or(other.cache_breakpoints),
+            verbosity: self.verbosity.or(other.verbosity),
+            system_role: self.system_role.or(other.system_role),
+            reasoning_replay: self.reasoning_replay.or(other.reasoning_replay),
+            top_k: self.top_k.or(other.top_k),
+            custom_tools: self.custom_tools.or(other.custom_tools),
+            summaries: self.summaries.or(other.summaries),
+            functions_only: self.functions_only.or(other.functions_only),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    #[test]
+    fn the_table_can_be_read_and_every_known_model_has_a_dated_price_and_its_source() {
+        let text = include_str!("raw.rs");
+        assert_eq!(names().count(), 15);
+        for name in names() {
+            let preset = find(name).unwrap();
+            assert!(text.contains(&format!("`{name}`")), "raw.rs lists the presets: {name}");
+            assert_eq!(preset.url.is_some(), preset.needs_url.is_none(), "{name}");
+            if preset.models().is_empty() {
+                assert_eq!(preset.auth, Some(raw::AuthKey::None), "{name}: a server of one's own");
+                continue;
+            }
+            assert!(preset.source.as_ref().is_some_and(|source| source.starts_with("https://")), "{name}");
+            let as_of: jiff::civil::Date = preset.as_of.as_deref().unwrap().parse().unwrap();
+            assert!(as_of.year() >= 2026, "{name}");
+            assert!(preset.api_key_env.is_some(), "{name}");
+            for model in preset.models() {
+                assert!(model.also.iter().all(|also| Pattern::parse(also).is_some()), "{}", model.upstream_model);
+            }
+        }
+        assert!(unsupported("bedrock").is_some() && find("bedrock").is_none());
+    }
+
+    /// What `import` prints is a config that loads, whichever the preset.
+    #[test]
+    fn what_a_preset_knows_is_a_config_without_faults() {
+        for name in names() {
+            let preset = find(name).unwrap();
+            let mut text = include_str!("../../conf/local.yaml").split("vendors:").next().unwrap().to_owned();
+            text += &preset.to_yaml(name, name, &config::Present::default());
+            if preset.models().is_empty() {
+                text = text.replace("\n  # ", "\n  ");
+            }
+            let settings = config::parse(&text, &|_| Some("key".into())).unwrap_or_else(|faults| {
+                panic!("{name}: {faults:?}\n{text}");
+            });
+            assert_eq!(settings.catalog.models().len(), preset.models().len().max(1), "{name}");
+        }
+    }
+}

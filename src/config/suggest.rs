@@ -1,0 +1,70 @@
+//! The word that somebody meant who wrote another one.
+//!
+//! Must not know what the words are for.
+
+/// The nearest of `known`, where it is near enough that it may have been meant.
+pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let word = word.to_lowercase();
+    // A third of the letters may be wrong, and one letter of a short word.
+    let most = (word.chars().count() / 3).clamp(1, 3);
+    // Or only its beginning was written.
+    let begins = |known: &str| word.len() > 2 && known.to_lowercase().starts_with(&word);
+    let far = |known: &str| if begins(known) { 1 } else { distance(&word, &known.to_lowercase()) };
+    let near = known.into_iter().map(|known| (far(known), known));
+    near.filter(|(distance, _)| *distance <= most).min_by_key(|(distance, _)| *distance).map(|(_, known)| known)
+}
+
+/// `; did you mean "WORD"?`, or nothing.
+pub fn hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(word, known).map_or_else(String::new, |meant| format!("; did you mean {meant:?}?"))
+}
+
+/// Letters that must be put in, left out, changed, or changed places with the next one.
+fn distance(one: &str, other: &str) -> usize {
+    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
+    let mut before_last: Vec<usize> = Vec::new();
+    let mut last: Vec<usize> = (0..=other.len()).collect();
+    for (row, letter) in one.iter().enumerate() {
+        let mut line = vec![row + 1];
+        for (column, against) in other.iter().enumerate() {
+            let at = |line: &[usize], column: usize| line.get(column).copied().unwrap_or(usize::MAX / 2);
+            let mut least = at(&last, column) + usize::from(letter != against);
+            least = least.min(at(&last, column + 1) + 1).min(at(&line, column) + 1);
+            let is_swapped = row > 0
+                && column > 0
+                && one.get(row - 1) == Some(against)
+                && other.get(column - 1) == Some(letter);
+            if is_swapped {
+                least = least.min(at(&before_last, column - 1) + 1);
+            }
+            line.push(least);
+        }
+        before_last = std::mem::replace(&mut last, line);
+    }
+    last.last().copied().unwrap_or(one.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_is_near_and_another_word_is_not() {
+        let known = ["bearer", "x-api-key", "api-key", "none"];
+        for (word, meant) in [
+            ("bearr", Some("bearer")),
+            ("Bearer", Some("bearer")),
+            ("baerer", Some("bearer")),
+            ("api_key", Some("api-key")),
+            ("x-api-keys", Some("x-api-key")),
+            ("bea", Some("bearer")),
+            ("basic", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(word, known), meant, "{word}");
+        }
+        assert_eq!(hint("nun", known), "");
+        assert_eq!(hint("nonne", known), "; did you mean \"none\"?");
+        assert_eq!((distance("kitten", "sitting"), distance("", "ab"), distance("ab", "ba")), (3, 2, 1));
+    }
+}

@@ -1,0 +1,478 @@
+//! Where vendors are: their entries in the config file judged, with what a preset knows filled in.
+//!
+//! Must not open a connection. Next: `config/presets.rs` (what is known of vendors), `catalog/endpoint.rs` (what comes out).
+
+use super::presets::{self, Preset};
+use super::{Judge, raw, suggest};
+use crate::catalog::{Auth, Endpoint, HealthCheck, HttpVersion, Secret, Vendor};
+use crate::protocol::Protocol;
+use http::{HeaderName, HeaderValue};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The most endpoints of one vendor: each request looks at all of them.
+const ENDPOINTS_MAX: usize = 32;
+/// The most query parameters, and the most header fields, that are added to each request.
+const QUERY_MAX: usize = 16;
+const HEADERS_MAX: usize = 32;
+
+/// Header fields that cannot be configured, and why.
+const RESERVED_HEADERS: [(&str, &[&str]); 4] = [
+    (
+        "belongs to one connection",
+        &[
+            "connection",
+            "keep-alive",
+            "proxy-authenticate",
+            "proxy-authorization",
+            "proxy-connection",
+            "te",
+            "trailer",
+            "transfer-encoding",
+            "upgrade",
+            "http2-settings",
+            "expect",
+        ],
+    ),
+    (
+        "is set by the gateway for each request",
+        &[
+            "host",
+            "content-length",
+            "content-type",
+            "content-encoding",
+            "accept",
+            "accept-encoding",
+            "x-client-request-id",
+            "traceparent",
+        ],
+    ),
+    ("carries the vendor's key: use `api_key` and `auth`", &["authorization", "x-api-key", "api-key"]),
+    ("is passed on from the client's request", &["anthropic-beta"]),
+];
+
+/// An entry of `vendors`.
+pub(super) struct JudgedVendor {
+    /// `None`: switched off, or faulty.
+    pub vendor: Option<Arc<Vendor>>,
+    pub preset: Option<&'static Preset>,
+}
+
+/// What all endpoints of a vendor share.
+struct Shared<'a> {
+    protocol: Protocol,
+    preset: Option<&'static Preset>,
+    path: Option<String>,
+    path_key: String,
+    query: Vec<(String, Secret)>,
+    headers: Vec<(String, Secret)>,
+    auth: Auth,
+    http_version: HttpVersion,
+    version_header: Option<&'a str>,
+}
+
+impl Judge {
+    /// The vendors by name.
+    pub(super) fn vendors(&mut self, vendors: BTreeMap<String, raw::Vendor>) -> HashMap<String, JudgedVendor> {
+        let mut judged = HashMap::new();
+        for (name, vendor) in vendors {
+            let key = format!("vendors.{name}");
+            let preset = vendor.preset.as_deref().map(|preset| self.preset(&key, preset));
+            let vendor = match preset {
+                Some(None) => None,
+                preset => self.vendor(&name, vendor, preset.flatten()).map(Arc::new),
+            };
+            judged.insert(name, JudgedVendor { vendor, preset: preset.flatten() });
+        }
+        judged
+    }
+
+    fn preset(&mut self, key: &str, name: &str) -> Option<&'static Preset> {
+        let found = presets::find(name);
+        if found.is_none() {
+            let key = format!("{key}.preset");
+            match presets::unsupported(name) {
+                Some(why) => self.fault(key, why),
+                None => {
+                    let known: Vec<_> = presets::names().collect();
+                    let meant = suggest::nearest(name, known.iter().copied());
+                    let meant = meant.map_or_else(String::new, |meant| format!(" Did you mean {meant:?}?"));
+                    self.fault(key, format!("there is no preset {name:?}.{meant} Known: {}", known.join(", ")));
+                }
+            }
+        }
+        found
+    }
+
+    fn vendor(&mut self, name: &str, mut vendor: raw::Vendor, preset: Option<&'static Preset>) -> Option<Vendor> {
+        let key = format!("vendors.{name}");
+        let Some(protocol) = vendor.protocol.or(preset.map(|preset| preset.protocol)) else {
+            self.fault(format!("{key}.protocol"), "missing: messages, chat or responses; or name a `preset`");
+            return None;
+        };
+        let protocol = protocol_of(protocol);
+        let listed = std::mem::take(&mut vendor.endpoints);
+        let listed = if listed.is_empty() { preset.and_then(only_endpoint).into_iter().collect() } else { listed };
+        if !(1..=ENDPOINTS_MAX).contains(&listed.len()) {
+            let message = match preset.and_then(|preset| preset.needs_url.as_deref()).filter(|_| listed.is_empty()) {
+                Some(example) => format!("missing: each customer has another address, as in [{{url: {example:?}}}]"),
+                None => format!("between one endpoint and {ENDPOINTS_MAX} are needed"),
+            };
+            self.fault(format!("{key}.endpoints"), message);
+        }
+        let header = vendor.version_header.as_ref().or_else(|| preset.and_then(|preset| preset.version_header.as_ref()));
+        let version_header = header.map(|header| (header.name.to_ascii_lowercase(), header.value.clone()));
+        let shared = self.shared(&key, &vendor, (protocol, preset), version_header.as_ref().map(|(name, _)| &**name));
+        let judge = |(index, endpoint)| self.endpoint(&format!("{key}.endpoints[{index}]"), endpoint, &shared);
+        let endpoints: Vec<_> = listed.iter().enumerate().map(judge).collect();
+        let wants_key = endpoints.iter().flatten().any(|endpoint| endpoint.auth != Auth::None);
+        // Of what is faulty itself it is not known.
+        let is_judged = !endpoints.is_empty() && endpoints.iter().all(Option::is_some);
+        let wants_key = wants_key || !is_judged && shared.auth != Auth::None;
+        let api_key = self.api_key(&format!("{key}.api_key"), vendor.api_key.as_deref(), wants_key)?;
+        if let Some((name, value)) = &version_header
+            && (HeaderName::from_bytes(name.as_bytes()).is_err() || HeaderValue::from_str(value).is_err())
+        {
+            self.fault(format!("{key}.version_header"), "not a header's name and value");
+        }
+        Some(Vendor {
+            name: name.to_owned(),
+            protocol,
+            official: vendor.official.unwrap_or(preset.is_some_and(|preset| preset.official)),
+            endpoints: endpoints.into_iter().collect::<Option<_>>()?,
+            sticky: vendor.sticky,
+            api_key,
+            version_header,
+        })
+    }
+
+    /// What is written for all endpoints of a vendor.
+    fn shared<'a>(
+        &mut self,
+        key: &str,
+        vendor: &raw::Vendor,
+        (protocol, preset): (Protocol, Option<&'static Preset>),
+        version_header: Option<&'a str>,
+    ) -> Shared<'a> {
+        let of_preset = preset.and_then(|preset| preset.auth.as_ref());
+        // A server of one's own wants no key; where one is written all the same, it is sent as usual.
+        let of_preset = of_preset.filter(|auth| **auth != raw::AuthKey::None || vendor.api_key.is_none());
+        let auth = match vendor.auth.as_ref() {
+            Some(auth) => self.auth(&format!("{key}.auth"), auth),
+            None => of_preset.and_then(|auth| self.auth(key, auth)),
+        };
+        let path_key = format!("{key}.path");
+        Shared {
+            protocol,
+            preset,
+            path: vendor.path.as_ref().and_then(|path| self.path(&path_key, path)),
+            path_key,
+            query: self.query(&format!("{key}.query"), &vendor.query),
+            headers: self.headers(&format!("{key}.headers"), &vendor.headers, version_header),
+            auth: auth.unwrap_or_else(|| Auth::default_for(protocol)),
+            http_version: vendor.http_version.map(http_version).unwrap_or_default(),
+            version_header,
+        }
+    }
+
+    /// The vendor's key; `None` where it is empty, which switches the vendor off, or faulty.
+    fn api_key(&mut self, key: &str, written: Option<&str>, is_wanted: bool) -> Option<Secret> {
+        let Some(written) = written else {
+            if is_wanted {
+                self.fault(key, "missing: the vendor's key, as in \"${API_KEY}\"; or `auth: none` where none is wanted");
+                return None;
+            }
+            return Some(Secret::new(String::new()));
+        };
+        let api_key = self.secret(key, written)?;
+        if api_key.reveal().is_empty() && is_wanted {
+            return None;
+        }
+        if HeaderValue::from_str(api_key.reveal()).is_err() {
+            self.fault(key, "holds characters that no header can carry");
+        } else if !api_key.reveal().is_empty() && !is_wanted {
+            self.fault(key, "is never sent: `auth` is none");
+        }
+        Some(api_key)
+    }
+
+    fn endpoint(&mut self, key: &str, endpoint: &raw::Endpoint, shared: &Shared<'_>) -> Option<Endpoint> {
+        if !(1..=1_000).contains(&endpoint.weight) {
+            self.fault(format!("{key}.weight"), format!("{} is not within 1 to 1000", endpoint.weight));
+        }
+        if let Some(most) = endpoint.max_concurrent.filter(|most| !(1..=65_536).contains(most)) {
+            self.fault(format!("{key}.max_concurrent"), format!("{most} is not within 1 to 65536"));
+        }
+        let health_check = endpoint.health_check.as_ref().map(|check| self.health_check(key, check));
+        let path_key = format!("{key}.path");
+        let own_path = endpoint.path.as_ref().and_then(|path| self.path(&path_key, path));
+        let query = self.query(&format!("{key}.query"), &endpoint.query);
+        let headers = self.headers(&format!("{key}.headers"), &endpoint.headers, shared.version_header);
+        let auth = endpoint.auth.as_ref().and_then(|auth| self.auth(&format!("{key}.auth"), auth));
+        let address = self.base_address(&format!("{key}.url"), &endpoint.url)?;
+        let (prefix, adds_v1) = split_base(&address.path, shared.protocol);
+        let path_key = if own_path.is_some() { &path_key } else { &shared.path_key };
+        let written_path = own_path.or_else(|| shared.path.clone());
+        let is_of_preset = shared.preset.is_some_and(|preset| preset.url.as_ref() == Some(&endpoint.url));
+        if written_path.is_some() && !address.path.is_empty() && !is_of_preset {
+            let message = format!("is the whole path, and `url` has one too ({}): write all of it here", address.path);
+            self.fault(path_key.as_str(), message);
+        }
+        // An address that is written with a path is written as a whole.
+        let of_preset = shared.preset.and_then(|preset| preset.path.clone()).filter(|_| address.path.is_empty());
+        Some(Endpoint {
+            tls: address.tls,
+            host: address.host,
+            port: address.port,
+            authority: address.authority,
+            prefix,
+            adds_v1,
+            path: written_path.or(of_preset),
+            query: merged(&shared.query, query),
+            headers: merged(&shared.headers, headers),
+            auth: auth.unwrap_or_else(|| shared.auth.clone()),
+            http_version: endpoint.http_version.map_or(shared.http_version, http_version),
+            weight: endpoint.weight,
+            max_concurrent: endpoint.max_concurrent,
+            health_check,
+        })
+    }
+
+    fn base_address(&mut self, key: &str, url: &str) -> Option<Address> {
+        let Some(address) = address_of(url) else {
+            let message = match url.split_once('?') {
+                Some(_) => "holds a query: write that as `query: {NAME: VALUE}`".to_owned(),
+                None => format!("not an http:// or https:// base address: {url:?}"),
+            };
+            self.fault(key, message);
+            return None;
+        };
+        let added = ["/chat/completions", "/messages", "/responses"];
+        if let Some(suffix) = added.into_iter().find(|suffix| address.path.ends_with(suffix)) {
+            let base = url.trim_end_matches('/').trim_end_matches(suffix);
+            self.fault(key, format!("ends in {suffix}, which the gateway adds: write {base:?}"));
+        }
+        Some(address)
+    }
+
+    fn path(&mut self, key: &str, path: &str) -> Option<String> {
+        let wrong = if !path.starts_with('/') {
+            Some(format!("must begin with /: {path:?}; did you mean {:?}?", format!("/{path}")))
+        } else if path.contains('?') {
+            Some("holds a query: write that as `query: {NAME: VALUE}`".to_owned())
+        } else if path.parse::<http::uri::PathAndQuery>().is_err() || path.contains('#') {
+            Some(format!("not a path: {path:?}"))
+        } else {
+            None
+        };
+        match wrong {
+            Some(message) => {
+                self.fault(key, message);
+                None
+            }
+            None => Some(path.to_owned()),
+        }
+    }
+
+    fn query(&mut self, key: &str, written: &BTreeMap<String, String>) -> Vec<(String, Secret)> {
+        if written.len() > QUERY_MAX {
+            self.fault(key, format!("at most {QUERY_MAX} parameters may be listed"));
+        }
+        if written.contains_key("") {
+            self.fault(key, "a parameter without a name");
+        }
+        written.iter().map(|(name, value)| (name.clone(), Secret::new(value.clone()))).collect()
+    }
+
+    fn headers(
+        &mut self,
+        key: &str,
+        written: &BTreeMap<String, String>,
+        version_header: Option<&str>,
+    ) -> Vec<(String, Secret)> {
+        if written.len() > HEADERS_MAX {
+            self.fault(key, format!("at most {HEADERS_MAX} header fields may be listed"));
+        }
+        let mut headers: Vec<(String, Secret)> = Vec::new();
+        for (name, value) in written {
+            let key = format!("{key}.{name}");
+            let name = name.to_ascii_lowercase();
+            let reserved = RESERVED_HEADERS.iter().find(|(_, names)| names.contains(&&*name)).map(|(why, _)| *why);
+            let is_version = version_header == Some(&*name);
+            if let Some(why) = reserved.or(is_version.then_some("is the version header: use `version_header`")) {
+                self.fault(key, format!("cannot be set here: it {why}"));
+            } else if HeaderName::from_bytes(name.as_bytes()).is_err() {
+                self.fault(key, "not a header's name");
+            } else if headers.iter().any(|(other, _)| *other == name) {
+                self.fault(key, "is listed twice: names of header fields have no case");
+            } else if let Some(value) = self.secret(&key, value) {
+                if HeaderValue::from_str(value.reveal()).is_err() {
+                    self.fault(key, "holds characters that no header can carry");
+                }
+                headers.push((name, value));
+            }
+        }
+        headers
+    }
+
+    fn auth(&mut self, key: &str, auth: &raw::AuthKey) -> Option<Auth> {
+        let name = match auth {
+            raw::AuthKey::Bearer => return Some(Auth::Bearer),
+            raw::AuthKey::None => return Some(Auth::None),
+            raw::AuthKey::XApiKey => "x-api-key",
+            raw::AuthKey::ApiKey => "api-key",
+            raw::AuthKey::Header { header } => header,
+        };
+        let name = name.to_ascii_lowercase();
+        let carries_key = |why: &str| why.starts_with("carries");
+        let reserved = RESERVED_HEADERS.iter().find(|(why, names)| !carries_key(why) && names.contains(&&*name));
+        if let Some((why, _)) = reserved {
+            self.fault(format!("{key}.header"), format!("cannot carry the key: it {why}"));
+        } else if HeaderName::from_bytes(name.as_bytes()).is_err() {
+            self.fault(format!("{key}.header"), format!("not a header's name: {name:?}"));
+        }
+        Some(Auth::Header(name))
+    }
+
+    fn health_check(&mut self, key: &str, check: &raw::HealthCheck) -> HealthCheck {
+        let bounds = [
+            ("interval_seconds", check.interval_seconds, 3_600),
+            ("timeout_seconds", check.timeout_seconds, 60),
+            ("passes_after", check.passes_after.into(), 100),
+            ("fails_after", check.fails_after.into(), 100),
+        ];
+        for (name, value, most) in bounds.into_iter().filter(|(_, value, most)| !(1..=*most).contains(value)) {
+            self.fault(format!("{key}.health_check.{name}"), format!("{value} is not within 1 to {most}"));
+        }
+        let path: Result<http::uri::PathAndQuery, _> = check.path.parse();
+        if path.is_err() || !check.path.starts_with('/') {
+            self.fault(format!("{key}.health_check.path"), format!("not a path: {:?}", check.path));
+        }
+        HealthCheck {
+            path: check.path.clone(),
+            interval: Duration::from_secs(check.interval_seconds),
+            timeout: Duration::from_secs(check.timeout_seconds),
+            passes_after: check.passes_after,
+            fails_after: check.fails_after,
+        }
+    }
+}
+
+fn protocol_of(written: raw::VendorProtocol) -> Protocol {
+    match written {
+        raw::VendorProtocol::Chat => Protocol::Chat,
+        raw::VendorProtocol::Messages => Protocol::Messages,
+        raw::VendorProtocol::Responses => Protocol::Responses,
+    }
+}
+
+fn http_version(written: raw::HttpVersionKey) -> HttpVersion {
+    match written {
+        raw::HttpVersionKey::Auto => HttpVersion::Auto,
+        raw::HttpVersionKey::One => HttpVersion::Http1,
+        raw::HttpVersionKey::Two => HttpVersion::Http2,
+    }
+}
+
+/// The one endpoint that a preset knows.
+fn only_endpoint(preset: &'static Preset) -> Option<raw::Endpoint> {
+    Some(raw::Endpoint {
+        url: preset.url.clone()?,
+        path: None,
+        query: BTreeMap::new(),
+        headers: BTreeMap::new(),
+        auth: None,
+        http_version: None,
+        weight: 1,
+        max_concurrent: None,
+        health_check: None,
+    })
+}
+
+/// All of both; of a name in both, the value of `own`.
+fn merged(shared: &[(String, Secret)], own: Vec<(String, Secret)>) -> Vec<(String, Secret)> {
+    let is_own = |name: &String| own.iter().any(|(other, _)| other == name);
+    let shared: Vec<_> = shared.iter().filter(|(name, _)| !is_own(name)).cloned().collect();
+    shared.into_iter().chain(own).collect()
+}
+
+/// What stands before an API's path: without a final `/v1`, and whether `/v1` is added again. A path that names a version
+/// itself is left as it is. The SDKs of the messages protocol add `/v1` wherever else a version stands.
+fn split_base(path: &str, protocol: Protocol) -> (String, bool) {
+    if let Some(prefix) = path.strip_suffix("/v1") {
+        return (prefix.to_owned(), true);
+    }
+    let mut versions = path.rsplit('/').enumerate().filter(|(_, segment)| is_version(segment));
+    let names_version = versions.any(|(index, _)| index == 0 || protocol != Protocol::Messages);
+    (path.to_owned(), !names_version)
+}
+
+/// `v1`, `v4`, `v1beta`, `v2alpha1`
+fn is_version(segment: &str) -> bool {
+    let Some(rest) = segment.strip_prefix('v') else { return false };
+    let digits = |text: &str| text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let stage = rest.get(rest.len() - digits(rest)..).unwrap_or_default();
+    let is_stage = ["alpha", "beta", "preview"].into_iter().filter_map(|word| stage.strip_prefix(word)).any(|n| digits(n) == 0);
+    digits(rest) < rest.len() && (stage.is_empty() || is_stage)
+}
+
+/// Where something listens.
+pub(super) struct Address {
+    pub tls: bool,
+    pub host: String,
+    pub port: u16,
+    pub authority: String,
+    /// Without a trailing slash.
+    pub path: String,
+}
+
+/// Reads an `http://` or `https://` address without a query and without a user.
+pub(super) fn address_of(url: &str) -> Option<Address> {
+    let uri: http::Uri = url.parse().ok()?;
+    let tls = match uri.scheme_str()? {
+        "https" => true,
+        "http" => false,
+        _ => return None,
+    };
+    let authority = uri.authority()?;
+    if authority.as_str().contains('@') || uri.query().is_some() {
+        return None;
+    }
+    let default_port = if tls { 443 } else { 80 };
+    let port = authority.port_u16().unwrap_or(default_port);
+    let host = authority.host();
+    Some(Address {
+        tls,
+        host: host.trim_matches(['[', ']']).to_owned(),
+        port,
+        authority: if port == default_port { host.to_owned() } else { format!("{host}:{port}") },
+        path: uri.path().trim_end_matches('/').to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_in_the_address_is_not_doubled() {
+        use Protocol::{Chat, Messages};
+        for (path, protocol, prefix, adds_v1) in [
+            ("", Chat, "", true),
+            ("/v1", Chat, "", true),
+            ("/openai/v1", Chat, "/openai", true),
+            ("/api/paas/v4", Chat, "/api/paas/v4", false),
+            ("/v1beta/openai", Chat, "/v1beta/openai", false),
+            ("/v1/account/gateway/openai", Chat, "/v1/account/gateway/openai", false),
+            ("/v1/account/gateway/anthropic", Messages, "/v1/account/gateway/anthropic", true),
+            ("/anthropic/v1", Messages, "/anthropic", true),
+            ("/vendor", Chat, "/vendor", true),
+            ("/v2ray", Chat, "/v2ray", true),
+            ("/v", Chat, "/v", true),
+            ("/v2alpha1", Messages, "/v2alpha1", false),
+        ] {
+            assert_eq!(split_base(path, protocol), (prefix.to_owned(), adds_v1), "{path}");
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Asks a vendor's endpoint, as the gateway would, whether it can be used: its name, TLS, the key, its models, an answer.
+//!
+//! For the operator (`model-gateway vendors test`): no client is served and nothing is billed. It connects as requests do
+//! (same TLS, same ALPN, same fields), so that what works here works there. Must not print anything, and a report holds no
+//! secret.
+
+mod report;
+
+use super::upstream::target;
+use crate::catalog::{Endpoint, Model, Vendor};
+use crate::config::Limits;
+use crate::protocol::rules::{Accepts, ChatModel, ResponsesModel};
+use crate::protocol::translate;
+use bytes::Bytes;
+use http::{Method, header};
+use pingora::connectors::http::Connector;
+use pingora::http::RequestHeader;
+use pingora::protocols::http::client::HttpSession;
+use pingora::upstreams::peer::HttpPeer;
+use pingora::{Error, ErrorType, Result};
+pub use report::{Key, Listed, Report, Trial};
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// One look-up of a name.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
+/// One request and its whole answer.
+const LIST_TIMEOUT: Duration = Duration::from_secs(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+/// An answer's body. The longest lists of models have about a megabyte.
+const BODY_BYTES_MAX: usize = 16_777_216;
+/// Addresses that are tried, as for a request.
+const ADDRESSES_MAX: usize = super::upstream::ADDRESSES_PER_ENDPOINT;
+/// Models that are asked for an answer although the vendor does not list them: it may know them by another name.
+const UNLISTED_MAX: usize = 4;
+/// Output limit of the request, in tokens; of models that reason before they answer, some refuse less.
+const OUTPUT_TOKENS: u64 = 16;
+const OUTPUT_TOKENS_REASONING: u64 = 1_024;
+
+/// Tries one endpoint. `models`: those of its vendor, in the order of the config file.
+pub async fn probe(vendor: &Vendor, endpoint: &Endpoint, models: &[Arc<Model>], limits: &Limits) -> Report {
+    let mut report = Report::new(vendor, endpoint);
+    let probe = Probe { connector: Connector::new(None), vendor, endpoint, limits };
+    let Some(address) = probe.reach(&mut report).await else { return report };
+    let listed = probe.list(address, &mut report).await;
+    let is_listed = |model: &Model| listed.as_ref().is_none_or(|listed| listed.contains(&model.upstream_model));
+    let (listed_models, unlisted): (Vec<_>, Vec<_>) = models.iter().partition(|model| is_listed(model));
+    if let Some(counts) = &mut report.models {
+        counts.unlisted = unlisted.iter().map(|model| model.upstream_model.clone()).collect();
+    }
+    for model in listed_models.into_iter().take(1).chain(unlisted.into_iter().take(UNLISTED_MAX)) {
+        for model in std::iter::once(model).chain(&model.by_responses) {
+            if report.key == Key::Refused {
+                return report;
+            }
+            probe.answer(address, model, &mut report).await;
+        }
+    }
+    report
+}
+
+struct Probe<'a> {
+    connector: Connector,
+    vendor: &'a Vendor,
+    endpoint: &'a Endpoint,
+    limits: &'a Limits,
+}
+
+/// The answer to one request.
+struct Answer {
+    status: u16,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn is_good(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    fn json(&self) -> Option<Value> {
+        serde_json::from_slice(&self.body).ok()
+    }
+}
+
+impl Probe<'_> {
+    /// The first address that a connection can be made to.
+    async fn reach(&self, report: &mut Report) -> Option<SocketAddr> {
+        let Endpoint { host, port, .. } = self.endpoint;
+        let found = tokio::time::timeout(RESOLVE_TIMEOUT, tokio::net::lookup_host((host.as_str(), *port))).await;
+        report.addresses = match found {
+            Ok(Ok(found)) => found.collect(),
+            Ok(Err(error)) => {
+                report.fault(format!("the name {host} cannot be resolved: {error}"));
+                return None;
+            }
+            Err(_) => {
+                report.fault(format!("the name {host} was not resolved within {} s", RESOLVE_TIMEOUT.as_secs()));
+                return None;
+            }
+        };
+        let mut failed = format!("the name {host} has no address");
+        for address in report.addresses.iter().copied().take(ADDRESSES_MAX) {
+            match self.connect(address).await {
+                Ok(session) => {
+                    let is_h2 = matches!(session, HttpSession::H2(_));
+                    report.http = Some(if is_h2 { "HTTP/2" } else { "HTTP/1.1" });
+                    let tls = session.digest().and_then(|digest| digest.ssl_digest.as_ref());
+                    report.tls = tls.map(|tls| tls.version.to_string());
+                    return Some(address);
+                }
+                Err(error) => failed = self.words(&error, Some(address)),
+            }
+        }
+        report.fault(failed);
+        None
+    }
+
+    async fn connect(&self, address: SocketAddr) -> Result<HttpSession> {
+        let mut peer = HttpPeer::new(address, self.endpoint.tls, self.endpoint.host.clone());
+        let connect = Duration::from_secs(self.limits.connect_seconds);
+        peer.options.connection_timeout = Some(connect);
+        peer.options.total_connection_timeout = Some(connect);
+        peer.options.alpn = target::alpn(self.endpoint);
+        Ok(self.connector.get_http_session(&peer).await?.0)
+    }
+
+    fn header(&self, method: Method, usual_path: &str) -> Result<RequestHeader> {
+        let mut header = target::request(method, self.endpoint, usual_path)?;
+        header.insert_header(header::ACCEPT, "application/json")?;
+        header.insert_header(header::ACCEPT_ENCODING, "identity")?;
+        header.insert_header(header::USER_AGENT, concat!("model-gateway/", env!("CARGO_PKG_VERSION")))?;
+        if let Some((name, version)) = &self.vendor.version_header {
+            header.insert_header(name.clone(), version)?;
+        }
+        target::authorize(&mut header, self.endpoint, &self.vendor.api_key)?;
+        Ok(header)
+    }
+
+    /// Sends a request over a connection of its own, and reads the answer within a time.
+    async fn exchange(
+        &self,
+        address: SocketAddr,
+        header: RequestHeader,
+        body: Bytes,
+        timeout: Duration,
+    ) -> Result<Answer> {
+        let exchange = async {
+            let mut session = self.connect(address).await?;
+            session.write_request_header(Box::new(header)).await?;
+            if !body.is_empty() {
+                session.write_request_body(body, true).await?;
+            }
+            session.finish_request_body().await?;
+            session.read_response_header().await?;
+            let status = session.response_header().map_or(0, |header| header.status.as_u16());
+            let mut body = Vec::new();
+            while let Some(piece) = session.read_response_body().await? {
+                if body.len() + piece.len() > BODY_BYTES_MAX {
+                    return Error::e_explain(ErrorType::ReadError, "an answer that is too long");
+                }
+                body.extend_from_slice(&piece);
+            }
+            Ok(Answer { status, body })
+        };
+        match tokio::time::timeout(timeout, exchange).await {
+            Ok(answer) => answer,
+            Err(_) => Error::e_explain(ErrorType::ReadTimedout, format!("no answer within {} s", timeout.as_secs())),
+        }
+    }
+
+    /// The vendor's names of its models; `None` where it does not list them.
+    async fn list(&self, address: SocketAddr, report: &mut Report) -> Option<HashSet<String>> {
+        if !self.endpoint.has_other_paths() {
+            return None;
+        }
+        let answer = match self.header(Method::GET, "/v1/models") {
+            Ok(header) => self.exchange(address, header, Bytes::new(), LIST_TIMEOUT).await,
+            Err(error) => Err(error),
+        };
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                report.note(format!("models were not listed: {}", self.words(&error, None)));
+                return None;
+            }
+        };
+        if matches!(answer.status, 401 | 403) {
+            report.key = Key::Refused;
+            report.fault(format!("the vendor refused the key ({}): {}", answer.status, self.message(&answer)));
+            return None;
+        }
+        let value = answer.json().filter(|_| answer.is_good());
+        let listed = value.as_ref().and_then(|value| value.get("data").unwrap_or(value).as_array());
+        let Some(listed) = listed else {
+            report.note(format!("models are not listed there (status {})", answer.status));
+            return None;
+        };
+        report.key = report.key.or(Key::Accepted);
+        report.models = Some(Listed { count: listed.len(), unlisted: Vec::new() });
+        let ids = listed.iter().filter_map(|model| model["id"].as_str());
+        // Some write the kind of the resource before the name.
+        Some(ids.flat_map(|id| [id, id.strip_prefix("models/").unwrap_or(id)]).map(str::to_owned).collect())
+    }
+
+    /// One answer of a few tokens.
+    async fn answer(&self, address: SocketAddr, model: &Model, report: &mut Report) {
+        let usual_path = translate::path(model.protocol());
+        let body = Bytes::from(question(model).to_string());
+        let began = Instant::now();
+        let answer = match self.header(Method::POST, usual_path) {
+            Ok(mut header) => match frame(&mut header, body.len()) {
+                Ok(()) => self.exchange(address, header, body, ANSWER_TIMEOUT).await,
+                Err(error) => Err(error),
+            },
+            Err(error) => Err(error),
+        };
+        let name = &model.upstream_model;
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => return report.fault(format!("{name} did not answer: {}", self.words(&error, Some(address)))),
+        };
+        let milliseconds = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let value = answer.json();
+        let usage = value.as_ref().map(|value| &value["usage"]);
+        let count = |names: [&str; 2]| usage.and_then(|usage| names.into_iter().find_map(|name| usage[name].as_u64()));
+        let (input, output) = (count(["input_tokens", "prompt_tokens"]), count(["output_tokens", "completion_tokens"]));
+        let status = answer.status;
+        report.requests.push(Trial { model: name.clone(), protocol: model.protocol(), status, input, output, milliseconds });
+        match status {
+            200..300 if value.is_none() => {
+                let path = self.endpoint.shown_url(usual_path).unwrap_or_default();
+                report.fault(format!("{path} answered with something else than JSON: is it the right address?"));
+            }
+            200..300 => {
+                report.key = report.key.or(Key::Accepted);
+                if input.is_none() || output.is_none() {
+                    report.note(format!("{name} answered without usage: what it generates is billed by an estimate"));
+                }
+            }
+            401 | 403 => {
+                report.key = Key::Refused;
+                report.fault(format!("the vendor refused the key ({status}): {}", self.message(&answer)));
+            }
+            404 => {
+                let path = self.endpoint.shown_url(usual_path).unwrap_or_default();
+                report.fault(format!("{path} or the model {name} is not known there (404): {}", self.message(&answer)));
+            }
+            _ => report.fault(format!("{name} was refused ({status}): {}", self.message(&answer))),
+        }
+    }
+
+    /// What the vendor says, in one line, without anything that is secret.
+    fn message(&self, answer: &Answer) -> String {
+        let secrets = std::iter::once(&self.vendor.api_key)
+            .chain(self.endpoint.headers.iter().map(|(_, value)| value))
+            .chain(self.endpoint.query.iter().map(|(_, value)| value));
+        report::message(&answer.body, secrets.map(|secret| secret.reveal()))
+    }
+
+    fn words(&self, error: &Error, address: Option<SocketAddr>) -> String {
+        let address = address.map_or_else(|| self.endpoint.authority.clone(), |address| address.to_string());
+        report::words(error, &self.endpoint.host, &address, self.limits.connect_seconds)
+    }
+}
+
+fn frame(header: &mut RequestHeader, body_bytes: usize) -> Result<()> {
+    header.insert_header(header::CONTENT_TYPE, "application/json")?;
+    header.insert_header(header::CONTENT_LENGTH, body_bytes)
+}
+
+/// The smallest request for an answer in the model's protocol.
+fn question(model: &Model) -> Value {
+    let (name, text) = (&model.upstream_model, "Say ok.");
+    let messages = json!([{"role": "user", "content": text}]);
+    let limit = |reasons: bool| if reasons { OUTPUT_TOKENS_REASONING } else { OUTPUT_TOKENS };
+    match &model.accepts {
+        Accepts::Messages(accepts) => {
+            json!({"model": name, "max_tokens": limit(accepts.thinks_by_default), "messages": messages})
+        }
+        Accepts::Chat(ChatModel { reasoning, output_limit_field, .. }) => {
+            let mut question = json!({"model": name, "messages": messages});
+            question[*output_limit_field] = limit(*reasoning).into();
+            question
+        }
+        Accepts::Responses(ResponsesModel { reasoning, .. }) => {
+            json!({"model": name, "max_output_tokens": limit(*reasoning), "input": text, "store": false})
+        }
+    }
+}
