@@ -12,10 +12,14 @@
 mod access;
 #[path = "gateway/account.rs"]
 mod account;
+#[path = "gateway/addresses.rs"]
+mod addresses;
 #[path = "gateway/admin.rs"]
 mod admin;
 #[path = "gateway/admission.rs"]
 mod admission;
+#[path = "gateway/aliases.rs"]
+mod aliases;
 #[path = "gateway/bodies.rs"]
 mod bodies;
 #[path = "gateway/books.rs"]
@@ -157,6 +161,8 @@ mod upstreams;
 mod vendor_tls;
 #[path = "gateway/vendor_wire.rs"]
 mod vendor_wire;
+#[path = "gateway/vendors_test.rs"]
+mod vendors_test;
 #[path = "gateway/waiting.rs"]
 mod waiting;
 #[path = "gateway/world.rs"]

@@ -78,7 +78,9 @@ impl KeyArgs {
                 continue;
             }
             match catalog.find(model) {
-                Some(meant) => bail!("cannot bind a key to {model:?}: it is an alias of {:?}, bind it to that", meant.id),
+                Some(meant) => {
+                    bail!("cannot bind a key to {model:?}: it is an alias of {:?}, bind it to that", meant.id)
+                }
                 None => bail!("bind a key to models: the catalog has no model {model:?}"),
             }
         }

@@ -92,7 +92,7 @@ pub fn run(command: &VendorsCommand, settings: &Settings, json: bool) -> anyhow:
         let known: Vec<_> = all.iter().map(|(vendor, _)| vendor.name.as_str()).collect();
         let meant = suggest::hint(name, known.iter().copied());
         let off = "A vendor whose api_key is empty, or that no model names, is not in use";
-        bail!("no vendor {name:?} is in use{meant}. In use: {}. {off}", known.join(", "));
+        bail!("no vendor {name:?} is in use. {off}. In use: {}{meant}", known.join(", "));
     }
     let chosen = all.into_iter().filter(|(vendor, _)| name.as_ref().is_none_or(|name| vendor.name == *name));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -126,7 +126,8 @@ async fn probe_all(vendors: Vec<(&Arc<Vendor>, Vec<Arc<Model>>)>, settings: &Set
 }
 
 fn print_table(out: &mut impl Write, reports: &[Report]) -> io::Result<()> {
-    let head = ["VENDOR", "ENDPOINT", "ADDRESS", "TLS", "HTTP", "KEY", "MODELS", "REQUEST", "RESULT"].map(str::to_owned);
+    let head =
+        ["VENDOR", "ENDPOINT", "ADDRESS", "TLS", "HTTP", "KEY", "MODELS", "REQUEST", "RESULT"].map(str::to_owned);
     let rows: Vec<_> = std::iter::once(head).chain(reports.iter().map(row)).collect();
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
     let widths: Vec<_> = (0..9).map(|column| width(column).unwrap_or_default()).collect();

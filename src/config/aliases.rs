@@ -26,7 +26,10 @@ impl Judge {
                     self.fault(key, message);
                 } else if let Some(owner) = owners.insert(alias, index) {
                     let owner = models.get(owner).map_or("", |model| &model.id);
-                    self.fault(key, format!("{alias:?} is a name of {owner:?} already: it can lead to one model alone"));
+                    self.fault(
+                        key,
+                        format!("{alias:?} is a name of {owner:?} already: it can lead to one model alone"),
+                    );
                 }
             }
         }

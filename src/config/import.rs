@@ -45,7 +45,10 @@ impl Preset {
     ) -> Result<(), std::fmt::Error> {
         writeln!(out, "# {}, by `model-gateway models import {preset}`.", self.name)?;
         if let (Some(as_of), Some(source)) = (&self.as_of, &self.source) {
-            writeln!(out, "# Limits and prices are as a public list (models.dev) had them on {as_of}. Nobody but the vendor")?;
+            writeln!(
+                out,
+                "# Limits and prices are as a public list (models.dev) had them on {as_of}. Nobody but the vendor"
+            )?;
             writeln!(out, "# says what they are today: compare each with {source} before you accept it.")?;
             writeln!(out, "# Prices are credits per 1 000 000 tokens, for 1 credit = 1 US cent.")?;
         }

@@ -223,7 +223,8 @@ impl Check<'_> {
         if let (Some(choices), Kind::Scalar(value)) = (choices, &node.kind)
             && !choices.contains(value)
         {
-            let names: Vec<_> = choices.iter().map(|choice| choice.as_str().map_or(choice.to_string(), Into::into)).collect();
+            let names: Vec<_> =
+                choices.iter().map(|choice| choice.as_str().map_or(choice.to_string(), Into::into)).collect();
             let meant = value.as_str().map(|word| suggest::hint(word, choices.iter().filter_map(Value::as_str)));
             let message = format!("expected one of: {}{}", names.join(", "), meant.unwrap_or_default());
             return self.fault(node.line, path, message);

@@ -70,6 +70,7 @@ impl<'a> Page<'a> {
         let default = match &property["default"] {
             _ if required => "must be given".to_owned(),
             Value::Null => String::new(),
+            Value::Object(members) if members.is_empty() => String::new(),
             Value::Object(_) => "see below".to_owned(),
             default => format!("`{default}`"),
         };

@@ -30,10 +30,8 @@ fn distance(one: &str, other: &str) -> usize {
             let at = |line: &[usize], column: usize| line.get(column).copied().unwrap_or(usize::MAX / 2);
             let mut least = at(&last, column) + usize::from(letter != against);
             least = least.min(at(&last, column + 1) + 1).min(at(&line, column) + 1);
-            let is_swapped = row > 0
-                && column > 0
-                && one.get(row - 1) == Some(against)
-                && other.get(column - 1) == Some(letter);
+            let is_swapped =
+                row > 0 && column > 0 && one.get(row - 1) == Some(against) && other.get(column - 1) == Some(letter);
             if is_swapped {
                 least = least.min(at(&before_last, column - 1) + 1);
             }

@@ -121,7 +121,8 @@ impl Judge {
             };
             self.fault(format!("{key}.endpoints"), message);
         }
-        let header = vendor.version_header.as_ref().or_else(|| preset.and_then(|preset| preset.version_header.as_ref()));
+        let header =
+            vendor.version_header.as_ref().or_else(|| preset.and_then(|preset| preset.version_header.as_ref()));
         let version_header = header.map(|header| (header.name.to_ascii_lowercase(), header.value.clone()));
         let shared = self.shared(&key, &vendor, (protocol, preset), version_header.as_ref().map(|(name, _)| &**name));
         let judge = |(index, endpoint)| self.endpoint(&format!("{key}.endpoints[{index}]"), endpoint, &shared);
@@ -180,7 +181,10 @@ impl Judge {
     fn api_key(&mut self, key: &str, written: Option<&str>, is_wanted: bool) -> Option<Secret> {
         let Some(written) = written else {
             if is_wanted {
-                self.fault(key, "missing: the vendor's key, as in \"${API_KEY}\"; or `auth: none` where none is wanted");
+                self.fault(
+                    key,
+                    "missing: the vendor's key, as in \"${API_KEY}\"; or `auth: none` where none is wanted",
+                );
                 return None;
             }
             return Some(Secret::new(String::new()));
@@ -413,7 +417,8 @@ fn is_version(segment: &str) -> bool {
     let Some(rest) = segment.strip_prefix('v') else { return false };
     let digits = |text: &str| text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let stage = rest.get(rest.len() - digits(rest)..).unwrap_or_default();
-    let is_stage = ["alpha", "beta", "preview"].into_iter().filter_map(|word| stage.strip_prefix(word)).any(|n| digits(n) == 0);
+    let is_stage =
+        ["alpha", "beta", "preview"].into_iter().filter_map(|word| stage.strip_prefix(word)).any(|n| digits(n) == 0);
     digits(rest) < rest.len() && (stage.is_empty() || is_stage)
 }
 

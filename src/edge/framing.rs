@@ -150,7 +150,8 @@ fn one_target(head: &RequestHeader) -> Result<(), &'static str> {
     }
     let path = head.uri.path();
     // A model's id may hold a slash, which clients escape there: judged as it is looked up.
-    let below = ["/v1/v1", "/v1", ""].into_iter().find_map(|before| path.strip_prefix(before)?.strip_prefix(own::MODELS_BELOW));
+    let below =
+        ["/v1/v1", "/v1", ""].into_iter().find_map(|before| path.strip_prefix(before)?.strip_prefix(own::MODELS_BELOW));
     let looked_up = below.map(|id| format!("{}{}", own::MODELS_BELOW, own::model_id(id)));
     if is_one_path(looked_up.as_deref().unwrap_or(path)) {
         Ok(())

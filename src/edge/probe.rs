@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 /// One look-up of a name.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
-/// One request and its whole answer.
+/// One request and its whole answer; or `limits.first_byte_seconds`, where that is shorter.
 const LIST_TIMEOUT: Duration = Duration::from_secs(20);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 /// An answer's body. The longest lists of models have about a megabyte.
@@ -108,7 +108,7 @@ impl Probe<'_> {
                     let is_h2 = matches!(session, HttpSession::H2(_));
                     report.http = Some(if is_h2 { "HTTP/2" } else { "HTTP/1.1" });
                     let tls = session.digest().and_then(|digest| digest.ssl_digest.as_ref());
-                    report.tls = tls.map(|tls| tls.version.to_string());
+                    report.tls = tls.map(|tls| tls.version.replace('_', "."));
                     return Some(address);
                 }
                 Err(error) => failed = self.words(&error, Some(address)),
@@ -165,6 +165,7 @@ impl Probe<'_> {
             }
             Ok(Answer { status, body })
         };
+        let timeout = timeout.min(Duration::from_secs(self.limits.first_byte_seconds));
         match tokio::time::timeout(timeout, exchange).await {
             Ok(answer) => answer,
             Err(_) => Error::e_explain(ErrorType::ReadTimedout, format!("no answer within {} s", timeout.as_secs())),
@@ -228,7 +229,14 @@ impl Probe<'_> {
         let count = |names: [&str; 2]| usage.and_then(|usage| names.into_iter().find_map(|name| usage[name].as_u64()));
         let (input, output) = (count(["input_tokens", "prompt_tokens"]), count(["output_tokens", "completion_tokens"]));
         let status = answer.status;
-        report.requests.push(Trial { model: name.clone(), protocol: model.protocol(), status, input, output, milliseconds });
+        report.requests.push(Trial {
+            model: name.clone(),
+            protocol: model.protocol(),
+            status,
+            input,
+            output,
+            milliseconds,
+        });
         match status {
             200..300 if value.is_none() => {
                 let path = self.endpoint.shown_url(usual_path).unwrap_or_default();

@@ -100,6 +100,73 @@ fn every_fault_of_an_endpoint_is_named_at_its_place() {
 }
 
 #[test]
+fn what_is_wrong_with_a_vendor_or_a_name_is_said_with_what_is_allowed() {
+    let beta = "endpoints: [{url: \"http://127.0.0.1:9100\"}]\n    api_key: \"sim-beta-key\"";
+    let vendor = |keys: &str| shipped().replace(beta, &format!("{beta}\n    {keys}"));
+    let instead = |keys: &str| shipped().replace(&format!("protocol: chat\n    official: true\n    {beta}"), keys);
+    let aliases = |opus: &str, haiku: &str| {
+        let with = |text: String, id: &str, names: &str| {
+            text.replace(&format!("  - id: {id}\n"), &format!("  - id: {id}\n    aliases: [{names}]\n"))
+        };
+        with(with(shipped(), "alpha-opus-4-7", opus), "alpha-haiku-4-5-20251001", haiku)
+    };
+    let misnamed =
+        shipped().replace("vendor: beta\n    upstream_model: gpt-5.5", "vendor: bata\n    upstream_model: gpt-5.5");
+    for (text, key, why) in [
+        (vendor("preset: opnai"), "vendors.beta.preset", "Did you mean \"openai\"? Known: anthropic, azure-openai"),
+        (vendor("preset: bedrock"), "vendors.beta.preset", "SigV4"),
+        (vendor("preset: vertex"), "vendors.beta.preset", "OAuth"),
+        (vendor("path: v1beta/chat"), "vendors.beta.path", "must begin with /"),
+        (vendor("path: /x?a=b"), "vendors.beta.path", "write that as `query:"),
+        (vendor("http_version: 3"), "vendors.beta.http_version", "expected one of: auto, 1, 2"),
+        (vendor("auth: bearr"), "vendors.beta.auth", "bearer, x-api-key, api-key, none; did you mean \"bearer\"?"),
+        (vendor("auth: {header: host}"), "vendors.beta.auth.header", "cannot carry the key"),
+        (vendor("auth: none"), "vendors.beta.api_key", "is never sent"),
+        (vendor("hedaers: {a: b}"), "vendors.beta.hedaers", "unknown key; did you mean \"headers\"? Known here:"),
+        (vendor("headers: {Authorization: b}"), "vendors.beta.headers.Authorization", "use `api_key` and `auth`"),
+        (vendor("headers: {Content-Length: \"1\"}"), "vendors.beta.headers.Content-Length", "is set by the gateway"),
+        (vendor("headers: {TE: trailers}"), "vendors.beta.headers.TE", "belongs to one connection"),
+        (vendor("headers: {x-a: \"\\n\"}"), "vendors.beta.headers.x-a", "no header can carry"),
+        (instead("api_key: a\n    endpoints: [{url: \"http://a\"}]"), "vendors.beta.protocol", "or name a `preset`"),
+        (instead("preset: openai"), "vendors.beta.api_key", "or `auth: none`"),
+        (instead("preset: azure-openai\n    api_key: a"), "vendors.beta.endpoints", "NAME.openai.azure.com"),
+        (
+            instead("preset: gemini\n    api_key: a\n    endpoints: [{url: \"http://a/b\", path: /c}]"),
+            "vendors.beta.endpoints[0].path",
+            "`url` has one too (/b)",
+        ),
+        (
+            instead("preset: openai\n    api_key: a\n    endpoints: [{url: \"https://a/v1/chat/completions\"}]"),
+            "vendors.beta.endpoints[0].url",
+            "write \"https://a/v1\"",
+        ),
+        (
+            instead("preset: openai\n    api_key: a\n    endpoints: [{url: \"https://a?b=c\"}]"),
+            "vendors.beta.endpoints[0].url",
+            "write that as `query:",
+        ),
+        (misnamed, "models[4].vendor", "no vendor is named \"bata\"; did you mean \"beta\"?"),
+        (aliases("best", "best"), "models[2].aliases[0]", "a name of \"alpha-opus-4-7\" already"),
+        (aliases("\"alpha-*\"", ""), "models[0].aliases[0]", "also stands for \"alpha-sonnet-4-6\""),
+        (aliases("beta-5.2", ""), "models[0].aliases[0]", "is the id of models[3]"),
+        (aliases("\"a*b*\"", ""), "models[0].aliases[0]", "more than one *"),
+        (aliases("\"a b\"", ""), "models[0].aliases[0]", "must be 1 to 128 letters"),
+    ] {
+        assert_ne!(text, shipped(), "{key}");
+        let (code, said) = check(&text);
+        let fault = said.lines().find(|line| line.contains(&format!(": {key}: ")));
+        assert!(code == 64 && fault.is_some_and(|fault| fault.contains(why)), "{key}: {why} in {said}");
+        assert!(said.contains(": 1 fault\n"), "{key}: {said}");
+    }
+    let odd = vendor("path: /answer")
+        .replace("upstream_model: gpt-5.5", "upstream_model: gpt-5.5\n    upstream_protocol: responses");
+    let (code, said) = check(&odd);
+    assert!(code == 64 && said.contains("models[4].upstream_protocol: cannot be used"), "{said}");
+    let (code, said) = check(&aliases("best, \"claude-opus-*\"", "\"claude-*\", alpha-small"));
+    assert_eq!(code, 0, "patterns may overlap: the longer one counts: {said}");
+}
+
+#[test]
 fn a_days_budget_of_trials_suffices_for_one() {
     let with = |budget: &str| {
         shipped().replace("trial_days: 7", &format!("trial_days: 7, trial_budget_per_day: \"{budget}\""))

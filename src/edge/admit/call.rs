@@ -62,9 +62,7 @@ pub async fn prepare(
     let count = if asked.free { Some(translate::count_tokens(surface, &body)) } else { None };
     // A responses vendor is not asked: its counter wants another body than its answers do. Others may have no counter.
     let is_local = crosses || surface == Protocol::Responses || !model.vendor.serves(asked.path);
-    if is_local
-        && let Some(count) = count
-    {
+    if is_local && let Some(count) = count {
         return count.map(Prepared::Count);
     }
     let keyed = match keyed::begin(gateway, settings, session, &asked, &principal, &body, &ctx.request_id).await? {

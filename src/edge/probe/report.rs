@@ -11,6 +11,10 @@ use std::net::SocketAddr;
 
 /// The longest message of a vendor that is shown, in characters.
 const MESSAGE_CHARS_MAX: usize = 200;
+/// In the place of a secret.
+const HIDDEN: &str = "********";
+/// A word that holds so many of a secret's first bytes is hidden whole.
+const SECRET_START: usize = 4;
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
@@ -111,11 +115,16 @@ pub fn message<'a>(body: &[u8], secrets: impl Iterator<Item = &'a str>) -> Strin
         Some(said) => said.to_owned(),
         None => String::from_utf8_lossy(body).into_owned(),
     };
-    for secret in secrets.filter(|secret| !secret.is_empty()) {
-        text = text.replace(secret, "********");
+    let secrets: Vec<_> = secrets.filter(|secret| !secret.is_empty()).collect();
+    for secret in &secrets {
+        text = text.replace(secret, HIDDEN);
     }
-    let text = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
-    let text = text.collect::<Vec<_>>().join(" ");
+    // Some repeat the beginning of a key.
+    let begins = |secret: &&str| secret.get(..SECRET_START).map(str::to_owned);
+    let begins: Vec<_> = secrets.iter().filter_map(begins).collect();
+    let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
+    let shown = words.map(|word| if begins.iter().any(|start| word.contains(&**start)) { HIDDEN } else { word });
+    let text = shown.collect::<Vec<_>>().join(" ");
     match text.char_indices().nth(MESSAGE_CHARS_MAX) {
         Some((cut, _)) => format!("{}…", text.get(..cut).unwrap_or_default()),
         None if text.is_empty() => "no message".to_owned(),
@@ -127,9 +136,13 @@ pub fn message<'a>(body: &[u8], secrets: impl Iterator<Item = &'a str>) -> Strin
 pub fn words(error: &Error, host: &str, address: &str, connect_seconds: u64) -> String {
     match error.etype() {
         ErrorType::ConnectRefused => format!("nothing listens at {address} (connection refused)"),
-        ErrorType::ConnectTimedout => format!("no connection to {address} within {connect_seconds} s"),
+        ErrorType::ConnectTimedout => {
+            format!("no connection to {address} within {connect_seconds} s (TCP, and TLS where the address is https)")
+        }
         ErrorType::ConnectNoRoute => format!("no route to {address}: is there a network?"),
-        ErrorType::TLSHandshakeTimedout => format!("{address} did not finish the TLS handshake within {connect_seconds} s"),
+        ErrorType::TLSHandshakeTimedout => {
+            format!("{address} did not finish the TLS handshake within {connect_seconds} s")
+        }
         ErrorType::InvalidCert => format!("the certificate of {host} is not valid: {}", cause(error)),
         ErrorType::TLSHandshakeFailure | ErrorType::HandshakeError => {
             format!("TLS with {host} ({address}) failed: {}", cause(error))
@@ -162,6 +175,7 @@ mod tests {
         assert_eq!(of(r#"{"error":"plain"}"#), "plain");
         assert_eq!(of(r#"{"detail":"not found"}"#), "not found");
         assert_eq!(of("<html> sk-secret"), "<html> ********");
+        assert_eq!(of(r#"{"message":"Incorrect key: sk-se*****ret."}"#), "Incorrect key: ********");
         assert_eq!(of(""), "no message");
         assert!(of(&"x".repeat(999)).chars().count() < 210);
     }

@@ -14,7 +14,10 @@ use pingora::{Error, ErrorType, Result};
 /// The endpoint has no such path, or it does not fit into a header.
 pub fn request(method: Method, endpoint: &Endpoint, usual_path: &str) -> Result<RequestHeader> {
     let Some(target) = endpoint.target(usual_path) else {
-        return Error::e_explain(ErrorType::InternalError, format!("{} has no path for {usual_path}", endpoint.label()));
+        return Error::e_explain(
+            ErrorType::InternalError,
+            format!("{} has no path for {usual_path}", endpoint.label()),
+        );
     };
     let mut fresh = RequestHeader::build_no_case(method, target.as_bytes(), Some(16))?;
     fresh.insert_header(header::HOST, &endpoint.authority)?;

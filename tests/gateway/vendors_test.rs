@@ -1,0 +1,330 @@
+//! `vendors test`, `models import` and presets: what an operator does before the first request of a client.
+
+use crate::client::Request;
+use crate::world::{Plan, Simulator, World, command_on, free_port};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::{ServerConfig, ServerConnection, Stream};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+
+/// The head of a config file: what has nothing to do with vendors.
+fn head() -> &'static str {
+    include_str!("../../conf/local.yaml").split("vendors:\n").next().unwrap()
+}
+
+/// A file with this vendor, and one model of it.
+fn file(dir: &Path, vendor: &str, upstream_model: &str) -> PathBuf {
+    let file = dir.join("gateway.yaml");
+    let model = format!(
+        "models:\n  - {{id: m, vendor: v, upstream_model: {upstream_model}, context_tokens: 9000, \
+         max_output_tokens: 900, price: {{input: \"1\", output: \"1\"}}}}\n"
+    );
+    let limits = "limits: {first_byte_seconds: 3}\n";
+    std::fs::write(&file, format!("{}vendors:\n  v: {vendor}\n{model}{limits}", head())).unwrap();
+    file
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// What `vendors test --json` says of the one endpoint, and its exit code.
+fn tested(file: &Path) -> (i32, Value) {
+    let output = command_on(file, &["vendors", "test", "--json"]);
+    let text = said(&output);
+    assert!(!text.contains("CANARY"), "{text}");
+    let value: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {text}"));
+    assert_eq!(value["endpoints"].as_array().unwrap().len(), 1, "{value}");
+    (output.status.code().unwrap(), value["endpoints"][0].clone())
+}
+
+fn chat_at(url: &str) -> String {
+    format!("{{protocol: chat, api_key: sk-CANARY-one, endpoints: [{{url: \"{url}\"}}]}}")
+}
+
+#[test]
+fn a_vendor_that_works_is_shown_with_all_that_was_found() {
+    let (vendor, dir) = (Simulator::start(None), tempfile::tempdir().unwrap());
+    let url = format!("http://127.0.0.1:{}", vendor.port);
+    let config = file(dir.path(), &chat_at(&url), "sim-small");
+    let (code, report) = tested(&config);
+    assert_eq!(code, 0, "{report}");
+    assert_eq!(report["url"], format!("{url}/v1/chat/completions"));
+    assert_eq!(report["addresses"], json!([format!("127.0.0.1:{}", vendor.port)]));
+    assert_eq!(
+        (&report["tls"], &report["http"], &report["key"]),
+        (&json!(null), &json!("HTTP/1.1"), &json!("accepted"))
+    );
+    assert_eq!(report["models"], json!({"count": 3, "unlisted": []}));
+    let request = &report["requests"][0];
+    assert_eq!((&request["model"], &request["status"]), (&json!("sim-small"), &json!(200)));
+    assert!(request["input"].as_u64() > Some(0) && request["output"].as_u64() > Some(0), "{report}");
+    assert_eq!(vendor.calls(), 2, "one list and one small request");
+    let limit = vendor.last()["body"].to_string();
+    assert!(limit.contains("16"), "a small output limit: {limit}");
+    let table = command_on(&config, &["vendors", "test", "v"]);
+    let text = said(&table);
+    assert!(table.status.success() && text.lines().count() == 2, "{text}");
+    assert!(text.contains("VENDOR") && text.contains("sim-small: 200") && text.trim_end().ends_with("ok"), "{text}");
+    let config = file(
+        dir.path(),
+        &chat_at(&url)
+            .replace("chat", "messages")
+            .replace("}]", "}], version_header: {name: anthropic-version, value: \"2023-06-01\"}"),
+        "unlisted-model",
+    );
+    let (code, report) = tested(&config);
+    assert_eq!((code, &report["models"]["unlisted"]), (0, &json!(["unlisted-model"])), "asked all the same: {report}");
+    let unknown = command_on(&config, &["vendors", "test", "w"]);
+    assert!(
+        unknown.status.code() == Some(1) && said(&unknown).contains("no vendor \"w\" is in use"),
+        "{}",
+        said(&unknown)
+    );
+}
+
+#[test]
+fn each_fault_is_one_line_in_plain_words_and_the_key_is_never_printed() {
+    let dir = tempfile::tempdir().unwrap();
+    let vendor = Simulator::start(None);
+    let broken = Simulator::start(Some("status=429"));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = listener.local_addr().unwrap().port();
+    let at = |port: u16| format!("http://127.0.0.1:{port}");
+    for (entry, fault) in [
+        (chat_at(&at(free_port())), "nothing listens at 127.0.0.1:"),
+        (chat_at("http://nobody.invalid"), "the name nobody.invalid cannot be resolved"),
+        (chat_at(&at(vendor.port)).replace("sk-CANARY-one", "gw-CANARY-one"), "the vendor refused the key (401)"),
+        (chat_at(&at(broken.port)), "sim-small was refused (429)"),
+        (chat_at(&format!("{}/elsewhere", at(vendor.port))), "is not known there (404)"),
+        (chat_at(&at(silent)), "sim-small did not answer: "),
+    ] {
+        let config = file(dir.path(), &entry, "sim-small");
+        let (code, report) = tested(&config);
+        let faults = report["faults"].as_array().unwrap();
+        assert!(code == 1 && faults.len() == 1, "{report}");
+        let text = faults[0].as_str().unwrap();
+        assert!(text.contains(fault) && !text.contains('\n'), "{report}");
+        let table = command_on(&config, &["vendors", "test"]);
+        let text = said(&table);
+        assert!(table.status.code() == Some(1) && text.lines().count() == 2 && !text.contains("CANARY"), "{text}");
+        assert!(text.contains("FAULT: "), "{text}");
+    }
+}
+
+/// A server of chat completions behind TLS that offers these protocols; answers requests that end in `}` and lists.
+fn tls_server(authority: &(CertificateParams, KeyPair), host: &str) -> u16 {
+    let params = CertificateParams::new(vec![host.to_owned()]).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.signed_by(&key, &Issuer::from_params(&authority.0, &authority.1)).unwrap();
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let mut config = builder.with_no_client_auth().with_single_cert(vec![certificate.der().clone()], key).unwrap();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // It ends with the test's process; nothing it does is waited for.
+    std::thread::spawn(move || {
+        for mut socket in listener.incoming().flatten() {
+            let config = Arc::clone(&config);
+            std::thread::spawn(move || {
+                let mut connection = ServerConnection::new(config).unwrap();
+                let mut stream = Stream::new(&mut connection, &mut socket);
+                let (mut got, mut piece) = (Vec::new(), [0; 4_096]);
+                while let Ok(length @ 1..) = stream.read(&mut piece) {
+                    got.extend_from_slice(&piece[..length]);
+                    let body = match got.starts_with(b"GET") {
+                        true if got.ends_with(b"\r\n\r\n") => r#"{"data":[{"id":"models/up"}]}"#,
+                        false if got.ends_with(b"}") => {
+                            r#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}"#
+                        }
+                        _ => continue,
+                    };
+                    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n";
+                    let _ = write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len());
+                    got.clear();
+                }
+            });
+        }
+    });
+    port
+}
+
+#[test]
+fn tls_and_its_faults_are_those_of_the_gateway() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = (params, KeyPair::generate().unwrap());
+    let believed = dir.path().join("authority.pem");
+    std::fs::write(&believed, authority.0.self_signed(&authority.1).unwrap().pem()).unwrap();
+    let test = |config: &Path| {
+        let mut command = Command::new(crate::world::BINARY);
+        command.args(["vendors", "test", "--json", "-c"]).arg(config).env("SSL_CERT_FILE", &believed);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let value: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(&output)));
+        (output.status.code().unwrap(), value["endpoints"][0].clone())
+    };
+    let good = tls_server(&authority, "localhost");
+    let (code, report) = test(&file(dir.path(), &chat_at(&format!("https://localhost:{good}/v1")), "up"));
+    assert_eq!(code, 0, "{report}");
+    assert_eq!((&report["tls"], &report["http"]), (&json!("TLSv1.3"), &json!("HTTP/1.1")), "{report}");
+    assert_eq!(report["models"], json!({"count": 1, "unlisted": []}), "a name with its kind before it is the name");
+    let other = tls_server(&authority, "elsewhere.example");
+    let (code, report) = test(&file(dir.path(), &chat_at(&format!("https://localhost:{other}")), "up"));
+    let fault = report["faults"][0].as_str().unwrap();
+    assert!(code == 1 && fault.contains("localhost") && fault.contains("certificate"), "{report}");
+    assert_eq!((&report["http"], &report["requests"]), (&json!(null), &json!([])), "nothing was asked: {report}");
+    let h2 = chat_at(&format!("https://localhost:{good}")).replace("}]", ", http_version: 2}]");
+    let (code, report) = test(&file(dir.path(), &h2, "up"));
+    assert_eq!(code, 1, "a server of HTTP/1.1 alone, where HTTP/2 is wanted: {report}");
+}
+
+/// Another gateway is a vendor that speaks HTTP/2 without TLS.
+#[test]
+fn http_2_by_prior_knowledge_is_tried_as_it_is_configured() {
+    let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
+    let account = world.account();
+    let entry = |version: &str| {
+        let url = format!("http://127.0.0.1:{}/v1/", world.edge);
+        format!(
+            "{{protocol: chat, api_key: {}, http_version: {version}, endpoints: [{{url: \"{url}\"}}]}}",
+            account.key
+        )
+    };
+    for (version, http) in [("2", "HTTP/2"), ("1", "HTTP/1.1"), ("auto", "HTTP/1.1")] {
+        let (code, report) = tested(&file(dir.path(), &entry(version), "beta-5.2"));
+        assert_eq!((code, &report["http"]), (0, &json!(http)), "{report}");
+        assert_eq!(report["models"], json!({"count": 5, "unlisted": []}));
+    }
+    world.close();
+}
+
+#[test]
+fn four_kinds_of_server_take_six_lines_each_at_most() {
+    let entries = [
+        (
+            "openai",
+            "  mine:\n    preset: openai\n    api_key: \"${OPENAI_API_KEY}\"\n",
+            "POST https://api.openai.com/v1/chat/completions (chat, key in authorization, HTTP/2 or HTTP/1.1)",
+        ),
+        (
+            "anthropic",
+            "  mine:\n    preset: anthropic\n    api_key: \"${ANTHROPIC_API_KEY}\"\n",
+            "POST https://api.anthropic.com/v1/messages (messages, key in x-api-key, HTTP/2 or HTTP/1.1)",
+        ),
+        (
+            "gemini",
+            "  mine:\n    preset: gemini\n    api_key: \"${GEMINI_API_KEY}\"\n",
+            "POST https://generativelanguage.googleapis.com/v1beta/openai/chat/completions (chat, key in authorization, HTTP/2 or HTTP/1.1)",
+        ),
+        (
+            "vllm",
+            "  mine:\n    preset: vllm\n    endpoints: [{url: \"http://10.0.0.5:8000\"}]\n",
+            "POST http://10.0.0.5:8000/v1/chat/completions (chat, no key, HTTP/1.1)",
+        ),
+        (
+            "azure",
+            "  mine:\n    preset: azure-openai\n    endpoints: [{url: \"https://NAME.openai.azure.com\"}]\n    api_key: \"${AZURE}\"\n",
+            "POST https://NAME.openai.azure.com/openai/v1/chat/completions (chat, key in api-key, HTTP/2 or HTTP/1.1)",
+        ),
+        (
+            "azure with deployments",
+            "  mine:\n    preset: azure-openai\n    endpoints: [{url: \"https://n.openai.azure.com\"}]\n    path: /openai/deployments/gpt/chat/completions\n    query: {api-version: \"2024-10-21\"}\n    api_key: \"${AZURE}\"\n",
+            "POST https://n.openai.azure.com/openai/deployments/gpt/chat/completions?api-version=2024-10-21 (chat, key in api-key, HTTP/2 or HTTP/1.1)",
+        ),
+        (
+            "a whole address",
+            "  mine:\n    preset: azure-openai\n    endpoints: [{url: \"https://n.openai.azure.com/openai/v1/\"}]\n    api_key: \"${AZURE}\"\n",
+            "POST https://n.openai.azure.com/openai/v1/chat/completions (chat, key in api-key, HTTP/2 or HTTP/1.1)",
+        ),
+        (
+            "vllm with a key",
+            "  mine:\n    preset: vllm\n    api_key: \"${VLLM}\"\n",
+            "POST http://127.0.0.1:8000/v1/chat/completions (chat, key in authorization, HTTP/1.1)",
+        ),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    for (what, entry, call) in entries {
+        let lines = entry.lines().count() - 1;
+        assert!(lines <= 6, "{what}: {lines} lines");
+        let model = "models:\n  - {id: m, vendor: mine, upstream_model: m, context_tokens: 9, max_output_tokens: 9, price: {input: 1, output: 1}}\n";
+        let config = dir.path().join("gateway.yaml");
+        std::fs::write(&config, format!("{}vendors:\n{entry}{model}", head())).unwrap();
+        let mut check = Command::new(crate::world::BINARY);
+        check.args(["check", "-c"]).arg(&config);
+        for variable in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "AZURE", "VLLM"] {
+            check.env(variable, "sk-CANARY");
+        }
+        let output = check.output().unwrap();
+        let text = said(&output);
+        assert!(output.status.success() && text.contains(call) && !text.contains("CANARY"), "{what}: {text}");
+    }
+}
+
+#[test]
+fn import_prints_what_is_not_in_the_file_yet_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = file(dir.path(), "{preset: openai, api_key: \"${UNSET_HERE}\"}", "gpt-5.2");
+    let before = std::fs::read(&config).unwrap();
+    let print = |arguments: &[&str]| {
+        let output = command_on(&config, &[&["models", "import"], arguments].concat());
+        (output.status.code().unwrap(), said(&output))
+    };
+    let (code, text) = print(&["anthropic"]);
+    assert_eq!(code, 0, "{text}");
+    for part in [
+        "    preset: anthropic\n",
+        "${ANTHROPIC_API_KEY:-}",
+        "upstream_model: claude-haiku-4-5\n",
+        "# 2026-",
+        "https://",
+    ] {
+        assert!(text.contains(part), "no {part} in {text}");
+    }
+    let (code, text) = print(&["openai", "--vendor", "v"]);
+    assert!(code == 0 && !text.contains("vendors:\n") && text.contains("    vendor: v\n"), "{text}");
+    for (name, why) in [("opnai", "Did you mean \"openai\"?"), ("bedrock", "SigV4"), ("vertex", "OAuth")] {
+        let (code, text) = print(&[name]);
+        assert!(code == 1 && text.contains(why), "{name}: {text}");
+    }
+    assert_eq!(std::fs::read(&config).unwrap(), before);
+}
+
+/// What a preset knows of a model holds without being written, and what is written goes before it.
+#[test]
+fn a_models_known_capabilities_come_from_the_preset() {
+    let plan = |capabilities: &str| {
+        let entry = |port: u16| {
+            format!(
+                "vendors:\n  known: {{preset: openai, api_key: sk-1, endpoints: [{{url: \"http://127.0.0.1:{port}\"}}]}}\n"
+            )
+        };
+        let vendor = Simulator::start(None);
+        let models = format!(
+            "models:\n  - {{id: mine, vendor: known, upstream_model: gpt-5.2, context_tokens: 90000, \
+             max_output_tokens: 9000, price: {{input: \"1\", output: \"1\"}}{capabilities}}}\n"
+        );
+        (Plan::default().edit("vendors:\n", &entry(vendor.port)).edit("models:\n", &models).start(), vendor)
+    };
+    let described = |capabilities: &str| {
+        let (world, _vendor) = plan(capabilities);
+        let account = world.account();
+        let model = world.ask(&Request::get("/v1/models/mine").bearer(&account.key)).json();
+        world.close();
+        model["capabilities"].clone()
+    };
+    let known = described("");
+    assert_eq!((&known["reasoning"], &known["temperature"]), (&json!(true), &json!(false)), "{known}");
+    assert_eq!(known["reasoning_efforts"], json!(["none", "low", "medium", "high", "xhigh"]));
+    let written = described(", capabilities: {sampling: true, effort_values: [low]}");
+    assert_eq!((&written["reasoning"], &written["temperature"]), (&json!(true), &json!(true)), "{written}");
+    assert_eq!(written["reasoning_efforts"], json!(["low"]));
+}
