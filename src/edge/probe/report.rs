@@ -6,7 +6,6 @@ use crate::catalog::{Auth, Endpoint, Vendor};
 use crate::protocol::{Protocol, translate};
 use pingora::{Error, ErrorType};
 use serde::Serialize;
-use std::error::Error as _;
 use std::net::SocketAddr;
 
 /// The longest message of a vendor that is shown, in characters.
@@ -151,17 +150,17 @@ pub fn words(error: &Error, host: &str, address: &str, connect_seconds: u64) -> 
     }
 }
 
-/// What is at the bottom of an error.
+/// What is at the bottom of an error. Pingora writes a handshake's own error into the context, and the socket's address, which
+/// helps nobody here, into the cause.
 fn cause(error: &Error) -> String {
-    let mut deepest: Option<&dyn std::error::Error> = None;
-    let mut next = error.source();
-    while let Some(inner) = next {
-        deepest = Some(inner);
-        next = inner.source();
+    let context = error.context.as_ref().map(|context| context.as_str());
+    if let Some((_, inner)) = context.and_then(|context| context.rsplit_once("cause: ")) {
+        return inner.split(", SNI:").next().unwrap_or(inner).to_owned();
     }
-    let context = || error.context.as_ref().map(|context| context.as_str().to_owned());
-    let inner = error.cause.as_ref().map(|cause| cause.to_string());
-    deepest.map(ToString::to_string).or(inner).or_else(context).unwrap_or_else(|| error.etype().as_str().to_owned())
+    let inner = error.root_cause().to_string();
+    let is_address = inner.is_empty() || inner.starts_with("local address");
+    let fallback = || context.map_or_else(|| error.etype().as_str().to_owned(), str::to_owned);
+    if is_address { fallback() } else { inner }
 }
 
 #[cfg(test)]
