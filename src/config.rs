@@ -399,7 +399,12 @@ impl Judge {
             for (place, id) in model.fallback.iter().enumerate() {
                 let key = format!("{key}[{place}]");
                 if !ids.contains(id.as_str()) {
-                    self.fault(key, format!("no model has the id {id:?}"));
+                    let owner = models.iter().find(|model| model.aliases.contains(id));
+                    let meant = match owner {
+                        Some(owner) => format!("; it is an alias of {:?}: write that", owner.id),
+                        None => suggest::hint(id, ids.iter().copied()),
+                    };
+                    self.fault(key, format!("no model has the id {id:?}{meant}"));
                 } else if !seen.insert(id) {
                     self.fault(key, format!("{id:?} would be asked twice for one request"));
                 }

@@ -12,6 +12,7 @@ use std::path::Path;
 #[derive(Debug, Default)]
 pub struct Present {
     vendors: HashSet<String>,
+    /// Ids of models, and their names at vendors.
     ids: HashSet<String>,
 }
 
@@ -22,7 +23,8 @@ impl Present {
         let Ok(value) = serde_saphyr::from_str::<serde_json::Value>(&text) else { return Self::default() };
         let vendors = value["vendors"].as_object().into_iter().flatten().map(|(name, _)| name.clone());
         let models = value["models"].as_array().into_iter().flatten();
-        let ids = models.filter_map(|model| Some(model["id"].as_str()?.to_owned()));
+        let names = models.flat_map(|model| [model["id"].as_str(), model["upstream_model"].as_str()]);
+        let ids = names.flatten().map(str::to_owned);
         Self { vendors: vendors.collect(), ids: ids.collect() }
     }
 }

@@ -124,7 +124,11 @@ impl Probe<'_> {
         peer.options.connection_timeout = Some(connect);
         peer.options.total_connection_timeout = Some(connect);
         peer.options.alpn = target::alpn(self.endpoint);
-        Ok(self.connector.get_http_session(&peer).await?.0)
+        // A backstop: what follows the two handshakes takes no time.
+        match tokio::time::timeout(connect * 2, self.connector.get_http_session(&peer)).await {
+            Ok(session) => Ok(session?.0),
+            Err(_) => Error::e_explain(ErrorType::ConnectTimedout, "a connection"),
+        }
     }
 
     fn header(&self, method: Method, usual_path: &str) -> Result<RequestHeader> {

@@ -56,7 +56,8 @@ pub async fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>>
     set_times(&mut peer, &call.settings.limits);
     // Pingora's own memory of such vendors does not keep it from a pooled connection of HTTP/2.
     let wants_http1 = call.upstream.lease.as_ref().is_some_and(|lease| lease.uses_http1());
-    peer.options.alpn = if wants_http1 { ALPN::H1 } else { target::alpn(&endpoint) };
+    let alpn = target::alpn(&endpoint);
+    peer.options.alpn = if wants_http1 && alpn == ALPN::H2H1 { ALPN::H1 } else { alpn };
     peer.options.max_h2_streams = MAX_H2_STREAMS;
     peer.options.h2_ping_interval = Some(H2_PING_INTERVAL);
     peer.options.h2_stream_window_size = Some(H2_STREAM_WINDOW_BYTES);

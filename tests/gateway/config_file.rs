@@ -148,6 +148,11 @@ fn what_is_wrong_with_a_vendor_or_a_name_is_said_with_what_is_allowed() {
         (misnamed, "models[4].vendor", "no vendor is named \"bata\"; did you mean \"beta\"?"),
         (aliases("best", "best"), "models[2].aliases[0]", "a name of \"alpha-opus-4-7\" already"),
         (aliases("\"alpha-*\"", ""), "models[0].aliases[0]", "also stands for \"alpha-sonnet-4-6\""),
+        (
+            aliases("opus", "small").replacen("vendor: beta\n", "vendor: beta\n    fallback: [opus]\n", 1),
+            "models[3].fallback[0]",
+            "it is an alias of \"alpha-opus-4-7\"",
+        ),
         (aliases("beta-5.2", ""), "models[0].aliases[0]", "is the id of models[3]"),
         (aliases("\"a*b*\"", ""), "models[0].aliases[0]", "more than one *"),
         (aliases("\"a b\"", ""), "models[0].aliases[0]", "must be 1 to 128 letters"),

@@ -4,7 +4,7 @@
 //! again, keeps the last good answer, takes turns among the addresses and runs the health check against each. Which
 //! endpoint a request goes to is not decided here. Must not look a name up on a thread that serves requests.
 
-use crate::catalog::{Endpoint, HealthCheck, Vendor};
+use crate::catalog::{Endpoint, HealthCheck, HttpVersion, Vendor};
 use crate::config::{Limits, Settings};
 use crate::upstreams::Fleet;
 use arc_swap::ArcSwap;
@@ -293,6 +293,9 @@ impl Bounded {
         // Both were judged with the config.
         let _ = http.req.insert_header(http::header::HOST, &endpoint.authority);
         http.req.set_uri(check.path.parse().unwrap_or_default());
+        if endpoint.http_version == HttpVersion::Http2 {
+            http.peer_template.options.alpn = super::target::alpn(endpoint);
+        }
         http.peer_template.options.connection_timeout = Some(check.timeout);
         http.peer_template.options.total_connection_timeout = Some(check.timeout);
         http.peer_template.options.read_timeout = Some(check.timeout);

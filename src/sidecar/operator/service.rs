@@ -111,7 +111,7 @@ fn endpoint(vendor: &str, endpoint: &Endpoint, states: &[EndpointState]) -> Endp
     let scheme = if endpoint.tls { "https" } else { "http" };
     EndpointRow {
         vendor: vendor.to_owned(),
-        address: format!("{scheme}://{}{}", endpoint.authority, endpoint.prefix),
+        address: format!("{scheme}://{label}"),
         weight: endpoint.weight,
         running: state.map(|state| match state.max_concurrent {
             Some(most) => format!("{} of {most}", state.in_flight),
