@@ -2,9 +2,10 @@
 //! which one a request goes to.
 //!
 //! Must not do I/O: the edge tells what became of each request and of each health check. What it knows outlives a reload
-//! of the config. Next: `upstreams/breaker.rs`, `upstreams/choice.rs`.
+//! of the config. Next: `upstreams/breaker.rs`, `upstreams/budget.rs`, `upstreams/choice.rs`.
 
 pub mod breaker;
+mod budget;
 pub mod choice;
 #[cfg(test)]
 mod tests;
@@ -13,6 +14,7 @@ use crate::catalog::{Endpoint, Vendor};
 use crate::config::Limits;
 use crate::telemetry::METRICS;
 use breaker::{Breaker, Pass, Rules, State};
+use budget::{Allowance, RetryBudget};
 use choice::{Candidate, Turns};
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
@@ -78,6 +80,10 @@ pub struct Endpoints {
     tracks: Vec<Arc<Track>>,
     /// Held while one is chosen.
     turns: Mutex<Turns>,
+    /// Opens when the vendor refuses the gateway's key or account, which all endpoints are asked with.
+    key: Arc<Mutex<Breaker>>,
+    /// How often the vendor may be asked again for what failed.
+    budget: Arc<Mutex<RetryBudget>>,
 }
 
 /// What a request asks of its vendor's endpoints.
@@ -122,8 +128,35 @@ impl Endpoints {
             let known = before.and_then(|before| before.tracks.iter().find(|track| track.is(endpoint, *number)));
             Arc::new(Track::new(&vendor.name, endpoint, *number, known.map(Arc::as_ref)))
         });
-        let tracks = tracks.collect();
-        Self { vendor: Arc::clone(vendor), tracks, turns: Mutex::default() }
+        let tracks: Vec<Arc<Track>> = tracks.collect();
+        let same_key = before.filter(|before| before.vendor.api_key.reveal() == vendor.api_key.reveal());
+        if same_key.is_none() {
+            // What was shut for the key before is open to the new one.
+            for track in &tracks {
+                let mut health = lock(&track.health);
+                health.breaker.reset();
+                track.show(&health);
+            }
+        }
+        let fresh = || Arc::new(Mutex::new(Breaker::new(RandomState::new().hash_one(&vendor.name))));
+        let key = same_key.map_or_else(fresh, |before| Arc::clone(&before.key));
+        let budget = before.map_or_else(Arc::default, |before| Arc::clone(&before.budget));
+        Self { vendor: Arc::clone(vendor), tracks, turns: Mutex::default(), key, budget }
+    }
+
+    /// A request is about to be sent to this vendor for the first time.
+    pub fn add_request(&self, now: Instant) {
+        lock(&self.budget).add_request(now);
+    }
+
+    /// What failed at one of the endpoints may be sent to another: the retry budget has something left.
+    pub fn may_repeat(&self, limits: &Limits, now: Instant) -> bool {
+        lock(&self.budget).has_left(Allowance::new(limits), now)
+    }
+
+    /// Takes a repeat out of the retry budget. False where nothing is left of it.
+    pub fn take_repeat(&self, limits: &Limits, now: Instant) -> bool {
+        lock(&self.budget).take(Allowance::new(limits), now)
     }
 
     /// Chooses an endpoint and counts the request there until the lease is dropped.
@@ -160,7 +193,7 @@ impl Endpoints {
             .or_else(least_bad)
             .and_then(|index| self.tracks.get(index).map(|track| (index, track)));
         match chosen {
-            Some((index, track)) => track.enter(index, wish.model, now).ok_or(Unavailable::Full),
+            Some((index, track)) => track.enter(index, wish.model, &self.key, now).ok_or(Unavailable::Full),
             None => Err(why_none(seen.iter().map(|(_, look)| look))),
         }
     }
@@ -178,10 +211,11 @@ impl Endpoints {
         } else {
             None
         };
+        let key = lock(&self.key).pass(now);
         all.zip(&self.tracks)
             .filter(|(candidate, _)| !wish.tried.contains(&candidate.index))
             .filter(|(candidate, _)| own.is_none_or(|own| own == candidate.index))
-            .map(|(candidate, track)| (candidate, track.look(wish.model, now)))
+            .map(|(candidate, track)| (candidate, track.look(wish.model, now).with_key(key)))
             .collect()
     }
 
@@ -227,6 +261,18 @@ enum Look {
         /// A request may try all the same.
         is_due: bool,
     },
+}
+
+impl Look {
+    /// The same where the vendor's key may be shut as well.
+    fn with_key(self, key: Pass) -> Self {
+        let Pass::Shut(key_until) = key else { return self };
+        match self {
+            Look::Well => Look::Shut { passes_checks: true, until: key_until },
+            Look::Shut { passes_checks, until } => Look::Shut { passes_checks, until: until.max(key_until) },
+            Look::Full | Look::Cooling { .. } => self,
+        }
+    }
 }
 
 /// What is known of one endpoint.
@@ -324,7 +370,7 @@ impl Track {
     }
 
     /// `None`: a request that came under the config before has taken the last place.
-    fn enter(self: &Arc<Self>, index: usize, model: &str, now: Instant) -> Option<Lease> {
+    fn enter(self: &Arc<Self>, index: usize, model: &str, key: &Arc<Mutex<Breaker>>, now: Instant) -> Option<Lease> {
         let mut health = lock(&self.health);
         if self.max_concurrent.is_some_and(|most| health.in_flight >= most) {
             return None;
@@ -337,7 +383,13 @@ impl Track {
         if is_probe {
             health.breaker.probe();
         }
-        Some(Lease { track: Arc::clone(self), index, began: now, is_probe, is_decided: false })
+        drop(health);
+        let is_key_probe = lock(key).pass(now) == Pass::Probe;
+        if is_key_probe {
+            lock(key).probe();
+        }
+        let (track, key) = (Arc::clone(self), Arc::clone(key));
+        Some(Lease { track, key, index, began: now, is_probe, is_key_probe, is_decided: false })
     }
 
     /// Tells the metrics.
@@ -384,9 +436,12 @@ impl Drop for Track {
 /// A request at an endpoint. It counts there until this is dropped; the first verdict stands.
 pub struct Lease {
     track: Arc<Track>,
+    /// The vendor's key.
+    key: Arc<Mutex<Breaker>>,
     pub index: usize,
     began: Instant,
     is_probe: bool,
+    is_key_probe: bool,
     is_decided: bool,
 }
 
@@ -415,6 +470,22 @@ impl Lease {
             health.cooling.remove(model);
         }
         self.track.show(&health);
+        drop(health);
+        lock(&self.key).answers(self.began);
+    }
+
+    /// The vendor refuses the gateway's key or account. That does not pass by asking: the endpoint is left alone at once, and
+    /// so are the vendor's others until a request finds the key good there. Whether that is news.
+    pub fn refused_key(&mut self, limits: &Limits, now: Instant) -> bool {
+        let rules = Rules::of(limits);
+        self.is_decided = true;
+        let mut health = lock(&self.track.health);
+        if health.breaker.trip(&rules, now) {
+            METRICS.upstream_opened.with_label_values(&[&self.track.vendor, &self.track.label]).inc();
+        }
+        self.track.show(&health);
+        drop(health);
+        lock(&self.key).trip(&rules, now)
     }
 
     pub fn succeeded(&mut self, limits: &Limits, now: Instant) {
@@ -461,6 +532,11 @@ impl Drop for Lease {
         health.in_flight = health.in_flight.saturating_sub(1);
         if self.is_probe && !self.is_decided {
             health.breaker.probe_again(Instant::now());
+        }
+        drop(health);
+        if self.is_key_probe {
+            // Unless it was decided meanwhile.
+            lock(&self.key).probe_again(Instant::now());
         }
     }
 }

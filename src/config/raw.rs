@@ -433,7 +433,8 @@ pub struct Model {
     pub capabilities: Capabilities,
     pub price: Price,
     /// Up to 3 ids of other models, asked in their order where every endpoint of this one fails, is overloaded or asks
-    /// to be left alone, and nothing was sent to the client yet. The hold is for the dearest of them, and the one that
+    /// to be left alone, or the vendor refuses the gateway's key, has no credit left for it, or does not know the model;
+    /// and nothing useful was sent to the client yet. The hold is for the dearest of them, and the one that
     /// answers is billed and named. Their own `fallback` is not followed.
     #[serde(default)]
     pub fallback: Vec<String>,
@@ -737,20 +738,31 @@ limits! {
     open_requests = 20_000, 1..=65_536;
     /// TCP and TLS to a vendor.
     connect_seconds = 5, 1..=60;
-    /// From the request's end to the vendor's header.
-    first_byte_seconds = 120, 1..=3_600;
+    /// From the request's end to the vendor's header. Models reason in silence for minutes, and whole answers take ten: a
+    /// vendor whose machine is gone is found by TCP keep-alive in about a minute, whatever stands here.
+    first_byte_seconds = 600, 1..=3_600;
     /// Between two pieces of a vendor's body.
-    idle_seconds = 60, 1..=3_600;
-    /// Without a byte for so long, a translated stream's client is told that it is alive.
+    idle_seconds = 600, 1..=3_600;
+    /// One write to a vendor that does not read.
+    vendor_write_seconds = 60, 1..=3_600;
+    /// Without a byte for this long, a stream's client gets a keep-alive: a comment, or a `ping` on the messages surface.
     stream_keep_alive_seconds = 15, 1..=300;
     /// A whole request.
-    total_seconds = 900, 1..=TOTAL_SECONDS_MAX;
+    total_seconds = 3_600, 1..=TOTAL_SECONDS_MAX;
     /// One write to a client that has stopped reading.
     client_write_seconds = 60, 1..=3_600;
     /// A client connection without a request.
     keepalive_seconds = 60, 1..=3_600;
     /// Endpoints tried for one request, of each model that may answer it.
     attempts = 2, 1..=ATTEMPTS_MAX;
+    /// After this long, a request that was sent whole is not sent again, to any endpoint or model: the vendor may be at
+    /// work on it, and would be paid twice. What the vendor refused in words, by a status or an error, may be.
+    repeat_within_seconds = 10, 0..=3_600;
+    /// Repeats at a vendor's endpoints over 10 seconds, in percent of the requests to that vendor; past it, the vendor's
+    /// failure is the answer. Connections that could not be made, and requests that the vendor did not begin, do not count.
+    retry_budget_percent = 20, 0..=100;
+    /// The same as a number that is always allowed.
+    retry_budget_min = 3, 0..=100_000;
     /// Failures in a row that open an endpoint's breaker; 0: none does.
     breaker_failures = 5, 0..=1_000;
     /// Failed requests of a window, in percent, that open it.

@@ -132,12 +132,30 @@ impl Breaker {
             State::Open(_) => false,
         };
         if opens {
-            self.state = State::Open(now + self.open_for(rules));
-            self.opened = self.opened.saturating_add(1);
-            self.opened_at = Some(now);
-            self.window = None;
+            self.open(rules, now);
         }
         opens
+    }
+
+    /// Opens at once: the failure will not pass by asking again. Whether it has opened by that.
+    pub fn trip(&mut self, rules: &Rules, now: Instant) -> bool {
+        let opens = rules.failures > 0 && !matches!(self.state, State::Open(_));
+        if opens {
+            self.open(rules, now);
+        }
+        opens
+    }
+
+    /// Forgets what it knows: what it was about has changed.
+    pub fn reset(&mut self) {
+        *self = Self::new(self.seed);
+    }
+
+    fn open(&mut self, rules: &Rules, now: Instant) {
+        self.state = State::Open(now + self.open_for(rules));
+        self.opened = self.opened.saturating_add(1);
+        self.opened_at = Some(now);
+        self.window = None;
     }
 
     fn count(&mut self, rules: &Rules, now: Instant, failures: u64) -> Window {

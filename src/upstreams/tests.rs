@@ -331,3 +331,128 @@ fn an_endpoint_that_fails_its_checks_is_not_asked_while_another_passes() {
     let unchecked = fleet.of(&vendor(["a", "b"].map(|host| endpoint(host, 1)).to_vec()));
     assert!(unchecked.tracks.iter().all(|track| track.state(now).passes_checks));
 }
+
+/// Refuses the key to a request of this kind.
+fn refuse(endpoints: &Endpoints, wish: Wish<'_>, now: Instant) -> bool {
+    endpoints.choose(wish, now).unwrap().refused_key(&limits(), now)
+}
+
+fn instead() -> Wish<'static> {
+    Wish { has_instead: true, ..any() }
+}
+
+#[test]
+fn a_refused_key_shuts_all_endpoints_at_once_where_another_model_can_be_asked() {
+    let (endpoints, now) = (three(), Instant::now());
+    assert!(refuse(&endpoints, instead(), now), "that is news");
+    assert_eq!(endpoints.choose(instead(), now).err(), Some(Unavailable::Tried));
+    assert!(endpoints.choose(any(), now).is_ok(), "for want of better");
+    assert!(!refuse(&endpoints, any(), now), "that is known");
+    // Of many that come once the time is over, one tries; and each further time takes longer.
+    let later = now + 7 * SECOND;
+    let probe = endpoints.choose(instead(), later).unwrap();
+    assert!((0..5).all(|_| endpoints.choose(instead(), later).is_err()));
+    let mut probe = probe;
+    assert!(probe.refused_key(&limits(), later));
+    drop(probe);
+    assert!(endpoints.choose(instead(), later + 9 * SECOND).is_err());
+    let last = later + 13 * SECOND;
+    endpoints.choose(instead(), last).unwrap().answers("m");
+    assert!((0..9).all(|_| endpoints.choose(instead(), last).is_ok()));
+}
+
+#[test]
+fn a_probe_that_comes_to_nothing_leaves_the_key_to_the_next() {
+    let (endpoints, now) = (three(), Instant::now());
+    refuse(&endpoints, instead(), now);
+    let later = now + 7 * SECOND;
+    drop(endpoints.choose(instead(), later).unwrap());
+    assert!(endpoints.choose(instead(), later).is_ok());
+}
+
+#[test]
+fn an_endpoint_that_takes_the_key_opens_the_others_but_for_the_one_that_refused_it() {
+    let (endpoints, now) = (three(), Instant::now());
+    refuse(&endpoints, Wish { tried: &[1, 2], ..any() }, now);
+    endpoints.choose(Wish { tried: &[0], ..any() }, now).unwrap().answers("m");
+    let chosen: Vec<_> = (0..6).map(|_| index(&endpoints, instead(), now)).collect();
+    assert!(chosen.contains(&1) && chosen.contains(&2) && !chosen.contains(&0), "{chosen:?}");
+}
+
+#[test]
+fn another_key_is_tried_at_once_and_the_same_one_is_not() {
+    let (fleet, now) = (Fleet::default(), Instant::now());
+    let of = |key: &str| {
+        let api_key = crate::catalog::Secret::new(key.to_owned());
+        Arc::new(Vendor { api_key, ..Vendor::in_test(Protocol::Chat, vec![endpoint("a", 1), endpoint("b", 1)]) })
+    };
+    refuse(&fleet.of(&of("old")), instead(), now);
+    assert!(fleet.of(&of("old")).choose(instead(), now).is_err(), "a reload of something else");
+    let endpoints = fleet.of(&of("new"));
+    assert!((0..4).all(|_| endpoints.choose(instead(), now).is_ok()));
+}
+
+#[test]
+fn where_breakers_are_off_a_refused_key_shuts_nothing() {
+    let (endpoints, now) = (three(), Instant::now());
+    let limits = Limits { breaker_failures: 0, ..limits() };
+    assert!(!endpoints.choose(any(), now).unwrap().refused_key(&limits, now));
+    assert!(endpoints.choose(instead(), now).is_ok());
+}
+
+mod budget {
+    use super::super::budget::{Allowance, RetryBudget};
+    use super::SECOND;
+    use proptest::prelude::*;
+    use std::time::{Duration, Instant};
+
+    const USUAL: Allowance = Allowance { percent: 20, min: 3 };
+
+    fn take(budget: &mut RetryBudget, times: usize, now: Instant) -> usize {
+        (0..times).filter(|_| budget.take(USUAL, now)).count()
+    }
+
+    #[test]
+    fn a_few_repeats_are_always_allowed_and_then_a_part_of_the_requests() {
+        let (mut budget, now) = (RetryBudget::default(), Instant::now());
+        assert_eq!(take(&mut budget, 10, now), 3);
+        (0..100).for_each(|_| budget.add_request(now));
+        assert!(budget.has_left(USUAL, now));
+        assert_eq!(take(&mut budget, 100, now), 17, "20 of 100");
+        assert!(!budget.has_left(USUAL, now));
+    }
+
+    #[test]
+    fn what_is_ten_seconds_old_counts_no_more() {
+        let (mut budget, now) = (RetryBudget::default(), Instant::now());
+        (0..100).for_each(|_| budget.add_request(now));
+        assert_eq!(take(&mut budget, 100, now), 20);
+        assert_eq!(take(&mut budget, 100, now + 9 * SECOND), 0);
+        assert_eq!(take(&mut budget, 100, now + 10 * SECOND), 3, "the requests have gone as well");
+        assert_eq!(take(&mut budget, 100, now + 1_000 * SECOND), 3);
+    }
+
+    proptest! {
+        /// However requests and attempts to repeat come, no ten seconds of the clock's hold more repeats than are allowed.
+        #[test]
+        fn no_window_holds_more_repeats_than_are_allowed(steps in prop::collection::vec((0_u64..1_500, any::<bool>()), 1..400)) {
+            let (mut budget, began) = (RetryBudget::default(), Instant::now());
+            let (mut at_ms, mut requests, mut repeats) = (0, Vec::new(), Vec::new());
+            budget.add_request(began);
+            requests.push(0);
+            for (gap_ms, is_request) in steps {
+                at_ms += gap_ms;
+                let now = began + Duration::from_millis(at_ms);
+                if is_request {
+                    budget.add_request(now);
+                    requests.push(at_ms / 1_000);
+                } else if budget.take(USUAL, now) {
+                    repeats.push(at_ms / 1_000);
+                    let current = at_ms / 1_000;
+                    let within = |seconds: &[u64]| seconds.iter().filter(|second| current < *second + 10).count();
+                    prop_assert!(within(&repeats) <= 3.max(within(&requests) / 5));
+                }
+            }
+        }
+    }
+}
