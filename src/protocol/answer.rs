@@ -87,6 +87,14 @@ impl AnswerStream {
         }
     }
 
+    /// More than the opening was given out: something that a client waits for. Until then the answer may be another's.
+    pub fn has_content(&self) -> bool {
+        match self {
+            AnswerStream::Same(stream) => stream.has_content(),
+            AnswerStream::Translated(stream) => stream.has_content(),
+        }
+    }
+
     /// A reason to end was given, in a stream whose end can be made here.
     pub fn is_finishing(&self) -> bool {
         match self {

@@ -27,6 +27,14 @@ impl SignOfLife {
         }
     }
 
+    /// To be written now where events are still to be written that came before: without a number.
+    pub fn bytes_beside(&self) -> Bytes {
+        match self {
+            SignOfLife::Fixed(bytes) => Bytes::from_static(bytes),
+            SignOfLife::Numbered(_) => Bytes::from_static(chat::write_stream::KEEP_ALIVE),
+        }
+    }
+
     /// To be written now.
     pub fn bytes(&self) -> Bytes {
         match self {

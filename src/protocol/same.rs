@@ -17,12 +17,17 @@ mod chat;
 mod ending;
 mod messages;
 mod responses;
+#[cfg(test)]
+mod tests;
 mod whole;
 
 pub use whole::whole;
 
 /// The deepest nesting of an answer that is read. Requests are bounded more tightly.
 const DEPTH_MAX: u32 = 128;
+
+/// Events of the responses protocol that say no more than that the request was taken.
+const RESPONSES_OPENING: [&str; 4] = ["response.created", "response.queued", "response.in_progress", "keepalive"];
 
 impl From<TooLarge> for Fault {
     fn from(_: TooLarge) -> Self {
@@ -47,6 +52,8 @@ struct Watch {
     model_json: String,
     hide_usage: bool,
     started: bool,
+    /// More than the opening was passed on.
+    has_content: bool,
     completed: bool,
     generated_bytes: u64,
     shows_thinking: bool,
@@ -68,6 +75,7 @@ impl StreamPass {
                 model_json: splice::json_string(public_model),
                 hide_usage,
                 started: false,
+                has_content: false,
                 completed: false,
                 generated_bytes: 0,
                 shows_thinking: false,
@@ -145,6 +153,12 @@ impl StreamPass {
     /// The answer is whole, and its last byte was given out.
     pub fn completed(&self) -> bool {
         self.watch.completed
+    }
+
+    /// More than the opening was passed on: `message_start`, `response.created`, a chunk with the role alone, pings and
+    /// comments say nothing that a client waits for.
+    pub fn has_content(&self) -> bool {
+        self.watch.has_content
     }
 
     /// Any event was passed on that says something.
@@ -233,6 +247,7 @@ impl Watch {
         if chunk.is_error || event.name == b"error" {
             return Err(Fault::told(event.data.unwrap_or_default()));
         }
+        self.has_content |= !chunk.is_opening();
         self.generated_bytes = self.generated_bytes.saturating_add(chunk.generated_bytes);
         self.shows_thinking |= chunk.has_reasoning;
         self.chat.chunk(&chunk, text(event));
@@ -259,6 +274,7 @@ impl Watch {
         if is("message_stop") && !self.started {
             return Err(Fault::Cut);
         }
+        self.has_content |= !is("message_start") && !is("ping");
         self.generated_bytes = self.generated_bytes.saturating_add(seen.generated_bytes);
         self.shows_thinking |= seen.has_thinking;
         if is("content_block_start") {
@@ -277,8 +293,9 @@ impl Watch {
 
 impl Watch {
     /// What may be anything is passed on as it is.
-    fn pass_unreadable(&self, event: &Event<'_>, out: &mut Vec<u8>) -> Result<(), Fault> {
+    fn pass_unreadable(&mut self, event: &Event<'_>, out: &mut Vec<u8>) -> Result<(), Fault> {
         Fault::of_unreadable(self.protocol, event.name, event.data.unwrap_or_default())?;
+        self.has_content = true;
         out.extend_from_slice(event.raw);
         Ok(())
     }
@@ -296,6 +313,7 @@ impl Watch {
         if is("error") || is("response.failed") {
             return Err(vendor_error_in(event));
         }
+        self.has_content |= !RESPONSES_OPENING.contains(&kind);
         self.generated_bytes = self.generated_bytes.saturating_add(seen.delta_bytes);
         self.shows_thinking |= seen.has_reasoning;
         self.responses.event(&seen, text(event));

@@ -220,6 +220,7 @@ struct Tally {
     writer: Writer,
     vendor: Protocol,
     started: bool,
+    has_content: bool,
     completed: bool,
     generated_bytes: u64,
     usage: Option<Usage>,
@@ -254,6 +255,7 @@ impl Sink for Tally {
             }
             Event::End | Event::Citation { .. } | Event::Close { .. } => {}
         }
+        self.has_content |= !matches!(event, Event::Start(_) | Event::Usage { .. });
         let is_end = matches!(event, Event::End);
         match &mut self.writer {
             Writer::ChatStream(writer) => writer.event(event),
@@ -281,6 +283,7 @@ impl Tally {
             writer,
             vendor,
             started: false,
+            has_content: false,
             completed: false,
             generated_bytes: 0,
             usage: None,
@@ -441,6 +444,11 @@ impl StreamTranslation {
     /// A reason to end was given: only usage and the terminal event may be missing.
     pub fn is_finishing(&self) -> bool {
         self.tally.is_finishing && !self.tally.completed
+    }
+
+    /// More than the answer's opening was heard.
+    pub fn has_content(&self) -> bool {
+        self.tally.has_content
     }
 
     /// Anything was heard of the answer.

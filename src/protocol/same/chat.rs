@@ -27,6 +27,8 @@ pub(super) struct Chunk {
     /// Of spoken sound, as it is written.
     sound_bytes: u64,
     pub has_reasoning: bool,
+    /// A delta has a member that says something: anything but the role, and texts that are not empty.
+    has_delta: bool,
     choices: Vec<Choice>,
 }
 
@@ -41,6 +43,12 @@ impl Chunk {
     pub fn counted(&self) -> Option<Usage> {
         let usage = self.usage?.usage()?;
         Some(Usage { service_tier: self.tier, ..usage })
+    }
+
+    /// It says no more than that the answer begins: a role, an empty text, or what was found in the prompt.
+    pub fn is_opening(&self) -> bool {
+        let is_finished = self.choices.iter().any(|choice| choice.is_finished);
+        !self.has_delta && !is_finished
     }
 
     /// The chunk that a vendor sends because usage was asked for.
@@ -222,6 +230,7 @@ fn choice(scan: &mut Scan<'_>, chunk: &mut Chunk) -> Result<(), Broken> {
         chunk.generated_bytes = chunk.generated_bytes.max(1);
     }
     chunk.has_reasoning |= said.reasoning > 0;
+    chunk.has_delta |= said.bytes > 0 || said.reasoning > 0 || said.sound > 0 || said.has_other;
     Ok(())
 }
 
@@ -235,18 +244,26 @@ struct Said {
     bytes: u64,
     reasoning: u64,
     sound: u64,
+    /// A call, or a member that is not known here.
+    has_other: bool,
 }
 
 /// Vendors that say their reasoning under two names say it twice.
 fn delta(scan: &mut Scan<'_>) -> Result<Said, Broken> {
     let (mut bytes, mut reasoning, mut sound) = (0_u64, 0_u64, 0_u64);
+    let mut has_other = false;
     scan.object_or_skip(|scan, key| {
         match key.name().as_ref() {
+            "role" => drop(scan.skip()?),
             "content" => bytes += content(scan)?,
             "refusal" => bytes += text(scan)?,
             "reasoning_content" | "reasoning" => reasoning = reasoning.max(text(scan)?),
-            "function_call" => bytes += arguments(scan)?,
+            "function_call" => {
+                has_other |= scan.kind()? != Kind::Null;
+                bytes += arguments(scan)?;
+            }
             "audio" => {
+                has_other |= scan.kind()? != Kind::Null;
                 scan.object_or_skip(|scan, key| {
                     match key.name().as_ref() {
                         "transcript" => bytes += text(scan)?,
@@ -258,6 +275,7 @@ fn delta(scan: &mut Scan<'_>) -> Result<Said, Broken> {
             }
             "tool_calls" => {
                 scan.array_or_skip(|scan| {
+                    has_other = true;
                     scan.object_or_skip(|scan, key| {
                         match key.name().as_ref() {
                             "function" | "custom" => bytes += arguments(scan)?,
@@ -268,11 +286,15 @@ fn delta(scan: &mut Scan<'_>) -> Result<Said, Broken> {
                     Ok::<(), Broken>(())
                 })?;
             }
-            _ => drop(scan.skip()?),
+            _ => {
+                // A null, or an empty text or list.
+                let span = scan.skip()?;
+                has_other |= span.end.saturating_sub(span.start) > "null".len();
+            }
         }
         Ok::<(), Broken>(())
     })?;
-    Ok(Said { bytes, reasoning, sound })
+    Ok(Said { bytes, reasoning, sound, has_other })
 }
 
 /// A string, or the parts that some vendors stream instead.
