@@ -17,8 +17,10 @@ use std::sync::LazyLock;
 /// The one registry.
 pub static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
 
-const SECONDS: &[f64] =
-    &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0];
+const SECONDS: &[f64] = &[
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0,
+    3_600.0,
+];
 const OVERHEAD_SECONDS: &[f64] =
     &[0.000_025, 0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25];
 
@@ -32,6 +34,8 @@ pub struct Metrics {
     pub upstream_healthy: IntGaugeVec,
     pub upstream_opened: IntCounterVec,
     pub upstream_failovers: IntCounterVec,
+    pub vendor_key_refused: IntCounterVec,
+    pub retry_budget_exhausted: IntCounterVec,
     pub fallbacks: IntCounterVec,
     pub tokens: IntCounterVec,
     pub web_searches: IntCounterVec,
@@ -72,7 +76,7 @@ impl Metrics {
         let store_up = gauge("gateway_store_up", "1 where keys, balances and holds can be asked for.");
         // An embedded store is this process itself.
         store_up.set(1);
-        let [upstream_opened, upstream_failovers] = troubles(&registry);
+        let [upstream_opened, upstream_failovers, vendor_key_refused, retry_budget_exhausted] = troubles(&registry);
         Self {
             store_up,
             requests: counter("gateway_requests_total", "Answers given.", &["surface", "model", "status"]),
@@ -111,6 +115,8 @@ impl Metrics {
             ),
             upstream_opened,
             upstream_failovers,
+            vendor_key_refused,
+            retry_budget_exhausted,
             fallbacks: counter(
                 "gateway_fallbacks_total",
                 "Requests that another model was asked to answer instead of the one that was asked for.",
@@ -205,7 +211,7 @@ impl Metrics {
 }
 
 /// What vendors' endpoints were left alone and left for.
-fn troubles(registry: &Registry) -> [IntCounterVec; 2] {
+fn troubles(registry: &Registry) -> [IntCounterVec; 4] {
     [
         (
             "gateway_upstream_breaker_opened_total",
@@ -216,6 +222,16 @@ fn troubles(registry: &Registry) -> [IntCounterVec; 2] {
             "gateway_upstream_failovers_total",
             "Requests that went on to another address or endpoint, by what the one before did.",
             &["vendor", "endpoint", "reason"],
+        ),
+        (
+            "gateway_vendor_key_refused_total",
+            "Requests that a vendor refused because of the gateway's own key (`key`) or credit (`quota`) there.",
+            &["vendor", "reason"],
+        ),
+        (
+            "gateway_retry_budget_exhausted_total",
+            "Requests that were not sent to a vendor again because too many were.",
+            &["vendor"],
         ),
     ]
     .map(|(name, help, labels)| keep(registry, IntCounterVec::new(Opts::new(name, help), labels)))

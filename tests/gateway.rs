@@ -20,6 +20,8 @@ mod admin;
 mod admission;
 #[path = "gateway/aliases.rs"]
 mod aliases;
+#[path = "gateway/asked_once.rs"]
+mod asked_once;
 #[path = "gateway/bodies.rs"]
 mod bodies;
 #[path = "gateway/books.rs"]
@@ -70,6 +72,8 @@ mod h2_vendors;
 mod hostile;
 #[path = "gateway/idempotency.rs"]
 mod idempotency;
+#[path = "gateway/keep_alive.rs"]
+mod keep_alive;
 #[path = "gateway/keys_of_edges.rs"]
 mod keys_of_edges;
 #[path = "gateway/kills.rs"]
@@ -114,6 +118,8 @@ mod responses;
 mod responses_vendor;
 #[path = "gateway/revocation.rs"]
 mod revocation;
+#[path = "gateway/scripted.rs"]
+mod scripted;
 #[path = "gateway/scripted_vendor.rs"]
 mod scripted_vendor;
 #[path = "gateway/secrets.rs"]
@@ -157,6 +163,8 @@ mod trusted_proxy;
 mod upgrade;
 #[path = "gateway/upstreams.rs"]
 mod upstreams;
+#[path = "gateway/vendor_refusals.rs"]
+mod vendor_refusals;
 #[path = "gateway/vendor_tls.rs"]
 mod vendor_tls;
 #[path = "gateway/vendor_wire.rs"]

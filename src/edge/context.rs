@@ -133,6 +133,10 @@ pub struct Upstream {
     pub again: bool,
     /// The vendor may have begun to work on it.
     pub sent: bool,
+    /// The next attempt sends what was sent to this vendor before: the retry budget pays for it.
+    pub repeats: bool,
+    /// In the running attempt the vendor said that it failed, with nothing generated.
+    pub refused: bool,
 }
 
 impl Upstream {
@@ -155,6 +159,8 @@ impl Upstream {
             repeated: false,
             again: false,
             sent: false,
+            repeats: false,
+            refused: false,
         }
     }
 }

@@ -54,7 +54,13 @@ struct State {
     body: Option<Bytes>,
     /// Written to a client that waits too long for the next event; its bytes are made then, for events may be numbered.
     keep_alive: Option<SignOfLife>,
+    /// The opening of a stream, before anything useful: kept from the client, so that until then another attempt is
+    /// possible.
+    opening: Vec<u8>,
 }
+
+/// The largest opening of a stream that is kept from the client, in bytes. Some vendors repeat the whole request in it.
+const OPENING_BYTES_MAX: usize = 262_144;
 
 /// What is known of the answer's head only once its body is.
 #[derive(Default)]
@@ -87,6 +93,8 @@ pub struct Progress {
     /// The running attempt's connection speaks HTTP/2.
     is_h2: bool,
     attempt_began: Option<Instant>,
+    /// When its body had been handed over whole.
+    sent_at: Option<Instant>,
     client_left: Option<Instant>,
     blocked_until: Option<Instant>,
     blame: Option<Blame>,
@@ -109,6 +117,8 @@ pub enum Ended {
     FirstByte,
     /// The vendor sent nothing for too long.
     Idle,
+    /// The vendor answered with an error status, and did not finish saying why.
+    ErrorBody,
     /// The client has left, and so has the time to learn the usage.
     Drained,
     /// The answer was complete, the vendor's body was not.
@@ -124,6 +134,11 @@ impl Progress {
     /// The client is gone.
     pub fn client_left(&self) -> bool {
         self.client_left.is_some()
+    }
+
+    /// For how long the vendor has had the running attempt's whole request; `None`: it does not have it.
+    pub fn sent_for(&self) -> Option<Duration> {
+        self.sent_at.map(|at| at.elapsed())
     }
 
     /// The vendor failed, and not because of the client.
@@ -152,8 +167,30 @@ impl Shared {
         state.progress.is_h2 = is_h2;
         state.progress.attempt = state.progress.attempt.saturating_add(1);
         state.progress.attempt_began = Some(Instant::now());
+        state.progress.sent_at = None;
+        state.opening = Vec::new();
         state.progress.ended = None;
         state.progress.blame = state.progress.client_left.map(|_| Blame::Client);
+    }
+
+    /// The running attempt's body has been handed over whole.
+    fn set_sent(&self) {
+        self.lock().progress.sent_at.get_or_insert_with(Instant::now);
+    }
+
+    /// Keeps a piece of a stream's opening from the client. `false` where that would be too much: it is to be sent on.
+    pub fn keep_opening(&self, piece: &[u8]) -> bool {
+        let opening = &mut self.lock().opening;
+        let fits = opening.len().saturating_add(piece.len()) <= OPENING_BYTES_MAX;
+        if fits {
+            opening.extend_from_slice(piece);
+        }
+        fits
+    }
+
+    /// The opening that was kept from the client, to be sent before anything else.
+    pub fn take_opening(&self) -> Vec<u8> {
+        std::mem::take(&mut self.lock().opening)
     }
 
     /// Head and body of the running attempt are to leave together over this connection, which no other request shares.

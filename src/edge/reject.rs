@@ -80,7 +80,11 @@ pub async fn tell(session: &mut Session, error: &Error, ctx: &mut Context) -> Re
                 return Ok(());
             }
             let failure = call.failure.clone().unwrap_or_else(|| what_failed(call, error));
-            (failure, std::mem::take(&mut call.reply.unsent), call.reply.is_stream())
+            (
+                failure,
+                [call.shared.take_opening(), std::mem::take(&mut call.reply.unsent)].concat(),
+                call.reply.is_stream(),
+            )
         }
         Stage::Sidecar { .. } => {
             (Failure::new(Kind::UpstreamUnreachable, "The dashboard does not answer."), Vec::new(), false)

@@ -129,6 +129,14 @@ impl Reply {
         Some(failure::from_vendor(protocol, *status, retry_after, b"", &model.upstream_model, &model.id))
     }
 
+    /// The error status that the vendor answered with.
+    pub fn error_status(&self) -> Option<u16> {
+        match self.mode {
+            Mode::Error { status, .. } => Some(status),
+            _ => None,
+        }
+    }
+
     /// What has been learned of a stream that did not end: usage, and bytes generated.
     pub fn learned(&self) -> (Option<Usage>, Option<Usage>, u64) {
         match &self.mode {
@@ -155,6 +163,7 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     failpoint::pass(Point::VendorAnswered);
     let status = header.status.as_u16();
     call.vendor_answered = Some(Instant::now());
+    call.reply.unsent.clear();
     let text = |name: &str| header.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let retry_after = text("retry-after").map(|value| in_seconds(value, clock::now_ms()));
     if upstream::answered(call, status, retry_after.as_deref()) {
@@ -325,15 +334,12 @@ pub fn body(ctx: &mut Context, body: &mut Option<Bytes>, end: bool) -> Result<()
             // What is past the limit is not worth reading: the start tells.
             let room = ERROR_BODY_MAX.saturating_sub(kept.len()).min(piece.len());
             kept.extend_from_slice(piece.get(..room).unwrap_or_default());
-            if end && without_thinking(call) {
-                Err(Failure::of(Kind::UpstreamFailed))
+            if end {
+                let answer = error(call, surface, &request_id)?;
+                status = Some(call.failure.as_ref().map_or(200, |failure| failure.status(surface)));
+                Ok(Some(answer))
             } else {
-                // Whoever reads the end of the error finds its key free.
-                drop(if end { call.shared.take_keyed() } else { None });
-                let told = if end { error(call, surface, &request_id) } else { None };
-                let told_status = call.failure.as_ref().map_or(200, |failure| failure.status(surface));
-                status = told.is_some().then_some(told_status);
-                Ok(told)
+                Ok(None)
             }
         }
         Mode::Waiting | Mode::Over => Ok(None),
@@ -390,6 +396,7 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
     if outcome.is_ok() && end && !pass.completed() {
         outcome = pass.finish(&mut out);
     }
+    let is_opening = !pass.has_content() && !pass.completed();
     if pass.generated_bytes() > 0 {
         if let Some(hold) = &mut call.hold {
             hold.note_token();
@@ -407,7 +414,7 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
     }
     if let Err(fault) = outcome {
         call.reply.unsent = out;
-        return Err(told(&call.model, &fault));
+        return Err(failed(call, &fault, is_opening));
     }
     let mut counted = Counted {
         usage: pass.usage(),
@@ -427,8 +434,27 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
         settle(call, counted)?;
         if is_cut { call.shared.hang_up() } else { call.shared.set_completed() }
     }
+    let progress = call.shared.progress();
+    if is_opening && !progress.completed && !progress.has_begun() && call.shared.keep_opening(&out) {
+        return Ok(None);
+    }
+    let opening = call.shared.take_opening();
+    let out = if opening.is_empty() { out } else { [opening, out].concat() };
     keep_for_key(call, &out);
     Ok((!out.is_empty()).then(|| out.into()))
+}
+
+/// What the client is told of an answer's fault, and what the fault tells of the vendor. `nothing_generated`: the vendor
+/// has refused the request in words, where it has said anything, and not failed in the midst of it.
+fn failed(call: &mut Call, fault: &Fault, nothing_generated: bool) -> Failure {
+    let failure = told(&call.model, fault);
+    if let Fault::Vendor(error) = fault {
+        call.upstream.refused = nothing_generated;
+        if error.refuses_key() {
+            upstream::refused_key(call, failure.kind);
+        }
+    }
+    failure
 }
 
 /// What is billed of an answer that has gone on past its hold: its vendor was told the output limit and ignores it. The
@@ -456,7 +482,7 @@ pub fn finish_late(call: &mut Call) -> Option<Bytes> {
 
 /// Ends a stream that has begun with a failure that the client can read. The connection stays in order.
 fn end_by_failure(call: &mut Call, failure: &Failure, surface: Protocol, request_id: &str) -> Bytes {
-    let mut last = std::mem::take(&mut call.reply.unsent);
+    let mut last = [call.shared.take_opening(), std::mem::take(&mut call.reply.unsent)].concat();
     last.extend_from_slice(&aside::last_words(surface, call.reply.voice(), failure, request_id));
     call.failure = Some(failure.clone());
     meter::resolve(call);
@@ -484,7 +510,10 @@ fn fold(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failu
     if outcome.is_ok() && end && !stream.completed() {
         outcome = stream.finish(&mut out);
     }
-    outcome.map_err(|fault| told(&call.model, &fault))?;
+    let has_generated = stream.generated_bytes() > 0;
+    if let Err(fault) = outcome {
+        return Err(failed(call, &fault, !has_generated));
+    }
     let mut counted = Counted {
         usage: stream.usage(),
         learned: stream.input_learned(),
@@ -514,7 +543,7 @@ fn whole(call: &mut Call, surface: Protocol) -> Result<Option<Bytes>, Failure> {
     let (kept, vendor) = (std::mem::take(kept), call.model.protocol());
     let recall = call.reply.recall.clone();
     let whole = answer::whole(vendor, surface, &call.model.id, recall, call.reply.streams, kept.into())
-        .map_err(|fault| told(&call.model, &fault))?;
+        .map_err(|fault| failed(call, &fault, true))?;
     let Whole { body, usage, learned, generated_bytes, refused_free } = whole;
     tell_whole(call, body, Counted { usage, learned, generated_bytes, refused_free, cut: None })
 }
@@ -590,24 +619,38 @@ fn without_thinking(call: &mut Call) -> bool {
 }
 
 /// A vendor's error, told in our words.
-fn error(call: &mut Call, surface: Protocol, request_id: &str) -> Option<Bytes> {
+///
+/// # Errors
+/// Another attempt is made instead; or, should none be had after all, `call.failure` is told.
+fn error(call: &mut Call, surface: Protocol, request_id: &str) -> Result<Bytes> {
+    let asks_again = Error::explain(ErrorType::InvalidHTTPHeader, "the vendor refuses the reasoning");
+    if without_thinking(call) {
+        call.failure = Some(Failure::of(Kind::UpstreamFailed));
+        return Err(asks_again.into_up());
+    }
     let Mode::Error { status, retry_after, body } = std::mem::replace(&mut call.reply.mode, Mode::Over) else {
-        return None;
+        return Err(asks_again.into_up());
     };
     if let Some(answer) = instead_of_error(call, surface, status, &body) {
-        return Some(answer);
+        drop(call.shared.take_keyed());
+        return Ok(answer);
     }
     let model = &call.model;
     let vendor = model.protocol();
     let failure = failure::from_vendor(vendor, status, retry_after.as_deref(), &body, &model.upstream_model, &model.id)
         .without(model.vendor.api_key.reveal());
+    if upstream::refused(call, status, &failure, failure::refuses_key(status, &body)) {
+        return Err(Error::explain(ErrorType::HTTPStatus(status), "the vendor's error").into_up());
+    }
+    // Whoever reads the end of the error finds its key free.
+    drop(call.shared.take_keyed());
     let rendered = failure.render(surface, request_id);
     let headers = rendered.headers.into_iter();
     let headers = headers.filter_map(|(name, value)| Some((name, HeaderValue::from_str(&value).ok()?))).collect();
     call.shared.set_late(Late { status: Some(rendered.status), content_length: Some(rendered.body.len()), headers });
     call.shared.set_completed();
     call.failure = Some(failure);
-    Some(rendered.body.into())
+    Ok(rendered.body.into())
 }
 
 /// The errors that are none to a client of this surface: a token count that the vendor does not offer, and an output

@@ -11,7 +11,7 @@ pub mod target;
 mod tests;
 mod unprocessed;
 
-pub use attempts::{ADDRESSES_PER_ENDPOINT, answered, connect_failed, end, retry_broken};
+pub use attempts::{ADDRESSES_PER_ENDPOINT, answered, connect_failed, end, refused, refused_key, retry_broken};
 pub use names::Names;
 
 use super::context::{Call, Context, Stage};
@@ -22,6 +22,7 @@ use crate::protocol::Protocol;
 use http::{Method, Version, header};
 use pingora::Result;
 use pingora::http::RequestHeader;
+use pingora::protocols::{ALPN, TcpKeepalive};
 use pingora::proxy::Session;
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorSource, ErrorType};
@@ -39,6 +40,17 @@ const H2_PING_INTERVAL: Duration = Duration::from_secs(30);
 const H2_STREAM_WINDOW_BYTES: u32 = 128 * 1024;
 /// Room for every stream's window at a time.
 const H2_CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
+/// A vendor may be silent for as long as `first_byte_seconds` and `idle_seconds` say, and one whose machine is gone is found
+/// in a minute: after this long without a byte its system is asked whether it is there,
+const SILENT: Duration = Duration::from_secs(30);
+/// again at this interval,
+const PROBE_INTERVAL: Duration = Duration::from_secs(10);
+/// and this often before it counts as gone.
+const PROBES: usize = 3;
+/// What was sent and is not acknowledged for this long: gone as well. Probes are not sent meanwhile.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
+/// Between two pieces of a page of the sidecar's.
+const PAGE_SILENT: Duration = Duration::from_secs(120);
 
 /// The endpoint for the next attempt.
 pub async fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>> {
@@ -54,6 +66,7 @@ pub async fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>>
     let address = attempts::address(&gateway.names, call, &endpoint).await?;
     let mut peer = HttpPeer::new(address, endpoint.tls, endpoint.host.clone());
     set_times(&mut peer, &call.settings.limits);
+    peer.options.tcp_keepalive = Some(keep_alive());
     // Pingora's own memory of such vendors does not keep it from a pooled connection of HTTP/2.
     let wants_http1 = call.upstream.lease.as_ref().is_some_and(|lease| lease.uses_http1());
     let alpn = target::alpn(&endpoint);
@@ -71,8 +84,12 @@ fn set_times(peer: &mut HttpPeer, limits: &Limits) {
     peer.options.total_connection_timeout = Some(connect);
     // A backstop: `intake.rs` watches the two limits apart, which Pingora cannot.
     peer.options.read_timeout = Some(Duration::from_secs(limits.first_byte_seconds.max(limits.idle_seconds)));
-    peer.options.write_timeout = Some(Duration::from_secs(limits.idle_seconds));
+    peer.options.write_timeout = Some(Duration::from_secs(limits.vendor_write_seconds));
     peer.options.idle_timeout = Some(POOL_IDLE);
+}
+
+fn keep_alive() -> TcpKeepalive {
+    TcpKeepalive { idle: SILENT, interval: PROBE_INTERVAL, count: PROBES, user_timeout: UNACKNOWLEDGED }
 }
 
 /// A page whose sidecar was about to be succeeded when the question came: nothing of an answer is there, and asking
@@ -92,6 +109,7 @@ fn sidecar(gateway: &Gateway) -> Result<Box<HttpPeer>> {
     let settings = gateway.settings.load();
     let mut peer = HttpPeer::new(settings.sidecar, false, String::new());
     set_times(&mut peer, &settings.limits);
+    peer.options.read_timeout = Some(PAGE_SILENT);
     Ok(Box::new(peer))
 }
 
@@ -127,6 +145,7 @@ pub fn vendor_header(ctx: &mut Context, header: &mut RequestHeader) -> Result<()
     let traceparent = ctx.trace.as_ref().and_then(|trace| trace.traceparent());
     let Some(call) = ctx.call() else { return Ok(()) };
     call.upstream.sent = true;
+    call.upstream.refused = false;
     call.failure = None;
     call.vendor_answered = None;
     // By now Pingora has set the version that the connection speaks; it needs the same one in the header that it gets back.

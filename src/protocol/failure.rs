@@ -15,7 +15,7 @@ mod scrub;
 mod table;
 mod vendor;
 
-pub use vendor::{VendorError, from_vendor, from_vendor_error, seconds as retry_after_seconds};
+pub use vendor::{VendorError, from_vendor, from_vendor_error, refuses_key, seconds as retry_after_seconds};
 
 /// The longest `retry-after` that no official client takes for "do not retry at all".
 const RETRY_AFTER_SECONDS_MAX: u32 = 60;
@@ -93,12 +93,16 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The vendor's trouble of the moment: another endpoint may do better.
-    pub fn is_passing(self) -> bool {
+    /// The trouble is the vendor's, or between it and us, and not the request's: another endpoint or model may answer.
+    pub fn another_may_answer(self) -> bool {
         matches!(
             self,
             Kind::RateLimited
                 | Kind::Overloaded
+                | Kind::VendorRequestTimeout
+                | Kind::VendorRefusedUs
+                | Kind::VendorQuota
+                | Kind::VendorModelMissing
                 | Kind::UpstreamUnreachable
                 | Kind::UpstreamTimeout
                 | Kind::UpstreamClosed

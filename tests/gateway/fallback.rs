@@ -14,7 +14,7 @@ const HAIKU: &str = "    upstream_model: claude-haiku-4-5-20251001\n";
 const SONNET: &str = "    vendor: alpha\n    upstream_model: claude-sonnet-4-6\n";
 const BETA: &str = "    upstream_model: gpt-5.2\n";
 
-fn other(surface: Surface) -> Surface {
+pub fn other(surface: Surface) -> Surface {
     if surface == Chat { Messages } else { Chat }
 }
 
@@ -25,7 +25,7 @@ fn between(surface: Surface, of_it: u16, of_other: u16) -> Plan {
 }
 
 /// Each of the two models in the place of the other.
-fn mutual(plan: Plan) -> Plan {
+pub fn mutual(plan: Plan) -> Plan {
     let plan = plan.edit(HAIKU, &format!("{HAIKU}    fallback: [{}]\n", Chat.model()));
     plan.edit(BETA, &format!("{BETA}    fallback: [{}]\n", Messages.model()))
 }

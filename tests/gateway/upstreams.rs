@@ -167,7 +167,7 @@ fn an_endpoint_that_fails_in_a_row_is_left_alone() {
             let (bad, good) = (Simulator::start(Some(fault)), Simulator::start(None));
             let plan = Plan::default().turns().endpoints(&[bad.port, good.port]);
             let limits = plan.limit("breaker_failures", failures).limit("breaker_open_seconds", 3_600);
-            let world = limits.limit("breaker_open_max_seconds", 3_600).start();
+            let world = limits.limit("breaker_open_max_seconds", 3_600).limit("retry_budget_min", 100).start();
             for surface in BOTH {
                 assert_eq!(at_the_bad_one(&world, &bad, surface, 20), expected, "{fault}, breaker at {failures}");
             }
@@ -221,7 +221,11 @@ fn a_breaker_that_was_open_closes_once_a_request_finds_the_endpoint_well() {
 fn where_every_breaker_is_open_requests_are_still_tried() {
     let [bad, other] = std::array::from_fn(|_| Simulator::start(Some("close")));
     let plan = Plan::default().endpoints(&[bad.port, other.port]).limit("breaker_failures", 1);
-    let world = plan.limit("breaker_open_seconds", 3_600).limit("breaker_open_max_seconds", 3_600).start();
+    let world = plan
+        .limit("retry_budget_min", 100)
+        .limit("breaker_open_seconds", 3_600)
+        .limit("breaker_open_max_seconds", 3_600)
+        .start();
     let account = world.account();
     for surface in BOTH {
         for _ in 0..4 {

@@ -202,11 +202,11 @@ impl<'a> Order<'a> {
         })
     }
 
-    /// What a stream's client is told while its vendor is silent. A stream that is passed on is kept alive by its vendor,
-    /// in the vendor's way.
+    /// What a stream's client gets while its vendor is silent. A stream that is passed on is kept alive as well: not every
+    /// vendor does that, and none before its first event. It is passed on event by event, so a keep-alive never stands
+    /// inside one.
     pub fn sign_of_life(&self, voice: Option<Voice>) -> Option<SignOfLife> {
-        let is_due = self.outline.stream && !self.model.passes(self.surface);
-        is_due.then(|| SignOfLife::of(self.surface, voice))
+        self.outline.stream.then(|| SignOfLife::of(self.surface, voice))
     }
 
     /// The preview flags that the vendor gets, joined by commas; and the warning that an unpriced one was dropped.

@@ -32,6 +32,10 @@ pub const HAND_BACK: u32 = 0x6877_6261;
 const TAIL: Duration = Duration::from_secs(1);
 /// After a reason to end was given, how long the rest (usage, the terminal event) is waited for.
 const FINISHING: Duration = Duration::from_secs(3);
+/// How long the body of an answer with an error status is waited for: the status alone says most of it.
+const ERROR_BODY: Duration = Duration::from_secs(5);
+/// The longest opening of a stream that goes out with a keep-alive, in bytes: both must fit into the connection's buffer.
+const OPENING_AT_ONCE_BYTES_MAX: usize = 16_384;
 /// A write that took longer means that the client does not read.
 const BLOCKED: Duration = Duration::from_secs(1);
 /// For so long after such a write, a vendor's failure is the client's doing.
@@ -59,6 +63,8 @@ pub struct Replay {
     /// The attempt whose vendor's head came, and whether it begins a stream.
     head_of: Option<u32>,
     streams: bool,
+    /// The head that came has an error status.
+    is_error: bool,
     /// Never later than the next deadline; set anew only when it fires, not at every event.
     timer: Pin<Box<Sleep>>,
 }
@@ -77,6 +83,7 @@ impl Replay {
             last_written: Instant::now(),
             head_of: None,
             streams: false,
+            is_error: false,
             timer,
         }
     }
@@ -112,6 +119,9 @@ impl Replay {
         }
         let silent = match progress.attempt_began {
             _ if progress.finishing => (self.last_progress + FINISHING, Ended::Idle),
+            _ if head_seen && self.is_error => {
+                (self.last_progress + ERROR_BODY.min(self.deadlines.idle), Ended::ErrorBody)
+            }
             _ if head_seen => (self.last_progress + self.deadlines.idle, Ended::Idle),
             Some(began) => (began + self.deadlines.first_byte, Ended::FirstByte),
             None => return total,
@@ -136,12 +146,24 @@ impl Replay {
         self.keep_alive_at().map_or(deadline, |at| at.min(deadline))
     }
 
+    /// What is written to a client that waits. From then on the status stands, so what was kept back of the stream's opening
+    /// goes first; but not what is too long to be written in one go, nor what is to be kept for an idempotency key.
+    fn sign_of_life(&self) -> Option<Bytes> {
+        let mut state = self.shared.lock();
+        if !state.opening.is_empty() && (state.opening.len() > OPENING_AT_ONCE_BYTES_MAX || state.keyed.is_some()) {
+            // What is numbered would stand before events that have lower numbers.
+            return state.keep_alive.as_ref().map(SignOfLife::bytes_beside);
+        }
+        let sign = state.keep_alive.as_ref().map(SignOfLife::bytes)?;
+        let opening = std::mem::take(&mut state.opening);
+        Some(if opening.is_empty() { sign } else { [opening, sign.to_vec()].concat().into() })
+    }
+
     /// Tells the client that the vendor is still at it. Polled once and never awaited, for Pingora drops the future this
     /// runs in whenever the vendor's next bytes come: the few bytes fit into the connection's own buffer, which every
     /// other write has left empty.
     async fn keep_alive(&mut self) {
-        let sign = self.shared.lock().keep_alive.as_ref().map(SignOfLife::bytes);
-        let Some(sign) = sign else { return };
+        let Some(sign) = self.sign_of_life() else { return };
         let head = self.release_head();
         let tasks = head.into_iter().chain([HttpTask::Body(Some(sign), false)]).collect();
         self.last_written = Instant::now();
@@ -169,7 +191,7 @@ impl Replay {
             return None;
         }
         self.shared.lock().progress.ended = Some(ended);
-        if matches!(ended, Ended::FirstByte | Ended::Idle) {
+        if matches!(ended, Ended::FirstByte | Ended::Idle | Ended::ErrorBody) {
             self.shared.vendor_failed();
         }
         if ended == Ended::Tail {
@@ -195,6 +217,7 @@ impl Replay {
     fn begin(&mut self, head: &ResponseHeader) {
         let kind = head.headers.get(header::CONTENT_TYPE);
         self.streams = head.status == 200 && kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        self.is_error = !head.status.is_success();
         self.head_of = Some(self.shared.lock().progress.attempt);
         self.last_written = Instant::now();
     }
@@ -281,7 +304,13 @@ impl Replay {
         if !progress.has_begun() && !goes_out || progress.finishing && !progress.completed {
             return None;
         }
-        let last = if state.progress.completed { None } else { Some(Bytes::from(state.epitaph.take()?())) };
+        let last = match state.progress.completed {
+            true => None,
+            false => {
+                let end = state.epitaph.take()?();
+                Some(Bytes::from([std::mem::take(&mut state.opening), end].concat()))
+            }
+        };
         // Whoever reads of the vendor's failure finds the key free.
         let freed = if state.progress.client_is_the_cause() { None } else { state.keyed.take() };
         drop((state, freed));
@@ -449,6 +478,8 @@ impl CustomSession for Replay {
         if let Some(piece) = self.next_piece() {
             return self.expired().await.map_or(Ok(Some(piece)), Err);
         }
+        // Pingora asks for more of the body once it has passed all of it on.
+        self.shared.set_sent();
         let corked = self.shared.lock().corked.take();
         if let Some(corked) = corked {
             corked.after_a_turn().await;

@@ -159,3 +159,35 @@ async fn a_vendor_that_goes_on_after_its_last_event_does_not_keep_the_client_fro
     }
     assert_eq!(wire.shared.progress().ended, Some(Ended::Tail));
 }
+
+#[tokio::test]
+async fn the_body_of_an_error_is_not_waited_for_as_long_as_an_answer_is() {
+    let quick = Deadlines { idle: Duration::from_millis(10), first_byte: SOON, ..deadlines() };
+    let mut wire = Wire::open(quick).await;
+    let head = ResponseHeader::build(429, None).unwrap();
+    wire.replay.response_duplex_vec(vec![HttpTask::Header(Box::new(head), false)]).await.unwrap();
+    assert!(wire.replay.read_body_or_idle(true).await.is_err());
+    let progress = wire.shared.progress();
+    assert!(progress.ended == Some(Ended::ErrorBody) && progress.vendor_is_the_cause() && !progress.has_begun());
+}
+
+#[tokio::test]
+async fn a_request_counts_as_sent_once_more_of_it_is_asked_for_and_anew_at_each_attempt() {
+    let mut wire = Wire::open(deadlines()).await;
+    assert_eq!(wire.shared.progress().sent_for(), None);
+    let waits = tokio::time::timeout(Duration::from_millis(20), wire.replay.read_body_or_idle(true)).await;
+    assert!(waits.is_err() && wire.shared.progress().sent_for() >= Some(Duration::from_millis(15)));
+    wire.shared.begin_attempt();
+    assert_eq!(wire.shared.progress().sent_for(), None);
+}
+
+#[test]
+fn the_opening_of_a_stream_is_kept_until_it_is_too_long_and_goes_with_its_attempt() {
+    let shared = Shared::default();
+    assert!(shared.keep_opening(b"data: a\n\n") && shared.keep_opening(b"data: b\n\n"));
+    assert!(!shared.keep_opening(&vec![b'x'; 262_144]), "it is to go out");
+    assert_eq!(shared.take_opening(), b"data: a\n\ndata: b\n\n");
+    assert!(shared.keep_opening(b"data: c\n\n"));
+    shared.begin_attempt();
+    assert!(shared.take_opening().is_empty());
+}

@@ -13,7 +13,7 @@ use crate::edge::context::Call;
 use crate::edge::intake::Ended;
 use crate::protocol::failure::{self, Failure, Kind};
 use crate::telemetry::METRICS;
-use crate::upstreams::{Cooling, Fleet, Unavailable, Wish};
+use crate::upstreams::{Cooling, Fleet, Lease, Unavailable, Wish};
 use pingora::{Error, ErrorSource, ErrorType, Result};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -51,19 +51,39 @@ impl Call {
         self.upstream.tried.len() < attempts
     }
 
-    /// Another endpoint is left, or another model, and the client is still there without a byte of an answer.
-    fn may_retry(&self) -> bool {
-        let has_endpoint = || self.has_attempts() && self.upstream.endpoints.has(self.wish(), Instant::now());
-        self.is_unanswered() && (self.has_fallback() || has_endpoint())
+    /// Another endpoint of the model's is left.
+    fn has_endpoint(&self, now: Instant) -> bool {
+        self.has_attempts() && self.upstream.endpoints.has(self.wish(), now)
     }
 
-    /// The same, counted if so.
-    fn goes_on(&self, reason: &str) -> bool {
+    /// What the next attempt would repeat at this vendor is within its retry budget.
+    fn has_budget(&self, now: Instant) -> bool {
+        !self.upstream.repeats || self.upstream.endpoints.may_repeat(&self.settings.limits, now)
+    }
+
+    /// Another endpoint is left, or another model, and the client is still there without a byte of an answer.
+    fn may_retry(&self) -> bool {
+        let now = Instant::now();
+        self.is_unanswered() && (self.has_fallback() || self.has_endpoint(now) && self.has_budget(now))
+    }
+
+    /// The same, counted if so. `was_sent`: the vendor had the request, so that asking another of its endpoints is a repeat.
+    fn goes_on(&mut self, reason: &str, was_sent: bool) -> bool {
+        self.upstream.repeats = was_sent;
         let goes_on = self.may_retry();
         if goes_on {
             count_failover(self, reason);
+        } else if was_sent && self.is_unanswered() && self.has_endpoint(Instant::now()) {
+            count_exhausted(self);
         }
         goes_on
+    }
+
+    /// The vendor cannot be long at work on the request: it was not sent whole, or a moment ago. After that it is not sent
+    /// again, there or elsewhere, for both would be paid; unless the vendor has refused it in words.
+    pub fn may_be_asked_again(&self) -> bool {
+        let within = Duration::from_secs(self.settings.limits.repeat_within_seconds);
+        self.shared.progress().sent_for().is_none_or(|sent_for| sent_for <= within)
     }
 
     /// A pooled connection was dead before it was used: the same endpoint gets the request again, once, on a fresh one.
@@ -84,7 +104,7 @@ impl Call {
 
     pub fn is_unanswered(&self) -> bool {
         let progress = self.shared.progress();
-        let may_go_on = matches!(progress.ended, None | Some(Ended::FirstByte));
+        let may_go_on = matches!(progress.ended, None | Some(Ended::FirstByte | Ended::ErrorBody));
         !progress.has_begun() && may_go_on && !progress.client_left()
     }
 
@@ -108,11 +128,7 @@ pub fn begin(fleet: &Fleet, call: &mut Call) -> Result<()> {
     call.upstream.lease = None;
     call.upstream.addresses.clear();
     loop {
-        let chosen = match call.has_attempts() {
-            true => call.upstream.endpoints.choose(call.wish(), Instant::now()),
-            false => Err(Unavailable::Tried),
-        };
-        let why = match chosen {
+        let why = match choose(call, Instant::now()) {
             Ok(lease) => {
                 call.upstream.tried.push(lease.index);
                 call.upstream.lease = Some(lease);
@@ -125,6 +141,25 @@ pub fn begin(fleet: &Fleet, call: &mut Call) -> Result<()> {
             return Error::e_explain(ErrorType::ConnectNoRoute, "no endpoint can be had");
         }
     }
+}
+
+/// A place at another endpoint of the model that is being asked, within its vendor's retry budget. Another model's vendor
+/// is asked for the first time: there it is a request and no repeat.
+fn choose(call: &mut Call, now: Instant) -> std::result::Result<Lease, Unavailable> {
+    let repeats = std::mem::take(&mut call.upstream.repeats);
+    if !call.has_attempts() {
+        return Err(Unavailable::Tried);
+    }
+    let endpoints = &call.upstream.endpoints;
+    let lease = endpoints.choose(call.wish(), now)?;
+    if repeats && !endpoints.take_repeat(&call.settings.limits, now) {
+        count_exhausted(call);
+        return Err(Unavailable::Tried);
+    }
+    if call.upstream.tried.is_empty() {
+        endpoints.add_request(now);
+    }
+    Ok(lease)
 }
 
 /// What the vendor itself would say.
@@ -155,7 +190,7 @@ pub async fn address(names: &Names, call: &mut Call, endpoint: &Endpoint) -> Res
         call.blame();
         let context = format!("resolve {}", endpoint.host);
         let mut error = Error::because(ErrorType::ConnectNoRoute, context, error).into_up();
-        error.set_retry(call.goes_on("name"));
+        error.set_retry(call.goes_on("name", false));
         error
     })?;
     call.upstream.addresses.push(address);
@@ -182,7 +217,7 @@ pub fn connect_failed(names: &Names, call: &mut Call, error: &mut Error) {
         return;
     }
     call.blame();
-    error.set_retry(call.goes_on("connect"));
+    error.set_retry(call.goes_on("connect", false));
 }
 
 /// Judges the endpoint by the status of its answer. Whether another one is asked instead of passing it on.
@@ -190,7 +225,7 @@ pub fn answered(call: &mut Call, status: u16, retry_after: Option<&str>) -> bool
     count(call, status);
     let (limits, now) = (&call.settings.limits, Instant::now());
     let why = if status == 429 { Cooling::RateLimited } else { Cooling::Overloaded };
-    let wanted = retry_after.filter(|_| matches!(status, 429 | 503 | 529)).and_then(failure::retry_after_seconds);
+    let wanted = retry_after.filter(|_| matches!(status, 408 | 429 | 500..)).and_then(failure::retry_after_seconds);
     if let Some(lease) = &mut call.upstream.lease {
         let model = &call.model.upstream_model;
         if let Some(seconds) = wanted {
@@ -201,31 +236,18 @@ pub fn answered(call: &mut Call, status: u16, retry_after: Option<&str>) -> bool
             500 | 502.. => lease.failed(limits, now),
             // How the answer goes on is to be seen.
             200..300 => lease.answers(model),
+            // Whose fault it is, the body says.
+            400..500 => {}
             // It is there, and minds only what it was asked.
             _ => lease.succeeded(limits, now),
         }
     }
     let reason = match status {
-        429 => "status_429",
+        408 => "status_408",
         500..=599 => "status_5xx",
-        // It does not take what the model that was asked for takes: that one's failure is told, unless another can be had.
-        400..500 if call.is_unanswered() => {
-            let Some(failure) = call.fallbacks.as_ref().and_then(|fallbacks| fallbacks.instead_of()).cloned() else {
-                return false;
-            };
-            // In whatever words: it may be the reasoning, which only the vendor before can read.
-            if status == 400 && ask_without_thinking(call) {
-                return true;
-            }
-            call.failure = Some(failure);
-            if call.has_fallback() {
-                count_failover(call, "refused");
-            }
-            return true;
-        }
         _ => return false,
     };
-    if !call.goes_on(reason) {
+    if !call.goes_on(reason, true) {
         return false;
     }
     let model = &call.model;
@@ -233,6 +255,68 @@ pub fn answered(call: &mut Call, status: u16, retry_after: Option<&str>) -> bool
     // Should the next one not be had after all.
     call.failure = Some(failure::from_vendor(protocol, status, retry_after, b"", &model.upstream_model, &model.id));
     true
+}
+
+/// Judges the endpoint by its error once the body is there. Whether another one is asked instead of telling it; `call.failure`
+/// is told should none be had after all.
+pub fn refused(call: &mut Call, status: u16, failure: &Failure, refuses_key: bool) -> bool {
+    if refuses_key {
+        refused_key(call, failure.kind);
+    } else if let Some(lease) = call.upstream.lease.as_mut().filter(|_| status < 500) {
+        // It is there, and minds only what it was asked.
+        lease.succeeded(&call.settings.limits, Instant::now());
+    }
+    let is_decided = matches!(status, 408 | 500..);
+    if !is_decided && may_help(status, failure.kind) && call.goes_on(reason(status, failure.kind), true) {
+        call.failure = Some(failure.clone());
+        return true;
+    }
+    // It does not take what the model that was asked for takes: that one's failure is told, unless another can be had.
+    let is_refusal = matches!(status, 400..=407 | 409..=428 | 430..=499) && call.is_unanswered();
+    let asked_for = call.fallbacks.as_ref().and_then(|fallbacks| fallbacks.instead_of()).filter(|_| is_refusal);
+    let Some(asked_for) = asked_for.cloned() else { return false };
+    // In whatever words: it may be the reasoning, which only the vendor before can read.
+    if status == 400 && ask_without_thinking(call) {
+        return true;
+    }
+    call.failure = Some(asked_for);
+    if call.has_fallback() {
+        count_failover(call, "refused");
+    }
+    true
+}
+
+/// Another endpoint or model may answer what was answered so.
+fn may_help(status: u16, kind: Kind) -> bool {
+    match status {
+        // It is about the request, whoever is asked; unless it is about our account.
+        400 | 409 | 413 | 422 => matches!(kind, Kind::VendorQuota | Kind::VendorRefusedUs),
+        _ => kind.another_may_answer(),
+    }
+}
+
+/// What is counted of a failover.
+fn reason(status: u16, kind: Kind) -> &'static str {
+    match (kind, status) {
+        (Kind::VendorRefusedUs | Kind::VendorQuota, _) => "key",
+        (Kind::VendorModelMissing, _) => "model",
+        (_, 429) => "status_429",
+        _ => "status_4xx",
+    }
+}
+
+/// The vendor refuses the gateway's key, or its account is out of credit: for the operator to mend.
+pub fn refused_key(call: &mut Call, kind: Kind) {
+    let reason = if kind == Kind::VendorQuota { "quota" } else { "key" };
+    let vendor = call.model.vendor.name.as_str();
+    METRICS.vendor_key_refused.with_label_values(&[vendor, reason]).inc();
+    let Some(lease) = &mut call.upstream.lease else { return };
+    if lease.refused_key(&call.settings.limits, Instant::now()) {
+        let what = if reason == "quota" { "the account has no credit left" } else { "the key is refused" };
+        log::error!(
+            "{vendor} does not serve this gateway: {what}. Requests go to fallback models, where there are any"
+        );
+    }
 }
 
 /// Whether an attempt that broke off is made again, there or elsewhere.
@@ -254,7 +338,7 @@ pub fn retry_broken(call: &mut Call, error: &mut Error, reused: bool) -> bool {
     error.retry.decide_reuse(reused);
     let was_dead = reused && (error.retry() || lost_connection(error));
     // A silent vendor is noticed on the client's side, where time is watched.
-    let is_silence = call.shared.progress().ended == Some(Ended::FirstByte);
+    let is_silence = matches!(call.shared.progress().ended, Some(Ended::FirstByte | Ended::ErrorBody));
     if *error.esource() != ErrorSource::Upstream && !is_silence {
         return false;
     }
@@ -265,18 +349,28 @@ pub fn retry_broken(call: &mut Call, error: &mut Error, reused: bool) -> bool {
     {
         lease.use_http1();
     }
+    let error_status = call.reply.error_status();
     call.failure = call.failure.take().or_else(|| call.reply.bare_error(&call.model));
     if call.failure.is_none() {
         count(call, 0);
     }
-    if (was_dead || is_unprocessed) && call.may_repeat() {
+    // A status or an error event is a refusal in words, however late.
+    let may_repeat = call.upstream.refused || error_status.is_some() || call.may_be_asked_again();
+    if (was_dead && may_repeat || is_unprocessed) && call.may_repeat() {
         return true;
     }
-    let worth_it = call.failure.as_ref().is_none_or(|failure| failure.kind.is_passing());
+    let kind = call.failure.as_ref().map(|failure| failure.kind);
+    if let (Some(status), Some(kind)) = (error_status, kind)
+        && failure::refuses_key(status, b"")
+    {
+        refused_key(call, kind);
+    }
+    let worth_it = kind.is_none_or(|kind| may_help(error_status.unwrap_or_default(), kind));
     if worth_it && call.shared.progress().vendor_is_the_cause() {
         call.blame();
     }
-    worth_it && call.goes_on(if is_silence { "first_byte" } else { "broken" })
+    let reason = if is_silence { "first_byte" } else { "broken" };
+    worth_it && (may_repeat || is_unprocessed) && call.goes_on(reason, !is_unprocessed)
 }
 
 /// The request is over: what its whole answer tells of the endpoint. A client that left tells nothing.
@@ -295,6 +389,10 @@ pub fn end(call: &mut Call) {
 fn count(call: &Call, status: u16) {
     let label = call.upstream.lease.as_ref().map_or("", |lease| lease.label());
     METRICS.upstream_requests.with_label_values(&[&call.model.vendor.name, label, &status.to_string()]).inc();
+}
+
+fn count_exhausted(call: &Call) {
+    METRICS.retry_budget_exhausted.with_label_values(&[&call.model.vendor.name]).inc();
 }
 
 fn count_failover(call: &Call, reason: &str) {

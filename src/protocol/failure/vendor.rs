@@ -10,6 +10,9 @@ use super::{Failure, Kind, RETRY_AFTER_SECONDS_MAX, scrub};
 use crate::protocol::Protocol;
 use serde_json::Value;
 
+/// Codes and types that are about our account at the vendor.
+const KEY_CODES: &[&str] = &["insufficient_quota", "billing_error", "billing_not_active", "account_deactivated"];
+
 /// A vendor's error object, whichever of the usual shapes it had. The strings are the vendor's: never show them
 /// but through [`from_vendor_error`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -65,8 +68,10 @@ impl VendorError {
             _ if self.is(&["overloaded_error", "overloaded", "server_overloaded", "server_is_overloaded"]) => 529,
             _ if self.is(&["rate_limit_error", "rate_limit_exceeded", "slow_down"]) => 429,
             _ if self.is(&["timeout_error"]) => 504,
-            _ if self.is(&["authentication_error", "permission_error", "invalid_api_key"]) => 401,
-            _ if self.is(&["insufficient_quota", "billing_error"]) => 402,
+            _ if self.is(&["authentication_error", "permission_error", "invalid_api_key", "account_deactivated"]) => {
+                401
+            }
+            _ if self.is(&["insufficient_quota", "billing_error", "billing_not_active"]) => 402,
             _ if self.is(&["not_found_error", "model_not_found"]) => 404,
             _ if self.is(&["invalid_request_error", "context_length_exceeded", "invalid_prompt"]) => 400,
             _ if self.means_content() || self.means_image() => 400,
@@ -78,6 +83,24 @@ impl VendorError {
     fn means_quota(&self) -> bool {
         self.is(&["insufficient_quota", "billing_error", "billing_not_active"])
             || self.says(&["credit balance is too low", "exceeded your current quota"])
+    }
+
+    /// The vendor refuses our key or account, whatever is asked: no other request would fare better. Judged by the vendor's
+    /// own codes and by no words in a message's middle, for a message may quote the client.
+    fn means_key(&self, status: u16) -> bool {
+        let is_by_code = self.is(KEY_CODES) || self.message.to_ascii_lowercase().starts_with("your credit balance is");
+        match status {
+            401 | 402 => true,
+            // It may be about the model, or about what the client wrote.
+            403 => is_by_code || !self.is(&["model_not_found"]) && !self.means_content() && !self.says(&["flagged"]),
+            400 | 429 => is_by_code,
+            _ => false,
+        }
+    }
+
+    /// The same of an error inside a 200.
+    pub fn refuses_key(&self) -> bool {
+        self.means_key(self.status())
     }
 
     fn means_context(&self) -> bool {
@@ -132,6 +155,16 @@ pub fn from_vendor_error(
     shown(kind, error, upstream_model, public_model)
 }
 
+/// Whether a vendor's answer with an error status refuses our key or account, and not this request. Without an error
+/// object only the statuses say so that nothing between the vendor and us sets: a firewall's 403 may be about the client's
+/// words.
+pub fn refuses_key(status: u16, body: &[u8]) -> bool {
+    match VendorError::read(body) {
+        Some(error) => error.means_key(status),
+        None => matches!(status, 401 | 402),
+    }
+}
+
 fn judge(status: u16, error: Option<&VendorError>) -> Kind {
     // Without an error object only the statuses that a balancer or proxy sets on its own mean what they say.
     let Some(error) = error else {
@@ -147,10 +180,13 @@ fn judge(status: u16, error: Option<&VendorError>) -> Kind {
         };
     };
     match status {
-        401 | 403 => Kind::VendorRefusedUs,
+        403 if error.is(&["model_not_found"]) => Kind::VendorModelMissing,
+        403 if error.means_content() || error.says(&["flagged"]) => Kind::ContentPolicy,
         402 => Kind::VendorQuota,
+        400 | 401 | 403 | 429 if error.means_quota() => Kind::VendorQuota,
+        401 | 403 => Kind::VendorRefusedUs,
+        400 | 429 if error.is(&["account_deactivated"]) => Kind::VendorRefusedUs,
         400 if error.is(&["thread_unsupported_request"]) => Kind::ThreadUnsupported,
-        400 | 429 if error.means_quota() => Kind::VendorQuota,
         400 | 413 | 422 if error.means_context() => Kind::ContextTooLong,
         400 | 422 if error.means_content() => Kind::ContentPolicy,
         400 => Kind::InvalidRequest,
