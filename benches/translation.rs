@@ -10,6 +10,7 @@ use model_gateway::protocol::Protocol;
 use model_gateway::protocol::answer::{self, AnswerStream};
 use model_gateway::protocol::form::answer::Recall;
 use model_gateway::protocol::request::{self, Edits, Sender};
+use model_gateway::protocol::rules::known::{KnownCapabilities, RepairRules};
 use model_gateway::protocol::rules::{
     Accepts, ChatModel, MessagesModel, ResponsesModel, Sampling, Target, ThinkingType,
 };
@@ -170,16 +171,25 @@ impl Case {
             thinking_budget: None,
             include_usage: self.from == Protocol::Chat && outline.stream,
         };
+        let repair = RepairRules {
+            accepts: models.of(self.to),
+            known: KnownCapabilities::ALL,
+            max_output_tokens: 64_000,
+            output_limit: None,
+            thinking_budget: None,
+            is_interleaved: false,
+        };
         let sender = Sender {
             account_id: "acct_1",
             official: true,
             may_search: false,
             without_reasoning: false,
             model: "public-model",
+            repair,
         };
         let stripped = match self.from {
-            Protocol::Responses => request::for_responses(body, &sender).unwrap().0,
-            from => request::strip(from, true, body, &outline),
+            Protocol::Responses => request::for_responses(body, &outline, &sender).unwrap().0,
+            from => request::strip(from, true, body, &outline, Some(&repair)),
         };
         request::rewrite_stripped(body, &outline, &edits, stripped)
     }
@@ -232,6 +242,14 @@ impl Models {
                 server_tools: Vec::new(),
             }),
             responses: Accepts::Responses(ResponsesModel { sampling: true, ..ResponsesModel::default() }),
+        }
+    }
+
+    fn of(&self, protocol: Protocol) -> &Accepts {
+        match protocol {
+            Protocol::Chat => &self.chat,
+            Protocol::Messages => &self.messages,
+            Protocol::Responses => &self.responses,
         }
     }
 

@@ -12,6 +12,7 @@ mod price;
 
 use crate::protocol::Protocol;
 use crate::protocol::request::Outline;
+use crate::protocol::rules::known::{KnownCapabilities, RepairRules};
 use crate::protocol::rules::{Accepts, ChatModel, ResponsesModel, ThinkingType, ToolsWithReasoning};
 pub use endpoint::{Auth, Endpoint, HealthCheck, HttpVersion};
 pub use names::Pattern;
@@ -43,6 +44,8 @@ pub struct Model {
     pub max_output_tokens: u64,
     /// What translated requests go by.
     pub accepts: Accepts,
+    /// What of it requests that keep their protocol are repaired by; nothing where `repair: false`.
+    pub repairs: KnownCapabilities,
     pub price: Arc<Price>,
     /// Ids of the models that are asked in this one's place where it does not answer, in their order.
     pub fallback: Vec<String>,
@@ -78,6 +81,18 @@ impl Model {
             Protocol::Messages if reasons_better && (asked.tools || !asked.stops) => by_responses,
             Protocol::Chat if reasons_better && asked.tools && !asked.no_reasoning => by_responses,
             Protocol::Messages | Protocol::Chat => self,
+        }
+    }
+
+    /// What a request that keeps its protocol is repaired by.
+    pub fn repair_rules(&self) -> RepairRules<'_> {
+        RepairRules {
+            accepts: &self.accepts,
+            known: self.repairs,
+            max_output_tokens: self.max_output_tokens,
+            output_limit: None,
+            thinking_budget: None,
+            is_interleaved: false,
         }
     }
 

@@ -20,6 +20,7 @@ use crate::address::{Network, Trusted};
 use crate::catalog::{Catalog, Endpoint, Model, Price, Secret, Vendor};
 use crate::money::Micro;
 use crate::protocol::Protocol;
+use crate::protocol::rules::known::KnownCapabilities;
 use crate::store::redis::{Address, Sentinel};
 use crate::telemetry::access::Destination;
 use crate::telemetry::traces;
@@ -490,6 +491,10 @@ fn model(mut model: raw::Model, vendor: &Arc<Vendor>, price: Price, known: Optio
         context_tokens: model.context_tokens,
         max_output_tokens: model.max_output_tokens,
         accepts: capabilities::read(&model.id, protocol, &model.capabilities),
+        repairs: match model.repair {
+            true => capabilities::known(&model.id, protocol, &model.capabilities),
+            false => KnownCapabilities::NONE,
+        },
         price: Arc::clone(&price),
         fallback: model.fallback.clone(),
         by_responses: None,

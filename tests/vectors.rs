@@ -12,6 +12,7 @@ use model_gateway::protocol::failure::Failure;
 use model_gateway::protocol::form::Effort;
 use model_gateway::protocol::request::{self, Edits, Sender};
 use model_gateway::protocol::responses::kinds::KINDS;
+use model_gateway::protocol::rules::known::{KnownCapabilities, RepairRules};
 use model_gateway::protocol::rules::{
     Accepts, ChatModel, MessagesModel, Outcome, ReasoningReplay, ResponsesModel, Sampling, Target, ThinkingType,
     ToolsWithReasoning,
@@ -38,6 +39,9 @@ struct Case {
     output_limit: Option<u64>,
     #[serde(default = "yes")]
     official: bool,
+    /// All capabilities of the model are known: what it refuses of its own protocol is repaired.
+    #[serde(default)]
+    repair: bool,
 }
 
 fn yes() -> bool {
@@ -418,6 +422,15 @@ fn passed(vector: &Vector, text: &str) -> (bytes::Bytes, Vec<String>) {
         include_usage: vector.surface == Protocol::Chat && outline.stream,
     };
     let official = vector.case.official;
+    let accepts = accepts(&vector.case.model);
+    let repair = RepairRules {
+        accepts: &accepts,
+        known: if vector.case.repair { KnownCapabilities::ALL } else { KnownCapabilities::NONE },
+        max_output_tokens: 64_000,
+        output_limit: vector.case.output_limit,
+        thinking_budget: None,
+        is_interleaved: false,
+    };
     let stripped = match vector.surface {
         Protocol::Responses => {
             let sender = Sender {
@@ -426,10 +439,11 @@ fn passed(vector: &Vector, text: &str) -> (bytes::Bytes, Vec<String>) {
                 may_search: false,
                 without_reasoning: false,
                 model: "public-model",
+                repair,
             };
-            request::for_responses(&body, &sender).unwrap().0
+            request::for_responses(&body, &outline, &sender).unwrap().0
         }
-        surface => request::strip(surface, official, &body, &outline),
+        surface => request::strip(surface, official, &body, &outline, Some(&repair)),
     };
     let warnings = stripped.warnings.clone();
     (request::rewrite_stripped(&body, &outline, &edits, stripped), warnings)

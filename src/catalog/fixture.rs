@@ -4,6 +4,7 @@
 use super::{Auth, Endpoint, HttpVersion, Model, Price, Secret, Vendor};
 use crate::protocol::Protocol;
 use crate::protocol::rules::Accepts;
+use crate::protocol::rules::known::KnownCapabilities;
 use std::sync::Arc;
 
 impl Endpoint {
@@ -55,6 +56,7 @@ impl Model {
                 Protocol::Chat => Accepts::Chat(Default::default()),
                 Protocol::Responses => Accepts::Responses(Default::default()),
             },
+            repairs: KnownCapabilities::NONE,
             price: Arc::new(price),
             fallback: Vec::new(),
             by_responses: None,

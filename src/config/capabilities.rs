@@ -4,13 +4,15 @@
 //! model of its protocol bears. Must not know how translation uses them.
 
 use super::raw::{
-    Capabilities, EffortKey, OnOff, OutputLimitField, ReasoningReplayKey, SamplingKey, SystemRole, ThinkingTypeKey,
-    ToolsWithReasoningKey,
+    Capabilities, EffortKey, OnOff, OutputLimitField, ParallelToolCallsKey, ReasoningReplayKey, SamplingKey,
+    SystemRole, ThinkingTypeKey, ToolCallIdsKey, ToolsWithReasoningKey,
 };
 use crate::protocol::Protocol;
 use crate::protocol::form::Effort;
+use crate::protocol::rules::known::KnownCapabilities;
 use crate::protocol::rules::{
-    Accepts, ChatModel, MessagesModel, ReasoningReplay, ResponsesModel, Sampling, ThinkingType, ToolsWithReasoning,
+    Accepts, ChatModel, MessagesModel, ParallelToolCalls, ReasoningReplay, ResponsesModel, Sampling, ThinkingType,
+    ToolCallIds, ToolsWithReasoning,
 };
 
 /// The descriptor of the model with this catalog id.
@@ -22,11 +24,45 @@ pub fn read(id: &str, protocol: Protocol, written: &Capabilities) -> Accepts {
     }
 }
 
+/// Ids of the shipped catalog, of which everything is known, by the protocols that its values are about.
+const SHIPPED_MESSAGES: [&str; 3] = ["alpha-opus-4-7", "alpha-sonnet-4-6", "alpha-haiku-4-5-20251001"];
+const SHIPPED_CHAT: [&str; 2] = ["beta-5.2", "beta-5.5"];
+
+/// Which capabilities somebody has said something about: requests that keep their protocol are repaired by those alone.
+pub fn known(id: &str, protocol: Protocol, written: &Capabilities) -> KnownCapabilities {
+    let is_shipped = match protocol {
+        Protocol::Messages => SHIPPED_MESSAGES.contains(&id),
+        Protocol::Chat | Protocol::Responses => SHIPPED_CHAT.contains(&id),
+    };
+    if is_shipped {
+        return KnownCapabilities::ALL;
+    }
+    let efforts = if protocol == Protocol::Messages { &written.effort_levels } else { &written.effort_values };
+    KnownCapabilities {
+        sampling: written.sampling.is_some(),
+        thinking_types: written.thinking_types.is_some(),
+        efforts: efforts.is_some(),
+        prefill: written.prefill.is_some(),
+        mid_system: written.mid_system.is_some(),
+        output_limit_field: written.output_limit_field.is_some(),
+        reasoning: written.reasoning.is_some(),
+        tools_with_reasoning: written.tools_with_reasoning.is_some(),
+        stop: written.stop.is_some(),
+        verbosity: written.verbosity.is_some(),
+        system_role: written.system_role.is_some(),
+        reasoning_replay: written.reasoning_replay.is_some(),
+        top_k: written.top_k.is_some(),
+        summaries: written.summaries.is_some(),
+        parallel_tool_calls: written.parallel_tool_calls.is_some(),
+        tool_call_ids: written.tool_call_ids.is_some(),
+    }
+}
+
 /// The keys that say nothing about a model that is spoken to in these protocols.
 pub fn misplaced(spoken: [Option<Protocol>; 2], written: &Capabilities) -> Vec<&'static str> {
     use Protocol::{Chat, Messages, Responses};
     let is_spoken = |by: &[Protocol]| spoken.iter().flatten().any(|protocol| by.contains(protocol));
-    let keys: [(_, _, &[Protocol]); 21] = [
+    let keys: [(_, _, &[Protocol]); 23] = [
         ("thinking_types", written.thinking_types.is_some(), &[Messages]),
         ("thinking_default", written.thinking_default.is_some(), &[Messages]),
         ("effort_levels", written.effort_levels.is_some(), &[Messages]),
@@ -45,6 +81,8 @@ pub fn misplaced(spoken: [Option<Protocol>; 2], written: &Capabilities) -> Vec<&
         ("reasoning_replay", written.reasoning_replay.is_some(), &[Chat]),
         ("top_k", written.top_k.is_some(), &[Chat]),
         ("custom_tools", written.custom_tools.is_some(), &[Chat]),
+        ("parallel_tool_calls", written.parallel_tool_calls.is_some(), &[Chat]),
+        ("tool_call_ids", written.tool_call_ids.is_some(), &[Chat]),
         ("summaries", written.summaries.is_some(), &[Responses]),
         ("functions_only", written.functions_only.is_some(), &[Responses]),
         (
@@ -115,6 +153,7 @@ fn chat(base: ChatModel, written: &Capabilities) -> ChatModel {
         reasoning_replay: match written.reasoning_replay {
             Some(ReasoningReplayKey::None) => ReasoningReplay::None,
             Some(ReasoningReplayKey::ReasoningContent) => ReasoningReplay::ReasoningContent,
+            Some(ReasoningReplayKey::ReasoningContentInTurn) => ReasoningReplay::ReasoningContentInTurn,
             Some(ReasoningReplayKey::ReasoningDetails) => ReasoningReplay::ReasoningDetails,
             None => base.reasoning_replay,
         },
@@ -125,6 +164,17 @@ fn chat(base: ChatModel, written: &Capabilities) -> ChatModel {
         },
         top_k: written.top_k.unwrap_or(base.top_k),
         custom_tools: written.custom_tools.unwrap_or(base.custom_tools),
+        parallel_tool_calls: match written.parallel_tool_calls {
+            Some(ParallelToolCallsKey::Accepted) => ParallelToolCalls::Accepted,
+            Some(ParallelToolCallsKey::WithAutoChoice) => ParallelToolCalls::WithAutoChoice,
+            Some(ParallelToolCallsKey::Refused) => ParallelToolCalls::Refused,
+            None => base.parallel_tool_calls,
+        },
+        tool_call_ids: match written.tool_call_ids {
+            Some(ToolCallIdsKey::Any) => ToolCallIds::Any,
+            Some(ToolCallIdsKey::Nine) => ToolCallIds::Nine,
+            None => base.tool_call_ids,
+        },
     }
 }
 

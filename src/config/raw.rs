@@ -431,6 +431,10 @@ pub struct Model {
     pub max_output_tokens: u64,
     #[serde(default)]
     pub capabilities: Capabilities,
+    /// A request that keeps its protocol but says what `capabilities` says this model refuses is changed as translation
+    /// would, and `x-gateway-warnings` names each change (default). False: it goes as it came, and the vendor refuses it.
+    #[serde(default = "yes")]
+    pub repair: bool,
     pub price: Price,
     /// Up to 3 ids of other models, asked in their order where every endpoint of this one fails, is overloaded or asks
     /// to be left alone, or the vendor refuses the gateway's key, has no credit left for it, or does not know the model;
@@ -440,10 +444,10 @@ pub struct Model {
     pub fallback: Vec<String>,
 }
 
-/// What the model accepts: the descriptor that translation between the protocols goes by. Traffic that keeps its
-/// protocol is not judged by it, but for `output_limit_field`. A key that is left out takes the value of the vendor's
-/// `preset` for that `upstream_model`, else the shipped catalog's for a model of that id, else what every model of the
-/// protocol bears.
+/// What the model accepts: the descriptor that translation between the protocols goes by. A key that is left out takes the
+/// value of the vendor's `preset` for that `upstream_model`, else the shipped catalog's for a model of that id, else what
+/// every model of the protocol bears. Requests that keep their protocol are repaired by it too (`repair`), but only by what
+/// is written here, in the preset or shipped for that id: a key that is known from nowhere changes none of them.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Capabilities {
@@ -486,6 +490,12 @@ pub struct Capabilities {
     pub top_k: Option<bool>,
     /// Chat vendors: tools of type `custom` are accepted. Without, those of the responses surface go as functions.
     pub custom_tools: Option<bool>,
+    /// Chat vendors: whether `parallel_tool_calls` is accepted; `with_auto_choice`: not beside a `tool_choice` other than
+    /// `auto`.
+    pub parallel_tool_calls: Option<ParallelToolCallsKey>,
+    /// Chat vendors: `nine`: ids of tool calls have exactly nine letters or digits; others are replaced by such, the same
+    /// for the same id.
+    pub tool_call_ids: Option<ToolCallIdsKey>,
     /// Responses vendors: `reasoning.summary` is accepted. Left out: where the model reasons.
     pub summaries: Option<bool>,
     /// Responses vendors: the server knows tools of type `function` alone. Custom tools, namespaces and tools that clients
@@ -582,7 +592,24 @@ pub enum SystemRole {
 pub enum ReasoningReplayKey {
     None,
     ReasoningContent,
+    /// The same, but only of the turn that is going on, and only where it calls tools.
+    ReasoningContentInTurn,
     ReasoningDetails,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ParallelToolCallsKey {
+    Accepted,
+    WithAutoChoice,
+    Refused,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolCallIdsKey {
+    Any,
+    Nine,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]

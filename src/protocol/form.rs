@@ -483,6 +483,10 @@ impl Warnings {
         }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The tokens, sorted.
     pub fn into_tokens(mut self) -> Vec<String> {
         self.0.sort_unstable();

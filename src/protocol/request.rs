@@ -5,16 +5,20 @@
 //! member in another case) is refused, because the vendor's reading would be billed by ours.
 //!
 //! Read next: `request/features.rs` (what makes a request cost more than its bytes), `request/rewrite.rs`,
-//! `request/strip.rs` (what another vendor's answer left behind), `request/conversation.rs` (whose turn it is).
+//! `request/strip.rs` (what another vendor's answer left behind), `request/dialect.rs` (what this model refuses), `request/conversation.rs` (whose turn it is).
 
 use super::Protocol;
 use super::failure::{Failure, Kind as FailureKind};
+use super::form::Effort;
 use super::scan::{Broken, COUNT_MAX, Kind, Scan, Span};
 use crate::usage::ServiceTier;
 use conversation::{Head, Signs};
+use dialect::{Dialect, Setting, Word};
 
 mod conversation;
+mod dialect;
 mod features;
+mod repair;
 mod rewrite;
 mod strip;
 
@@ -42,6 +46,7 @@ pub struct Outline {
     /// Chat: `n`; 1 if absent.
     pub choices: u64,
     pub features: Features,
+    dialect: Dialect,
     spans: Spans,
     signs: Signs,
 }
@@ -102,6 +107,7 @@ pub fn read(protocol: Protocol, body: &[u8]) -> Result<Outline, Failure> {
     }
     let mut reader = Reader {
         protocol,
+        text,
         outline: Outline { choices: 1, ..Outline::default() },
         given: [false; BILLING_MEMBERS.len()],
     };
@@ -146,15 +152,21 @@ impl From<Broken> for Stop {
     }
 }
 
-struct Reader {
+struct Reader<'a> {
     protocol: Protocol,
+    text: &'a str,
     outline: Outline,
     given: [bool; BILLING_MEMBERS.len()],
 }
 
-impl Reader {
+impl Reader<'_> {
     fn member(&mut self, scan: &mut Scan<'_>, name: &str) -> Result<(), Stop> {
         self.once(name)?;
+        if let Some(setting) = Setting::named(name)
+            && scan.kind()? != Kind::Null
+        {
+            self.outline.dialect.set(setting);
+        }
         match (name, self.protocol) {
             ("model", _) => self.model(scan),
             ("stream", _) => {
@@ -176,6 +188,12 @@ impl Reader {
             }
             ("stream_options", Protocol::Chat) => self.stream_options(scan),
             ("thinking", Protocol::Messages) => self.thinking(scan),
+            ("output_config", Protocol::Messages) => self.output_config(scan),
+            ("reasoning_effort", Protocol::Chat) => {
+                self.outline.dialect.effort(scan)?;
+                self.outline.features.no_reasoning |= self.outline.dialect.effort == Word::Known(Effort::None);
+                Ok(())
+            }
             ("max_output_tokens", Protocol::Responses) => {
                 self.outline.spans.max_output_tokens = Some(self.limit(scan, name)?);
                 Ok(())
@@ -315,8 +333,9 @@ impl Reader {
             match key.name().as_ref() {
                 "type" => {
                     kinds = kinds.saturating_add(1);
-                    let kind = scan.text_or_skip()?;
-                    is_enabled = kind.is_some_and(|kind| kind.name() == "enabled");
+                    let kind = scan.text_or_skip()?.map(|kind| kind.name());
+                    is_enabled = kind.as_deref() == Some("enabled");
+                    self.outline.dialect.thinking(kind.as_deref());
                 }
                 "budget_tokens" => {
                     budgets = budgets.saturating_add(1);
@@ -336,6 +355,15 @@ impl Reader {
         Ok(())
     }
 
+    fn output_config(&mut self, scan: &mut Scan<'_>) -> Result<(), Stop> {
+        let dialect = &mut self.outline.dialect;
+        scan.object_or_skip(|scan, key| match key.name().as_ref() {
+            "effort" => Ok(dialect.effort(scan)?),
+            _ => Ok(scan.skip().map(drop)?),
+        })
+        .map(drop)
+    }
+
     fn list(&mut self, scan: &mut Scan<'_>, name: &str) -> Result<(), Stop> {
         match scan.kind()? {
             Kind::Array => Ok(self.outline.features.member(name, scan)?),
@@ -349,10 +377,19 @@ impl Reader {
         if scan.kind()? != Kind::Array {
             return self.list(scan, name);
         }
-        let Outline { features, signs, .. } = &mut self.outline;
+        let Outline { features, signs, dialect, .. } = &mut self.outline;
+        let text = self.text;
         scan.array(|scan| {
             let mut head = Head::default();
-            features.message(scan, |name, span| head.member(name, span))?;
+            dialect.ends_with_assistant = false;
+            features.message(scan, |name, span| {
+                head.member(name, span);
+                match name {
+                    "role" => dialect.role(text.get(span.start..span.end).unwrap_or_default()),
+                    "reasoning_content" => dialect.reasoning_content = true,
+                    _ => {}
+                }
+            })?;
             signs.message(head);
             Ok::<(), Stop>(())
         })
@@ -381,6 +418,7 @@ impl Reader {
 
     fn finish(self) -> Result<Outline, Failure> {
         let mut outline = self.outline;
+        outline.dialect.other_than_nine = outline.features.leftovers.other_than_nine;
         if outline.model.is_empty() {
             let message = match self.protocol {
                 Protocol::Chat => "you must provide a model parameter",

@@ -2,12 +2,13 @@
 //!
 //! It must not know a vendor or a model by name: which model accepts what is the config's to say.
 //!
-//! Read next: `rules/names.rs` (ids, names, arguments), `rules/schema.rs`, `rules/pairing.rs`.
+//! Read next: `rules/known.rs` (what of it is known), `rules/names.rs` (ids, names, arguments), `rules/schema.rs`, `rules/pairing.rs`.
 
 use super::form::Effort;
 
 pub mod arguments;
 pub mod custom;
+pub mod known;
 pub mod names;
 pub mod pairing;
 pub mod schema;
@@ -96,6 +97,22 @@ pub enum ThinkingType {
     Disabled,
 }
 
+impl ThinkingType {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ThinkingType::Enabled => "enabled",
+            ThinkingType::Adaptive => "adaptive",
+            ThinkingType::BetweenTools => "between_tools",
+            ThinkingType::Disabled => "disabled",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Self> {
+        let all = [ThinkingType::Enabled, ThinkingType::Adaptive, ThinkingType::BetweenTools, ThinkingType::Disabled];
+        all.into_iter().find(|kind| kind.as_str() == name)
+    }
+}
+
 /// A model of a chat vendor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChatModel {
@@ -120,6 +137,27 @@ pub struct ChatModel {
     pub top_k: bool,
     /// Knows tools of type `custom`; else they go as functions.
     pub custom_tools: bool,
+    pub parallel_tool_calls: ParallelToolCalls,
+    pub tool_call_ids: ToolCallIds,
+}
+
+/// Whether a chat vendor takes `parallel_tool_calls`.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub enum ParallelToolCalls {
+    #[default]
+    Accepted,
+    /// Only where the model chooses the tool: not beside a `tool_choice` that forces one or forbids all.
+    WithAutoChoice,
+    Refused,
+}
+
+/// Which ids of tool calls a chat vendor takes.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub enum ToolCallIds {
+    #[default]
+    Any,
+    /// Exactly nine letters or digits.
+    Nine,
 }
 
 /// A model of a responses vendor.
@@ -155,6 +193,8 @@ pub enum ReasoningReplay {
     #[default]
     None,
     ReasoningContent,
+    /// Only of the turn that is going on, and only where it calls tools: of earlier turns it must not come back.
+    ReasoningContentInTurn,
     ReasoningDetails,
 }
 
@@ -201,6 +241,8 @@ impl Default for ChatModel {
             output_limit_field: "max_completion_tokens",
             top_k: false,
             custom_tools: false,
+            parallel_tool_calls: ParallelToolCalls::Accepted,
+            tool_call_ids: ToolCallIds::Any,
         }
     }
 }

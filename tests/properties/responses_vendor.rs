@@ -10,6 +10,7 @@ use bytes::Bytes;
 use model_gateway::protocol::Protocol;
 use model_gateway::protocol::form::Effort;
 use model_gateway::protocol::request::{self, Edits, Sender};
+use model_gateway::protocol::rules::known::{KnownCapabilities, RepairRules};
 use model_gateway::protocol::rules::{Accepts, ResponsesModel};
 use model_gateway::protocol::same::StreamPass;
 use model_gateway::protocol::translate::{self, StreamTranslation};
@@ -152,10 +153,25 @@ proptest! {
     }
 
     #[test]
-    fn a_request_that_is_passed_on_names_nothing_that_is_kept(pick: Index, without: bool, changes in changes()) {
+    fn a_request_that_is_passed_on_names_nothing_that_is_kept(
+        pick: Index,
+        without: bool,
+        is_repaired: bool,
+        changes in changes(),
+    ) {
         let request = changed(pick.get::<String>(CORPUS.responses.as_slice()), &changes);
+        let accepts = Accepts::Responses(ResponsesModel::default());
+        let repair = RepairRules {
+            accepts: &accepts,
+            known: if is_repaired { KnownCapabilities::ALL } else { KnownCapabilities::NONE },
+            max_output_tokens: 64_000,
+            output_limit: None,
+            thinking_budget: None,
+            is_interleaved: false,
+        };
         let sender = Sender {
             account_id: "acct_1", official: true, may_search: false, without_reasoning: without, model: "public-model",
+            repair,
         };
         let edits = Edits {
             model: "upstream-model", output_limit: Some(40), output_limit_field: "max_output_tokens",
@@ -163,7 +179,7 @@ proptest! {
         };
         let body = Bytes::from(request.clone());
         let Ok(outline) = request::read(Protocol::Responses, &body) else { return Ok(()) };
-        if let Ok((stripped, carries)) = request::for_responses(&body, &sender) {
+        if let Ok((stripped, carries)) = request::for_responses(&body, &outline, &sender) {
             let sent = request::rewrite_stripped(&body, &outline, &edits, stripped);
             let told: Value = serde_json::from_slice(&sent)
                 .map_err(|error| TestCaseError::fail(format!("{error}: {request}")))?;

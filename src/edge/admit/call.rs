@@ -5,7 +5,7 @@
 
 use super::fallback::Fallbacks;
 use super::keyed::{self, Keyed};
-use super::order::{Order, Sent};
+use super::order::{self, Order, Sent};
 use super::version_header;
 use crate::account::Principal;
 use crate::billing::pricing::Quote;
@@ -69,6 +69,7 @@ pub async fn prepare(
         Keyed::Go(keyed) => keyed,
         Keyed::Replay(answer) => return Ok(Prepared::Replay(answer)),
     };
+    let flags = flags(session, surface);
     let order = Order {
         conversation: conversation(session, &principal, &outline, &body),
         settings,
@@ -79,8 +80,9 @@ pub async fn prepare(
         outline: &outline,
         request_id: &ctx.request_id,
         account_id: Arc::clone(&principal.account_id),
+        is_interleaved: order::is_interleaved(&flags),
     };
-    let (flags, version) = (flags(session, surface), version_header(session, settings));
+    let version = version_header(session, settings);
     let (previews, dropped) = order.previews(&flags);
     order.bear(dropped.as_slice())?;
     let Fitted { hold, sent, fallbacks } = match asked.free {

@@ -4,7 +4,7 @@
 //! What had to be said to be quoted is kept until that model's turn has come; what a model is passed on as it stands is
 //! said then, from the client's body. Must not decide that a model has failed: that is `edge/upstream/attempts.rs`.
 
-use super::order::{Order, Priced};
+use super::order::{self, Order, Priced};
 use crate::account::Principal;
 use crate::billing::pricing::Quote;
 use crate::catalog::Model;
@@ -120,13 +120,14 @@ impl Fallbacks {
             outline: &self.outline,
             request_id: &self.request_id,
             account_id: Arc::clone(&self.account_id),
+            is_interleaved: order::is_interleaved(&self.flags),
         }
     }
 }
 
 /// The most that this model can cost. What is passed on as it stands need not be said for that.
 fn quoted(order: &Order<'_>) -> Result<(Quote, Option<Priced>), Failure> {
-    if order.model.passes(order.surface) && order.surface != Protocol::Responses {
+    if order.is_passed_on_unchanged() {
         return Ok((order.quote(order.outline, order.body.len())?, None));
     }
     let priced = order.priced()?;

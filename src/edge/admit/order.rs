@@ -17,6 +17,7 @@ use crate::protocol::form::answer::Recall;
 use crate::protocol::request::{self, ConversationKey, Edits, Outline, Sender};
 use crate::protocol::responses::Voice;
 use crate::protocol::rules::Target;
+use crate::protocol::rules::known::RepairRules;
 use crate::protocol::translate::{self, Translated};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -32,6 +33,8 @@ pub(super) struct Order<'a> {
     pub outline: &'a Outline,
     pub request_id: &'a str,
     pub account_id: Arc<str>,
+    /// A preview flag lets the thinking budget exceed the output limit.
+    pub is_interleaved: bool,
 }
 
 /// The body as the vendor gets it.
@@ -45,6 +48,8 @@ pub(super) struct Sent {
     output_limit: Option<u64>,
     /// A thinking budget in it is the caller's own.
     budget_is_given: bool,
+    /// Passed on, but not as it came: what the model refuses was changed.
+    is_repaired: bool,
     /// Of a translation.
     pub recall: Option<Recall>,
 }
@@ -59,7 +64,7 @@ impl Sent {
 /// A body and the most that it can cost.
 pub(super) struct Priced {
     pub sent: Sent,
-    /// Of a translation.
+    /// Of a body that was changed here.
     translated: Option<Outline>,
     pub quote: Quote,
 }
@@ -87,6 +92,7 @@ impl<'a> Order<'a> {
                 streams: translated.streams,
                 carries_thinking: translated.carries_thinking,
                 output_limit,
+                is_repaired: false,
                 recall: Some(translated.recall),
             });
         }
@@ -97,11 +103,17 @@ impl<'a> Order<'a> {
             thinking_budget,
             include_usage: self.surface == Protocol::Chat && self.outline.stream,
         };
+        let rules = self.repair_rules(output_limit, thinking_budget);
+        let official = self.model.vendor.official;
         let (stripped, carries_thinking) = match self.surface {
-            Protocol::Responses => request::for_responses(&self.body, &sender(self.model, &self.account_id, false))?,
-            surface => (request::strip(surface, self.model.vendor.official, &self.body, self.outline), false),
+            Protocol::Responses => {
+                let sender = Sender { repair: rules, ..sender(self.model, &self.account_id, false) };
+                request::for_responses(&self.body, self.outline, &sender)?
+            }
+            surface => (request::strip(surface, official, &self.body, self.outline, Some(&rules)), false),
         };
-        let warnings = stripped.warnings.clone();
+        let (warnings, is_repaired) = (stripped.warnings.clone(), stripped.is_repaired);
+        let budget_is_given = !stripped.makes_budget;
         self.bear(&warnings)?;
         Ok(Sent {
             body: request::rewrite_stripped(&self.body, self.outline, &edits, stripped),
@@ -109,9 +121,22 @@ impl<'a> Order<'a> {
             streams: self.outline.stream,
             carries_thinking,
             output_limit,
-            budget_is_given: true,
+            budget_is_given,
+            is_repaired,
             recall: None,
         })
+    }
+
+    /// What the model is known to refuse of its own protocol.
+    fn repair_rules(&self, output_limit: Option<u64>, thinking_budget: Option<u64>) -> RepairRules<'_> {
+        let is_interleaved = self.is_interleaved;
+        RepairRules { output_limit, thinking_budget, is_interleaved, ..self.model.repair_rules() }
+    }
+
+    /// The request is passed on as it came, but for the model's name.
+    pub fn is_passed_on_unchanged(&self) -> bool {
+        let passes = self.model.passes(self.surface) && self.surface != Protocol::Responses;
+        passes && !self.outline.needs_repair(&self.repair_rules(None, None))
     }
 
     /// The caller's own thinking budget in a translated body, lowered.
@@ -138,9 +163,9 @@ impl<'a> Order<'a> {
     /// Says the request, and what that can cost.
     pub fn priced(&self) -> Result<Priced, Failure> {
         let sent = self.sent(None, None)?;
-        let is_translated = sent.recall.is_some();
-        let mut translated = match is_translated || self.surface == Protocol::Responses {
-            // Written here, or what is not sold was taken out of it here; so it can be read.
+        let is_changed = sent.recall.is_some() || sent.is_repaired;
+        let mut translated = match is_changed || self.surface == Protocol::Responses {
+            // Written here, or changed here; so it can be read.
             true => Some(request::read(self.model.protocol(), &sent.body)?),
             false => None,
         };
@@ -171,7 +196,8 @@ impl<'a> Order<'a> {
         let budget = thinking_budget(self.settings, translated.as_ref().unwrap_or(self.outline), limit);
         let mut sent = self.sent(Some(limit), budget)?;
         sent.warnings.push(format!("clamped:{}", self.limit_field()));
-        sent.warnings.extend(budget.map(|_| "clamped:thinking.budget_tokens".to_owned()));
+        let clamped = budget.map(|_| "clamped:thinking.budget_tokens".to_owned());
+        sent.warnings.extend(clamped.filter(|clamped| !sent.warnings.contains(clamped)));
         Ok(sent)
     }
 
@@ -227,7 +253,8 @@ impl<'a> Order<'a> {
 /// By whom a request of the vendor's own protocol is passed on.
 fn sender<'a>(model: &'a Model, account_id: &'a str, without_reasoning: bool) -> Sender<'a> {
     let may_search = model.price.features.web_search.is_some();
-    Sender { account_id, official: model.vendor.official, may_search, without_reasoning, model: &model.id }
+    let (official, repair) = (model.vendor.official, model.repair_rules());
+    Sender { account_id, official, may_search, without_reasoning, model: &model.id, repair }
 }
 
 /// What a translation is told, now.
@@ -271,9 +298,13 @@ pub fn without_thinking(again: &Again, model: &Model) -> Result<Said, Failure> {
             thinking_budget: None,
             include_usage: again.surface == Protocol::Chat && outline.stream,
         };
+        let rules = RepairRules { output_limit: again.output_limit, ..model.repair_rules() };
         let stripped = match again.surface {
-            Protocol::Responses => request::for_responses(&again.body, &sender(model, &again.account_id, true))?.0,
-            surface => request::without_reasoning(surface, &again.body)
+            Protocol::Responses => {
+                let sender = Sender { repair: rules, ..sender(model, &again.account_id, true) };
+                request::for_responses(&again.body, &outline, &sender)?.0
+            }
+            surface => request::without_reasoning(surface, &again.body, &rules)
                 .ok_or_else(|| Failure::invalid(surface, "messages", "have no reasoning that could be left out"))?,
         };
         let warnings = stripped.warnings.clone();
@@ -290,6 +321,14 @@ fn thinking_budget(settings: &Settings, outline: &Outline, limit: u64) -> Option
     let budget = outline.thinking_budget?;
     let most = limit.saturating_sub(settings.limits.min_output_tokens).max(rules::THINKING_TOKENS_LEAST);
     (budget > most).then_some(most)
+}
+
+/// The preview flag that lets a model think between its calls, by a budget larger than the output limit.
+const INTERLEAVED: &str = "interleaved-thinking-";
+
+/// One of these preview flags lets the thinking budget exceed the output limit.
+pub(super) fn is_interleaved(flags: &[String]) -> bool {
+    flags.iter().any(|flag| flag.starts_with(INTERLEAVED))
 }
 
 /// Preview flags that widen the context, and to how many tokens: beyond what a model of fewer was priced and held for.

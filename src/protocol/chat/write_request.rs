@@ -7,8 +7,8 @@
 
 use crate::protocol::failure::{Failure, Kind};
 use crate::protocol::form::answer::Recall;
-use crate::protocol::form::{Action, BlockKind, Refused, Request, Warnings};
-use crate::protocol::rules::{ChatModel, ToolsWithReasoning, names, pairing};
+use crate::protocol::form::{Action, BlockKind, Choice, Refused, Request, Warnings};
+use crate::protocol::rules::{ChatModel, ParallelToolCalls, ToolCallIds, ToolsWithReasoning, names, pairing};
 use crate::protocol::text::{Json, Text};
 use crate::protocol::translate::{Given, Written};
 use crate::protocol::tree::Value;
@@ -64,6 +64,7 @@ pub fn write(
         words,
         json,
         carries_thinking: false,
+        replays: true,
         ids: HashMap::new(),
         open: VecDeque::new(),
     };
@@ -99,6 +100,8 @@ struct Writer<'w> {
     words: Words<'w>,
     json: Json,
     carries_thinking: bool,
+    /// The reasoning of the turn that is written comes back.
+    replays: bool,
     /// How often each id was wanted by a call.
     ids: HashMap<String, u64>,
     /// Ids of calls whose results come next, in order.
@@ -167,7 +170,18 @@ impl Writer<'_> {
             json: &mut self.json,
         };
         writer.write(&sent, &request.choice)?;
-        if request.parallel_calls == Some(false) {
+        let is_taken = match self.model.parallel_tool_calls {
+            ParallelToolCalls::Accepted => true,
+            ParallelToolCalls::WithAutoChoice => matches!(request.choice, Choice::Absent | Choice::Auto),
+            ParallelToolCalls::Refused => false,
+        };
+        if request.parallel_calls == Some(false) && !is_taken {
+            let field = match self.surface {
+                Protocol::Messages => "tool_choice.disable_parallel_tool_use",
+                Protocol::Chat | Protocol::Responses => "parallel_tool_calls",
+            };
+            self.words.warnings.add(Action::Dropped, field);
+        } else if request.parallel_calls == Some(false) {
             self.json.key("parallel_tool_calls").bool(false);
         }
         Ok(true)
@@ -202,12 +216,16 @@ impl Writer<'_> {
 
     /// The id of the next call: of two of one id the later gets another.
     fn call_id(&mut self, id: Option<&Text<'_>>) -> String {
-        let wanted = names::short_call_id(id.map(Text::value).unwrap_or_default()).into_owned();
+        let fitting = |id| match self.model.tool_call_ids {
+            ToolCallIds::Any => names::short_call_id(id),
+            ToolCallIds::Nine => names::nine_letter_call_id(id),
+        };
+        let wanted = fitting(id.map(Text::value).unwrap_or_default()).into_owned();
         let count = self.ids.entry(wanted.clone()).or_default();
         *count = count.saturating_add(1);
         let id = match *count {
             1 => wanted,
-            count => names::short_call_id(Cow::Owned(format!("{wanted}__{count}"))).into_owned(),
+            count => fitting(Cow::Owned(format!("{wanted}__{count}"))).into_owned(),
         };
         self.open.push_back(id.clone());
         id

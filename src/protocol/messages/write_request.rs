@@ -22,9 +22,9 @@ mod format;
 mod markers;
 mod scribe;
 mod settings;
-mod thinking;
+pub(in crate::protocol) mod thinking;
 mod tools;
-mod turns;
+pub(in crate::protocol) mod turns;
 
 pub(in crate::protocol) use extras::asks_nothing;
 

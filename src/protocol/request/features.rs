@@ -71,6 +71,8 @@ pub struct Leftovers {
     pub odd_ids: bool,
     /// A call id that is too long for a chat vendor.
     pub long_ids: bool,
+    /// A call id that is not nine letters or digits, which is all that some chat vendors take.
+    pub other_than_nine: bool,
     /// Members of the messages protocol, and of reasoning, that chat's own vendor does not know.
     pub members: bool,
 }
@@ -86,10 +88,6 @@ impl Features {
             "tools" => scan.array_or_skip(|scan| self.tool(scan)).map(drop),
             "functions" => some(scan, &mut self.tools),
             "stop" | "stop_sequences" => some(scan, &mut self.stops),
-            "reasoning_effort" => {
-                self.no_reasoning |= is_text(scan, "none")?;
-                Ok(())
-            }
             "cache_control" => self.cache_marker(scan),
             "thinking" | "reasoning" | "output_config" | "top_k" => {
                 self.leftovers.members = true;
@@ -181,6 +179,7 @@ impl Features {
                 let id = scan.text_or_skip()?.map(|id| id.name()).unwrap_or_default();
                 self.leftovers.odd_ids |= !names::is_plain(&id);
                 self.leftovers.long_ids |= id.len() > CHAT_ID_LETTERS_MAX;
+                self.leftovers.other_than_nine |= !names::is_nine(&id);
                 Ok(())
             }
             "tool_calls" | "function_call" => {

@@ -5,12 +5,14 @@
 //! It must not touch anything else, nor judge a request: what cannot be read here is the vendor's to refuse. Nearly
 //! always there is nothing to do: the outline says whether the body must be read at all.
 //!
-//! Read next: `request/rewrite.rs`, which makes these edits together with its own.
+//! Read next: `request/repair.rs` (what this model refuses, in the same reading), `request/rewrite.rs`, which makes these
+//! edits together with its own.
 
 use super::{DEPTH_MAX, Outline};
 use crate::protocol::Protocol;
 use crate::protocol::carrier;
 use crate::protocol::form::{Action, At, Warnings};
+use crate::protocol::rules::known::RepairRules;
 use crate::protocol::rules::names::{self, CallIds};
 use crate::protocol::scan::Span;
 use crate::protocol::splice;
@@ -29,11 +31,21 @@ pub struct Stripped {
     pub(super) edits: Vec<(Span, String)>,
     /// `action:path`, sorted.
     pub warnings: Vec<String>,
+    /// The body was repaired, so that its outline is another one now.
+    pub is_repaired: bool,
+    /// The thinking budget in it was made here: it can be made smaller, or left out.
+    pub makes_budget: bool,
 }
 
-/// What must go before `body` goes to a vendor of the same protocol. `official`: the vendor that defined it, not a
-/// compatible server.
-pub fn strip(protocol: Protocol, official: bool, body: &[u8], outline: &Outline) -> Stripped {
+/// What must be edited before `body` goes to a vendor of the same protocol: what another vendor left in it, and what the
+/// model of these rules is known to refuse. `official`: the vendor that defined the protocol, not a compatible server.
+pub fn strip(
+    protocol: Protocol,
+    official: bool,
+    body: &[u8],
+    outline: &Outline,
+    rules: Option<&RepairRules<'_>>,
+) -> Stripped {
     let left = outline.features.leftovers;
     let is_clean = match protocol {
         Protocol::Messages => !left.unsigned_thinking && !left.odd_ids,
@@ -41,7 +53,8 @@ pub fn strip(protocol: Protocol, official: bool, body: &[u8], outline: &Outline)
         // Its bodies always need some: see `for_responses`.
         Protocol::Responses => true,
     };
-    if is_clean {
+    let rules = rules.filter(|rules| outline.needs_repair(rules));
+    if is_clean && rules.is_none() {
         return Stripped::default();
     }
     let Ok(text) = std::str::from_utf8(body) else {
@@ -50,21 +63,24 @@ pub fn strip(protocol: Protocol, official: bool, body: &[u8], outline: &Outline)
     let Ok(tree) = Tree::read(text, DEPTH_MAX, Nodes::new()) else {
         return Stripped::default();
     };
-    let mut strip = Strip { text, edits: Vec::new(), warnings: Warnings::default() };
+    let mut strip = Strip::new(text);
     match protocol {
-        Protocol::Messages => strip.messages(tree.root(), is_unsigned_thinking),
-        Protocol::Chat => strip.chat(tree.root()),
-        Protocol::Responses => {}
+        Protocol::Messages if !is_clean => strip.messages(tree.root(), is_unsigned_thinking),
+        Protocol::Chat if !is_clean => strip.chat(tree.root()),
+        Protocol::Messages | Protocol::Chat | Protocol::Responses => {}
     }
-    Stripped { edits: strip.edits, warnings: strip.warnings.into_tokens() }
+    if let Some(rules) = rules {
+        strip.repair(tree.root(), rules, false);
+    }
+    strip.finish()
 }
 
 /// What goes from a body of the same protocol that is said once more, without the reasoning of earlier turns: another
 /// model's, which this vendor may not read. `None`: there is none in it. Responses bodies: see [`for_responses`].
-pub fn without_reasoning(protocol: Protocol, body: &[u8]) -> Option<Stripped> {
+pub fn without_reasoning(protocol: Protocol, body: &[u8], rules: &RepairRules<'_>) -> Option<Stripped> {
     let text = std::str::from_utf8(body).ok()?;
     let tree = Tree::read(text, DEPTH_MAX, Nodes::new()).ok()?;
-    let mut strip = Strip { text, edits: Vec::new(), warnings: Warnings::default() };
+    let mut strip = Strip::new(text);
     match protocol {
         Protocol::Messages if has_thinking(tree.root()) => {
             // A turn that thinks must begin with a thought; and what clears thoughts is refused where none is to be had.
@@ -75,17 +91,24 @@ pub fn without_reasoning(protocol: Protocol, body: &[u8]) -> Option<Stripped> {
         Protocol::Chat => strip.chat(tree.root()),
         Protocol::Messages | Protocol::Responses => {}
     }
-    let stripped = Stripped { edits: strip.edits, warnings: strip.warnings.into_tokens() };
-    (!stripped.warnings.is_empty()).then_some(stripped)
+    if strip.warnings.is_empty() {
+        return None;
+    }
+    strip.repair(tree.root(), rules, true);
+    Some(strip.finish())
 }
 
 /// How the context is edited by the vendor: of thoughts.
 const CLEAR_THINKING: &str = "clear_thinking_20251015";
 
-struct Strip<'a> {
+pub(super) struct Strip<'a> {
     text: &'a str,
-    edits: Vec<(Span, String)>,
-    warnings: Warnings,
+    pub(super) edits: Vec<(Span, String)>,
+    /// Members and items that go, without their commas.
+    pub(super) gone: Vec<Span>,
+    pub(super) warnings: Warnings,
+    pub(super) is_repaired: bool,
+    pub(super) makes_budget: bool,
 }
 
 /// Members that chat's own vendor does not know, by where they stand.
@@ -94,6 +117,39 @@ const FOREIGN_IN_MESSAGE: [&str; 4] = ["reasoning_content", "reasoning_details",
 const FOREIGN_IN_PART: [&str; 1] = ["cache_control"];
 
 impl<'a> Strip<'a> {
+    fn new(text: &'a str) -> Self {
+        Strip {
+            text,
+            edits: Vec::new(),
+            gone: Vec::new(),
+            warnings: Warnings::default(),
+            is_repaired: false,
+            makes_budget: false,
+        }
+    }
+
+    /// The edits, in which every member that goes takes one comma along.
+    fn finish(self) -> Stripped {
+        let Strip { text, mut edits, mut gone, warnings, is_repaired, makes_budget } = self;
+        gone.sort_unstable_by_key(|span| (span.start, std::cmp::Reverse(span.end)));
+        let mut gone = gone.into_iter().peekable();
+        while let Some(mut run) = gone.next() {
+            // What stands inside it, or right behind it, goes with it.
+            while let Some(next) =
+                gone.next_if(|next| next.start < run.end || next.start == behind_comma(text, run.end))
+            {
+                run.end = run.end.max(next.end);
+            }
+            let before = text.get(..run.start).unwrap_or_default().trim_end();
+            let cut = match before.strip_suffix(',') {
+                Some(before) => Span { start: before.trim_end().len(), end: run.end },
+                None => Span { start: run.start, end: behind_comma(text, run.end) },
+            };
+            edits.push((cut, String::new()));
+        }
+        Stripped { edits, warnings: warnings.into_tokens(), is_repaired, makes_budget }
+    }
+
     fn chat(&mut self, root: Value<'a>) {
         self.members(root, "", &FOREIGN);
         for (index, message) in root.get("messages").into_iter().flat_map(Value::items).enumerate() {
@@ -126,7 +182,7 @@ impl<'a> Strip<'a> {
     }
 
     /// Removes the members of these names. Null is no member: it goes without a word.
-    fn edits_of_thinking(&mut self, root: Value<'a>) {
+    pub(super) fn edits_of_thinking(&mut self, root: Value<'a>) {
         let edits = || root.get("context_management").and_then(|edits| edits.get("edits")).into_iter();
         let of_thinking = |edit: &Value<'_>| edit.get("type").is_some_and(|kind| kind.is(CLEAR_THINKING));
         let (mut places, mut goes) = (Vec::new(), 0);
@@ -155,8 +211,7 @@ impl<'a> Strip<'a> {
             if let Some(name) = name.filter(|_| !value.is_null()) {
                 self.warnings.add(Action::Dropped, format_args!("{path}{name}"));
             }
-            let end = self.span(value.raw()).end;
-            places.push((Span { start: self.key_start(&key), end }, name.is_some()));
+            places.push((self.member_span(&key, value), name.is_some()));
         }
         self.remove(&places);
     }
@@ -200,43 +255,44 @@ impl<'a> Strip<'a> {
         }
     }
 
-    fn replace(&mut self, value: Value<'a>, text: &str) {
+    pub(super) fn replace(&mut self, value: Value<'a>, text: &str) {
         let span = self.span(value.raw());
         self.edits.push((span, splice::json_string(text)));
     }
 
-    /// Removes members or items with the commas that they leave; `places` are all of one object or array.
+    /// Removes those members or items of which it is true.
     fn remove(&mut self, places: &[(Span, bool)]) {
-        let mut kept = false;
-        let mut before: Option<Span> = None;
-        for (index, (span, is_removed)) in places.iter().enumerate() {
-            let behind = places.get(index.saturating_add(1)).map(|(next, _)| next.start);
-            if *is_removed {
-                let cut = match before.filter(|_| kept) {
-                    Some(before) => Span { start: before.end, end: span.end },
-                    None => Span { start: span.start, end: behind.unwrap_or(span.end) },
-                };
-                self.edits.push((cut, String::new()));
-            } else {
-                kept = true;
-            }
-            before = Some(*span);
-        }
+        self.gone.extend(places.iter().filter(|(_, is_removed)| *is_removed).map(|(span, _)| *span));
     }
 
-    fn key_start(&self, key: &Text<'_>) -> usize {
+    /// Where a member stands, from its name's first quote to its value's end.
+    pub(super) fn member_span(&self, key: &Text<'_>, value: Value<'_>) -> Span {
+        Span { start: self.key_span(key).start, end: self.span(value.raw()).end }
+    }
+
+    /// Where a member's name stands, with its quotes.
+    pub(super) fn key_span(&self, key: &Text<'_>) -> Span {
         match key {
-            // The quote before it.
-            Text::Token { raw, .. } => self.span(raw).start.saturating_sub(1),
-            Text::Made(_) => 0,
+            Text::Token { raw, .. } => {
+                let Span { start, end } = self.span(raw);
+                Span { start: start.saturating_sub(1), end: end.saturating_add(1) }
+            }
+            Text::Made(_) => Span::default(),
         }
     }
 
     /// Where a piece of the text stands.
-    fn span(&self, piece: &str) -> Span {
+    pub(super) fn span(&self, piece: &str) -> Span {
         let start = piece.as_ptr().addr().saturating_sub(self.text.as_ptr().addr());
         Span { start, end: start.saturating_add(piece.len()) }
     }
+}
+
+/// Behind the comma at `end` and the white space around it; `end` itself where no comma follows.
+fn behind_comma(text: &str, end: usize) -> usize {
+    let rest = text.get(end..).unwrap_or_default();
+    let Some(behind) = rest.trim_start().strip_prefix(',') else { return end };
+    text.len().saturating_sub(behind.trim_start().len())
 }
 
 /// Reasoning that a messages vendor cannot have signed.
@@ -298,6 +354,8 @@ impl<'a> Calls<'a> {
 mod tests {
     use super::*;
     use crate::protocol::request::{Edits, read, rewrite_stripped};
+    use crate::protocol::rules::Accepts;
+    use crate::protocol::rules::known::KnownCapabilities;
     use bytes::Bytes;
     use proptest::prelude::*;
     use serde_json::{Value as Any, json};
@@ -318,7 +376,7 @@ mod tests {
     }
 
     fn stripped(protocol: Protocol, body: &str) -> (String, Vec<String>) {
-        let Stripped { edits, warnings } = strip(protocol, true, body.as_bytes(), &outline(protocol, body));
+        let Stripped { edits, warnings, .. } = strip(protocol, true, body.as_bytes(), &outline(protocol, body), None);
         let mut splices: Vec<_> = edits.iter().map(|(span, text)| splice::Splice::new(*span, text)).collect();
         let mut out = Vec::new();
         splice::bytes(body.as_bytes(), &mut splices, &mut out);
@@ -344,7 +402,10 @@ mod tests {
             (of(&format!("{clears},{uses}"), turn), of(uses, left), "dropped:context_management.edits"),
             (of(uses, turn), of(uses, left), "dropped:messages[0].content[0]"),
         ] {
-            let Stripped { edits, warnings } = without_reasoning(Protocol::Messages, body.as_bytes()).unwrap();
+            let accepts = Accepts::Messages(Default::default());
+            let none = RepairRules::in_test(&accepts, KnownCapabilities::NONE);
+            let Stripped { edits, warnings, .. } =
+                without_reasoning(Protocol::Messages, body.as_bytes(), &none).unwrap();
             let mut splices: Vec<_> = edits.iter().map(|(span, text)| splice::Splice::new(*span, text)).collect();
             let mut out = Vec::new();
             splice::bytes(body.as_bytes(), &mut splices, &mut out);
@@ -434,7 +495,7 @@ mod tests {
             r#"{"reasoning_effort":"low","messages":[{"role":"tool","tool_call_id":"call_1","content":"\"top_k\""}]}"#;
         assert!(is_clean(Protocol::Chat, usual));
         let foreign = r#"{"thinking":{},"messages":[]}"#;
-        let other = strip(Protocol::Chat, false, foreign.as_bytes(), &outline(Protocol::Chat, foreign));
+        let other = strip(Protocol::Chat, false, foreign.as_bytes(), &outline(Protocol::Chat, foreign), None);
         assert!(other.edits.is_empty() && other.warnings.is_empty());
     }
 
@@ -449,7 +510,7 @@ mod tests {
             thinking_budget: None,
             include_usage: false,
         };
-        let found = rewrite_stripped(&body, &outline, &edits, strip(Protocol::Chat, true, &body, &outline));
+        let found = rewrite_stripped(&body, &outline, &edits, strip(Protocol::Chat, true, &body, &outline, None));
         assert_eq!(found, &br#"{"max_completion_tokens":7,"model":"up","messages":[]}"#[..]);
     }
 
@@ -458,7 +519,7 @@ mod tests {
         let of_another = outline(Protocol::Messages, r#"{"messages":[{"content":[{"type":"thinking"}]}]}"#);
         assert!(of_another.features.leftovers.unsigned_thinking);
         for body in [&b""[..], b"[1", br#"{"messages":7,"thinking":1}"#, br#"{"messages":[null,[]]}"#, b"\"\xff"] {
-            assert!(strip(Protocol::Messages, true, body, &of_another).edits.is_empty());
+            assert!(strip(Protocol::Messages, true, body, &of_another, None).edits.is_empty());
         }
     }
 

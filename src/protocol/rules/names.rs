@@ -73,6 +73,18 @@ pub fn short_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
     shortened_call_id(id, CHAT_CALL_ID_LETTERS_MAX)
 }
 
+/// A call id towards a vendor that takes nine letters or digits and nothing else: the id itself if it is such.
+pub fn nine_letter_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
+    if is_nine(&id) { id } else { Cow::Owned(made_id("", &id, 0).chars().take(NINE).collect()) }
+}
+
+/// Exactly nine letters or digits.
+pub fn is_nine(id: &str) -> bool {
+    id.len() == NINE && id.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
+const NINE: usize = 9;
+
 /// A call id towards a responses vendor: at most 64 characters.
 pub fn responses_call_id(id: Cow<'_, str>) -> Cow<'_, str> {
     shortened_call_id(id, RESPONSES_CALL_ID_LETTERS_MAX)

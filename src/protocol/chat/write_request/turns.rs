@@ -10,6 +10,7 @@ use crate::protocol::carrier;
 use crate::protocol::form::{Action, Arguments, At, Block, BlockKind, Call, Refused, Request, Side, Thinking, Turn};
 use crate::protocol::rules::{ReasoningReplay, arguments, custom};
 use crate::protocol::text::Text;
+use std::ops::Range;
 
 /// Between what is told in words and the text around it.
 const APART: &str = "\n\n";
@@ -22,7 +23,9 @@ impl Writer<'_> {
         let empty = self.json.as_bytes().len();
         self.instructions(&request.system);
         let last = request.turns.len().saturating_sub(1);
+        let replayed = self.replayed(&request.turns);
         for (index, turn) in request.turns.iter().enumerate() {
+            self.replays = replayed.contains(&index);
             match turn.side {
                 Side::System => self.instructions(&turn.blocks),
                 Side::User => self.user(turn, index == last),
@@ -34,6 +37,21 @@ impl Writer<'_> {
         }
         self.json.close_array();
         Ok(())
+    }
+
+    /// The turns whose reasoning comes back, by their index.
+    fn replayed(&self, turns: &[Turn<'_>]) -> Range<usize> {
+        if self.model.reasoning_replay != ReasoningReplay::ReasoningContentInTurn {
+            return 0..turns.len();
+        }
+        let holds =
+            |turn: &Turn<'_>, wanted: fn(&BlockKind<'_>) -> bool| turn.blocks.iter().any(|block| wanted(&block.kind));
+        let asks =
+            |turn: &Turn<'_>| turn.side == Side::User && !holds(turn, |kind| matches!(kind, BlockKind::Result(_)));
+        let start = turns.iter().rposition(asks).unwrap_or_default();
+        let calls = |turn: &Turn<'_>| holds(turn, |kind| matches!(kind, BlockKind::Call(_)));
+        let has_calls = turns.iter().skip(start).any(calls);
+        if has_calls { start..turns.len() } else { 0..0 }
     }
 
     fn user(&mut self, turn: &Turn<'_>, is_last: bool) {
@@ -132,7 +150,8 @@ impl Writer<'_> {
         });
         match self.model.reasoning_replay {
             ReasoningReplay::None => {}
-            ReasoningReplay::ReasoningContent => {
+            _ if !self.replays => {}
+            ReasoningReplay::ReasoningContent | ReasoningReplay::ReasoningContentInTurn => {
                 let texts: Vec<Text<'_>> = match self.surface {
                     // Whatever is signed there is another vendor's.
                     Protocol::Responses => {

@@ -10,7 +10,7 @@ use crate::protocol::text::Json;
 use crate::protocol::tree::Value;
 
 /// The smallest budget that a vendor takes, and what must be left for the answer.
-const BUDGET_TOKENS_MIN: u64 = 1_024;
+pub(in crate::protocol) const BUDGET_TOKENS_MIN: u64 = 1_024;
 const ANSWER_TOKENS_MIN: u64 = 1_024;
 
 /// What decides.
@@ -175,15 +175,19 @@ fn on(plan: &mut Plan<'_>, asked: &Asked<'_, '_>, warnings: &mut Warnings) {
         return;
     }
     let wanted = reasoning.budget_tokens.or(reasoning.effort.map(budget_of)).unwrap_or_default();
-    let budget = wanted.min(asked.max_tokens.saturating_sub(ANSWER_TOKENS_MIN));
-    if model.is_manual() && !asked.breaks_off && budget >= BUDGET_TOKENS_MIN {
-        plan.mode = Mode::Budget(budget);
-    } else {
-        warnings.add(Action::Dropped, field);
+    let budget = fitting_budget(wanted, asked.max_tokens);
+    match budget.filter(|_| model.is_manual() && !asked.breaks_off) {
+        Some(budget) => plan.mode = Mode::Budget(budget),
+        None => warnings.add(Action::Dropped, field),
     }
 }
 
-fn budget_of(level: Effort) -> u64 {
+/// As much of a budget as leaves room for the answer, where that is a budget at all.
+pub(in crate::protocol) fn fitting_budget(wanted: u64, max_tokens: u64) -> Option<u64> {
+    Some(wanted.min(max_tokens.saturating_sub(ANSWER_TOKENS_MIN))).filter(|budget| *budget >= BUDGET_TOKENS_MIN)
+}
+
+pub(in crate::protocol) fn budget_of(level: Effort) -> u64 {
     match level {
         Effort::None => 0,
         Effort::Minimal => 1_024,
@@ -194,7 +198,7 @@ fn budget_of(level: Effort) -> u64 {
     }
 }
 
-fn level_of(budget_tokens: u64) -> Effort {
+pub(in crate::protocol) fn level_of(budget_tokens: u64) -> Effort {
     match budget_tokens {
         0..4_096 => Effort::Low,
         4_096..16_384 => Effort::Medium,

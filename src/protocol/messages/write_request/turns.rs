@@ -16,9 +16,9 @@ use crate::protocol::form::{
 use crate::protocol::rules::MessagesModel;
 use crate::protocol::text::Text;
 
-const GO_ON: &str = "Continue.";
+pub(in crate::protocol) const GO_ON: &str = "Continue.";
 const NOTHING: &str = "(empty message)";
-const REMINDER: [&str; 2] = ["<system-reminder>\n", "\n</system-reminder>"];
+pub(in crate::protocol) const REMINDER: [&str; 2] = ["<system-reminder>\n", "\n</system-reminder>"];
 
 /// One turn as it is sent.
 #[derive(Debug)]

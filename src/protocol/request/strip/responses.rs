@@ -10,8 +10,9 @@ use super::{Strip, Stripped};
 use crate::protocol::Protocol;
 use crate::protocol::carrier;
 use crate::protocol::failure::Failure;
-use crate::protocol::form::{Action, At, Refused, Warnings};
-use crate::protocol::request::DEPTH_MAX;
+use crate::protocol::form::{Action, At, Refused};
+use crate::protocol::request::{DEPTH_MAX, Outline};
+use crate::protocol::rules::known::RepairRules;
 use crate::protocol::rules::names;
 use crate::protocol::scan::Span;
 use crate::protocol::splice::json_string;
@@ -31,6 +32,8 @@ pub struct Sender<'a> {
     pub without_reasoning: bool,
     /// The public id, for the words of a refusal.
     pub model: &'a str,
+    /// What the model is known to refuse.
+    pub repair: RepairRules<'a>,
 }
 
 /// What becomes of a responses body that is passed on; and whether reasoning goes with it, or the name of what it led to,
@@ -38,12 +41,15 @@ pub struct Sender<'a> {
 ///
 /// # Errors
 /// It names what is kept at the vendor, or asks for a tool that runs there and is not sold.
-pub fn for_responses(body: &[u8], sender: &Sender<'_>) -> Result<(Stripped, bool), Failure> {
+pub fn for_responses(body: &[u8], outline: &Outline, sender: &Sender<'_>) -> Result<(Stripped, bool), Failure> {
     let Ok(text) = std::str::from_utf8(body) else { return Ok(Default::default()) };
     let Ok(tree) = Tree::read(text, DEPTH_MAX, Nodes::new()) else { return Ok(Default::default()) };
-    let mut strip = Strip { text, edits: Vec::new(), warnings: Warnings::default() };
+    let mut strip = Strip::new(text);
     let carries = strip.responses(tree.root(), sender).map_err(|refused| *refused)?;
-    Ok((Stripped { edits: strip.edits, warnings: strip.warnings.into_tokens() }, carries))
+    if outline.needs_repair(&sender.repair) {
+        strip.repair(tree.root(), &sender.repair, sender.without_reasoning);
+    }
+    Ok((strip.finish(), carries))
 }
 
 /// Tools that the client runs.
@@ -110,8 +116,7 @@ impl<'a> Strip<'a> {
                 "prompt_cache_key" | "user" | "client_metadata" => goes = true,
                 _ => {}
             }
-            let end = self.span(value.raw()).end;
-            places.push((Span { start: self.key_start(&key), end }, goes));
+            places.push((self.member_span(&key, value), goes));
         }
         if !has_store {
             added.push_str(r#""store":false,"#);
@@ -200,13 +205,8 @@ impl<'a> Strip<'a> {
     }
 
     fn without_id(&mut self, item: Value<'a>) {
-        let members: Vec<_> = item
-            .members()
-            .map(|(key, value)| {
-                let span = Span { start: self.key_start(&key), end: self.span(value.raw()).end };
-                (span, key.is("id"))
-            })
-            .collect();
+        let members: Vec<_> =
+            item.members().map(|(key, value)| (self.member_span(&key, value), key.is("id"))).collect();
         self.remove(&members);
     }
 }
@@ -288,17 +288,42 @@ fn is_foreign(item: Value<'_>) -> bool {
 mod tests {
     use super::*;
     use crate::protocol::request::{Edits, read, rewrite_stripped};
+    use crate::protocol::rules::known::KnownCapabilities;
+    use crate::protocol::rules::{Accepts, ResponsesModel};
     use bytes::Bytes;
     use serde_json::{Value as Any, json};
 
-    const SENDER: Sender<'static> =
-        Sender { account_id: "acct_1", official: true, may_search: false, without_reasoning: false, model: "public" };
+    static ACCEPTS: Accepts = Accepts::Responses(ResponsesModel {
+        reasoning: false,
+        effort_values: Vec::new(),
+        summaries: false,
+        sampling: false,
+        cache_breakpoints: false,
+        verbosity: false,
+        functions_only: false,
+    });
+
+    const SENDER: Sender<'static> = Sender {
+        account_id: "acct_1",
+        official: true,
+        may_search: false,
+        without_reasoning: false,
+        model: "public",
+        repair: RepairRules {
+            accepts: &ACCEPTS,
+            known: KnownCapabilities::NONE,
+            max_output_tokens: 0,
+            output_limit: None,
+            thinking_budget: None,
+            is_interleaved: false,
+        },
+    };
 
     /// The body as it is sent, and the warnings.
     fn sent(body: &str, sender: &Sender<'_>) -> Result<(Any, Vec<String>), Failure> {
         let bytes = Bytes::copy_from_slice(body.as_bytes());
         let outline = read(Protocol::Responses, &bytes).unwrap();
-        let (stripped, _) = for_responses(&bytes, sender)?;
+        let (stripped, _) = for_responses(&bytes, &outline, sender)?;
         let edits = Edits {
             model: "up",
             output_limit: Some(100),

@@ -439,7 +439,9 @@ impl Course {
             (Some(signature), ReasoningReplay::ReasoningDetails) => {
                 carrier::pack_chat_details(&carrier::decode(signature)?)
             }
-            (_, ReasoningReplay::ReasoningContent) if !text.is_empty() => carrier::pack_chat_text(text),
+            (_, ReasoningReplay::ReasoningContent | ReasoningReplay::ReasoningContentInTurn) if !text.is_empty() => {
+                carrier::pack_chat_text(text)
+            }
             _ => None,
         }
     }

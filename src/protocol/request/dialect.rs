@@ -1,0 +1,218 @@
+//! Which members of a body some model of its protocol refuses, as the one pass over it shows them; and whether this model
+//! is known to refuse one.
+//!
+//! It must not read the body a second time, nor change it: `request/repair.rs` does both, for the few bodies that need it.
+//! In doubt a body needs it.
+//!
+//! Read next: `request/repair.rs`.
+
+use super::Outline;
+use crate::protocol::form::Effort;
+use crate::protocol::rules::known::{KnownCapabilities, RepairRules};
+use crate::protocol::rules::{
+    Accepts, ChatModel, MessagesModel, ParallelToolCalls, ReasoningReplay, ResponsesModel, Sampling, ThinkingType,
+    ToolCallIds, ToolsWithReasoning,
+};
+use crate::protocol::scan::{Broken, Kind, Scan};
+
+/// What one pass over a body shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Dialect {
+    /// One bit for each member that is given and not null.
+    given: u16,
+    pub effort: Word<Effort>,
+    pub thinking: Word<ThinkingType>,
+    /// A message of the role `system`.
+    pub system_turns: bool,
+    /// A message of the role `developer`.
+    pub developer_turns: bool,
+    /// The last message is the model's own.
+    pub ends_with_assistant: bool,
+    /// A message holds `reasoning_content`.
+    pub reasoning_content: bool,
+    /// An id that is not nine letters or digits.
+    pub other_than_nine: bool,
+}
+
+/// A member that is one of a few words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Word<T> {
+    #[default]
+    Absent,
+    Known(T),
+    /// A word or a value that is none of them: the vendor's to judge.
+    Unknown,
+}
+
+/// A member at the top that a model may refuse.
+#[derive(Clone, Copy)]
+pub(super) enum Setting {
+    Temperature = 1,
+    TopP = 1 << 1,
+    TopK = 1 << 2,
+    /// What else of chat's members changes the choice of a token.
+    OtherSampling = 1 << 3,
+    Stop = 1 << 4,
+    Verbosity = 1 << 5,
+    ParallelToolCalls = 1 << 6,
+    /// Of the responses protocol.
+    Reasoning = 1 << 7,
+    Text = 1 << 8,
+    Include = 1 << 9,
+    Tools = 1 << 10,
+}
+
+impl Setting {
+    pub fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "temperature" => Setting::Temperature,
+            "top_p" => Setting::TopP,
+            "top_k" => Setting::TopK,
+            "presence_penalty" | "frequency_penalty" | "logit_bias" => Setting::OtherSampling,
+            "stop" => Setting::Stop,
+            "verbosity" => Setting::Verbosity,
+            "parallel_tool_calls" => Setting::ParallelToolCalls,
+            "reasoning" => Setting::Reasoning,
+            "text" => Setting::Text,
+            "include" => Setting::Include,
+            "tools" | "functions" => Setting::Tools,
+            _ => return None,
+        })
+    }
+}
+
+impl Dialect {
+    pub fn set(&mut self, setting: Setting) {
+        self.given |= setting as u16;
+    }
+
+    fn has(&self, setting: Setting) -> bool {
+        self.given & setting as u16 != 0
+    }
+
+    /// Of a message, the role as it is written, with its quotes.
+    pub fn role(&mut self, role: &str) {
+        match role {
+            "\"assistant\"" => self.ends_with_assistant = true,
+            "\"system\"" => self.system_turns = true,
+            "\"developer\"" => self.developer_turns = true,
+            // Spelled with escapes it may be any.
+            role if role.contains('\\') => {
+                (self.ends_with_assistant, self.system_turns, self.developer_turns) = (true, true, true);
+            }
+            _ => {}
+        }
+    }
+
+    /// Reads an effort.
+    pub fn effort(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
+        self.effort = word(scan, Effort::named)?;
+        Ok(())
+    }
+
+    /// The word behind `thinking.type`.
+    pub fn thinking(&mut self, kind: Option<&str>) {
+        self.thinking = kind.and_then(ThinkingType::named).map_or(Word::Unknown, Word::Known);
+    }
+}
+
+/// A word; null is none.
+fn word<T>(scan: &mut Scan<'_>, named: fn(&str) -> Option<T>) -> Result<Word<T>, Broken> {
+    if scan.kind()? == Kind::Null {
+        return scan.skip().map(|_| Word::Absent);
+    }
+    let text = scan.text_or_skip()?;
+    Ok(text.and_then(|text| named(&text.name())).map_or(Word::Unknown, Word::Known))
+}
+
+impl Outline {
+    /// The model is known to refuse something in the body.
+    pub fn needs_repair(&self, rules: &RepairRules<'_>) -> bool {
+        if rules.known == KnownCapabilities::NONE {
+            return false;
+        }
+        match rules.accepts {
+            Accepts::Chat(model) => self.chat_needs_repair(model, &rules.known),
+            Accepts::Messages(model) => self.messages_needs_repair(model, rules),
+            Accepts::Responses(model) => self.responses_needs_repair(model, &rules.known),
+        }
+    }
+
+    fn chat_needs_repair(&self, model: &ChatModel, known: &KnownCapabilities) -> bool {
+        let Outline { dialect, spans, .. } = self;
+        let other_limit = match model.output_limit_field {
+            "max_tokens" => spans.max_completion_tokens,
+            _ => spans.max_tokens,
+        };
+        let sampling = [Setting::Temperature, Setting::TopP, Setting::OtherSampling];
+        known.output_limit_field && other_limit.is_some_and(|limit| limit.tokens.is_some())
+            || known.sampling && !model.sampling && sampling.iter().any(|setting| dialect.has(*setting))
+            || known.stop && !model.stop && dialect.has(Setting::Stop)
+            || known.top_k && !model.top_k && dialect.has(Setting::TopK)
+            || known.verbosity && !model.verbosity && dialect.has(Setting::Verbosity)
+            || known.system_role && model.system_role == "system" && dialect.developer_turns
+            || self.has_wrong_effort(known, model.reasoning, &model.effort_values)
+            || is_kept_from_reasoning(model, known)
+                && dialect.has(Setting::Tools)
+                && dialect.effort != Word::Known(Effort::None)
+            || known.reasoning_replay
+                && model.reasoning_replay == ReasoningReplay::ReasoningContentInTurn
+                && dialect.reasoning_content
+            || known.parallel_tool_calls
+                && model.parallel_tool_calls != ParallelToolCalls::Accepted
+                && dialect.has(Setting::ParallelToolCalls)
+            || known.tool_call_ids && model.tool_call_ids == ToolCallIds::Nine && dialect.other_than_nine
+    }
+
+    fn messages_needs_repair(&self, model: &MessagesModel, rules: &RepairRules<'_>) -> bool {
+        let (known, dialect) = (&rules.known, &self.dialect);
+        let has = |setting| dialect.has(setting);
+        let (temperature, top_p) = (has(Setting::Temperature), has(Setting::TopP));
+        let is_sampled = match model.sampling {
+            Sampling::Free => false,
+            Sampling::OneOf => temperature && top_p,
+            Sampling::Fixed => temperature || top_p || has(Setting::TopK),
+        };
+        let is_wrong_thinking = match dialect.thinking {
+            Word::Known(kind) => !model.takes(kind),
+            Word::Absent | Word::Unknown => false,
+        };
+        let exceeds_limit = self.thinking_budget.zip(self.output_limit).is_some_and(|(budget, limit)| {
+            !rules.is_interleaved && budget >= limit.tokens.min(rules.output_limit.unwrap_or(u64::MAX))
+        });
+        known.sampling && is_sampled
+            || known.thinking_types && (is_wrong_thinking || exceeds_limit)
+            || known.efforts && is_refused(dialect.effort, &model.effort_levels)
+            || known.mid_system && !model.mid_system && dialect.system_turns
+            || known.prefill && !model.prefill && dialect.ends_with_assistant
+    }
+
+    fn responses_needs_repair(&self, model: &ResponsesModel, known: &KnownCapabilities) -> bool {
+        let has = |setting| self.dialect.has(setting);
+        known.sampling && !model.sampling && (has(Setting::Temperature) || has(Setting::TopP))
+            || known.reasoning && !model.reasoning && (has(Setting::Reasoning) || has(Setting::Include))
+            || known.efforts && has(Setting::Reasoning)
+            || known.summaries && !model.summaries && has(Setting::Reasoning)
+            || known.verbosity && !model.verbosity && has(Setting::Text)
+    }
+
+    fn has_wrong_effort(&self, known: &KnownCapabilities, reasons: bool, levels: &[Effort]) -> bool {
+        match self.dialect.effort {
+            Word::Absent => false,
+            _ if known.reasoning && !reasons => true,
+            effort => known.efforts && reasons && is_refused(effort, levels),
+        }
+    }
+}
+
+/// The model takes function tools only while it does not reason.
+pub(super) fn is_kept_from_reasoning(model: &ChatModel, known: &KnownCapabilities) -> bool {
+    known.tools_with_reasoning && model.reasoning && model.tools_with_reasoning == ToolsWithReasoning::EffortNone
+}
+
+fn is_refused(effort: Word<Effort>, levels: &[Effort]) -> bool {
+    match effort {
+        Word::Known(effort) => !levels.contains(&effort),
+        Word::Absent | Word::Unknown => false,
+    }
+}

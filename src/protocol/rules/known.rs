@@ -1,0 +1,95 @@
+//! Which of a model's capabilities are known, and not merely assumed: what a request that keeps its protocol is repaired
+//! by.
+//!
+//! [`Accepts`] has a value for every key, because translation must decide; where nobody said what the model takes, that
+//! value is a guess on the safe side. A guess must never change a request that the model could have answered. Must not
+//! hold a capability's value. Read next: `request/repair.rs`.
+
+use super::Accepts;
+
+/// The capabilities that were written in the config, or that the shipped catalog has for this model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct KnownCapabilities {
+    pub sampling: bool,
+    pub thinking_types: bool,
+    /// `effort_levels` of messages, `effort_values` of chat and responses.
+    pub efforts: bool,
+    pub prefill: bool,
+    pub mid_system: bool,
+    pub output_limit_field: bool,
+    pub reasoning: bool,
+    pub tools_with_reasoning: bool,
+    pub stop: bool,
+    pub verbosity: bool,
+    pub system_role: bool,
+    pub reasoning_replay: bool,
+    pub top_k: bool,
+    pub summaries: bool,
+    pub parallel_tool_calls: bool,
+    pub tool_call_ids: bool,
+}
+
+impl KnownCapabilities {
+    /// Nothing is repaired: `repair: false`, or nobody said anything about the model.
+    pub const NONE: KnownCapabilities = KnownCapabilities {
+        sampling: false,
+        thinking_types: false,
+        efforts: false,
+        prefill: false,
+        mid_system: false,
+        output_limit_field: false,
+        reasoning: false,
+        tools_with_reasoning: false,
+        stop: false,
+        verbosity: false,
+        system_role: false,
+        reasoning_replay: false,
+        top_k: false,
+        summaries: false,
+        parallel_tool_calls: false,
+        tool_call_ids: false,
+    };
+
+    /// The shipped catalog says all there is to say.
+    pub const ALL: KnownCapabilities = KnownCapabilities {
+        sampling: true,
+        thinking_types: true,
+        efforts: true,
+        prefill: true,
+        mid_system: true,
+        output_limit_field: true,
+        reasoning: true,
+        tools_with_reasoning: true,
+        stop: true,
+        verbosity: true,
+        system_role: true,
+        reasoning_replay: true,
+        top_k: true,
+        summaries: true,
+        parallel_tool_calls: true,
+        tool_call_ids: true,
+    };
+}
+
+/// What a request that keeps its protocol is repaired by, and the limits that its repair must keep to.
+#[derive(Clone, Copy, Debug)]
+pub struct RepairRules<'a> {
+    pub accepts: &'a Accepts,
+    pub known: KnownCapabilities,
+    /// Of the model, in tokens.
+    pub max_output_tokens: u64,
+    /// The limit that the account can pay, where it is below the caller's own.
+    pub output_limit: Option<u64>,
+    /// The caller's own thinking budget, lowered with it.
+    pub thinking_budget: Option<u64>,
+    /// A preview flag of the request lets the thinking budget exceed the output limit.
+    pub is_interleaved: bool,
+}
+
+#[cfg(test)]
+impl<'a> RepairRules<'a> {
+    pub(crate) fn in_test(accepts: &'a Accepts, known: KnownCapabilities) -> Self {
+        let max_output_tokens = 64_000;
+        Self { accepts, known, max_output_tokens, output_limit: None, thinking_budget: None, is_interleaved: false }
+    }
+}
