@@ -112,6 +112,8 @@ mod prices;
 mod races;
 #[path = "gateway/reload.rs"]
 mod reload;
+#[path = "gateway/repair.rs"]
+mod repair;
 #[path = "gateway/responses.rs"]
 mod responses;
 #[path = "gateway/responses_vendor.rs"]

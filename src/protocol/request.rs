@@ -382,6 +382,7 @@ impl Reader<'_> {
         scan.array(|scan| {
             let mut head = Head::default();
             dialect.ends_with_assistant = false;
+            let before = (features.thoughts, features.tool_results);
             features.message(scan, |name, span| {
                 head.member(name, span);
                 match name {
@@ -390,6 +391,7 @@ impl Reader<'_> {
                     _ => {}
                 }
             })?;
+            dialect.message(features.thoughts > before.0, features.tool_results > before.1);
             signs.message(head);
             Ok::<(), Stop>(())
         })

@@ -28,6 +28,10 @@ pub(super) struct Dialect {
     pub developer_turns: bool,
     /// The last message is the model's own.
     pub ends_with_assistant: bool,
+    /// The last turn of the model holds no thought that its vendor signed.
+    is_unthought: bool,
+    /// Results of its calls follow.
+    is_answered: bool,
     /// A message holds `reasoning_content`.
     pub reasoning_content: bool,
     /// An id that is not nine letters or digits.
@@ -102,6 +106,14 @@ impl Dialect {
             }
             _ => {}
         }
+    }
+
+    /// A message has been read, which may have a signed thought or a tool's result in it.
+    pub fn message(&mut self, has_thought: bool, has_result: bool) {
+        if self.ends_with_assistant {
+            (self.is_unthought, self.is_answered) = (!has_thought, false);
+        }
+        self.is_answered |= has_result;
     }
 
     /// Reads an effort.
@@ -180,8 +192,11 @@ impl Outline {
         let exceeds_limit = self.thinking_budget.zip(self.output_limit).is_some_and(|(budget, limit)| {
             !rules.is_interleaved && budget >= limit.tokens.min(rules.output_limit.unwrap_or(u64::MAX))
         });
+        let breaks_off = dialect.thinking == Word::Known(ThinkingType::Enabled)
+            && dialect.is_unthought
+            && (dialect.is_answered || dialect.ends_with_assistant);
         known.sampling && is_sampled
-            || known.thinking_types && (is_wrong_thinking || exceeds_limit)
+            || known.thinking_types && (is_wrong_thinking || exceeds_limit || breaks_off)
             || known.efforts && is_refused(dialect.effort, &model.effort_levels)
             || known.mid_system && !model.mid_system && dialect.system_turns
             || known.prefill && !model.prefill && dialect.ends_with_assistant

@@ -1,7 +1,8 @@
 //! A responses vendor's answer, streamed or whole, as events.
 //!
 //! It must not hold text back: what an event says is told at once, in the event's own tokens. Items are told apart by
-//! their place in the output, for servers in between rewrite ids. What was said piece by piece is not said again when it
+//! their place in the output, for servers in between rewrite ids; where a server leaves the place out, by what else tells
+//! them apart. What was said piece by piece is not said again when it
 //! is repeated whole; what was never said in pieces is said then, and at the latest when the response is. Unknown events
 //! and items are passed over, members of a wrong type count as absent.
 //!
@@ -16,8 +17,10 @@ use crate::protocol::tree::{Nodes, Tree, Value};
 use crate::usage::{ServiceTier, Usage};
 
 mod items;
+mod places;
 
 use items::Items;
+use places::Places;
 
 /// The deepest nesting of an answer that is read.
 const DEPTH_MAX: u32 = 128;
@@ -30,6 +33,7 @@ const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 pub struct Reader {
     started: bool,
     items: Items,
+    places: Places,
     refusal: Gathered,
 }
 
@@ -88,7 +92,7 @@ impl Reader {
 
     fn of_item(&mut self, kind: &str, event: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
         let text = |name| event.get(name).and_then(Value::text).filter(|text| !text.is_empty());
-        let Some(index) = event.get("output_index").and_then(Value::count) else { return Ok(()) };
+        let Some(index) = self.places.of(kind, event)? else { return Ok(()) };
         let part = event.get("summary_index").or(event.get("content_index")).and_then(Value::count).unwrap_or(0);
         self.start(None, to);
         match kind {
@@ -143,6 +147,7 @@ impl Reader {
         }
         self.start(Some(response), to);
         for (index, item) in (0_u64..).zip(response.get("output").into_iter().flat_map(Value::items)) {
+            let index = if self.places.are_made { self.places.of_whole(item)? } else { index };
             if !self.items.is_done(index) {
                 self.note_refusal(self.items.told_refusal(index), item);
                 self.items.done(index, item, to)?;
@@ -273,8 +278,93 @@ mod tests {
             end,
         ]);
         assert_eq!(told, ["0 call f", "0 +{}", "0 closed", "2 text", "2 +x", "2 closed", "5/7", "ToolUse"]);
-        let bare = json!({"type": "response.output_item.done", "item": call("{}")});
-        assert_eq!(read(&[bare]), (Vec::new(), Ok(())), "of no place");
+    }
+
+    /// A server that leaves the place out: `output_index` of each event.
+    #[test]
+    fn items_without_a_place_are_known_by_their_id_or_their_kind() {
+        let added = |item: Any| json!({"type": "response.output_item.added", "item": item});
+        let done = |item: Any| json!({"type": "response.output_item.done", "item": item});
+        let delta = |kind: &str, id: &str, text: &str| json!({"type": format!("response.{kind}.delta"), "item_id": id, "delta": text});
+        let message = |text: &str| {
+            let content = if text.is_empty() { json!([]) } else { json!([{"type": "output_text", "text": text}]) };
+            json!({"type": "message", "id": "msg_1", "content": content})
+        };
+        let call = |id: &str, arguments: &str| json!({"type": "function_call", "call_id": id, "name": id, "arguments": arguments});
+        let thought = json!({"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]});
+        let end = |output: Any| json!({"type": "response.completed", "response": {"output": output, "usage": {"input_tokens": 5, "output_tokens": 7}}});
+        let whole = json!([thought, message("ab"), call("c1", "{}"), call("c2", "{}")]);
+        let pieces = [
+            delta("reasoning_text", "rs_1", "hm"),
+            done(thought.clone()),
+            added(message("")),
+            delta("output_text", "msg_1", "a"),
+            delta("output_text", "msg_1", "b"),
+            done(message("ab")),
+            added(call("c1", "")),
+            added(call("c2", "")),
+            delta("function_call_arguments", "c1", "{}"),
+            delta("function_call_arguments", "c2", "{}"),
+            done(call("c1", "{}")),
+            done(call("c2", "{}")),
+        ];
+        let (told, _) = read(&[pieces.to_vec(), vec![end(whole.clone())]].concat());
+        let wanted = [
+            "0 thinking",
+            "0 +hm",
+            "0 closed",
+            "2 text",
+            "2 +a",
+            "2 +b",
+            "2 closed",
+            "5 call c1",
+            "6 call c2",
+            "5 +{}",
+            "6 +{}",
+            "5 closed",
+            "6 closed",
+            "5/7",
+            "ToolUse",
+        ];
+        let plain = |told: Vec<String>| {
+            let mut slots = Vec::new();
+            let number = |slot: &str, slots: &mut Vec<String>| {
+                slots.iter().position(|known| known == slot).unwrap_or_else(|| {
+                    slots.push(slot.to_owned());
+                    slots.len() - 1
+                })
+            };
+            let one = |line: String| match line.split_once(' ') {
+                Some((slot, rest)) => format!("{} {rest}", number(slot, &mut slots)),
+                None => line,
+            };
+            told.into_iter().map(one).collect::<Vec<_>>()
+        };
+        assert_eq!(plain(told), plain(wanted.map(str::to_owned).to_vec()));
+        // Ids that a server in between has rewritten, and items that are only in the whole response.
+        let (told, _) = read(&[delta("output_text", "x1", "a"), delta("output_text", "x2", "b"), end(whole)]);
+        let wanted = [
+            "0 text",
+            "0 +a",
+            "0 +b",
+            "1 thinking",
+            "1 +hm",
+            "1 closed",
+            "0 closed",
+            "2 call c1",
+            "2 +{}",
+            "2 closed",
+            "3 call c2",
+            "3 +{}",
+            "3 closed",
+            "5/7",
+            "ToolUse",
+        ];
+        assert_eq!(plain(told), wanted);
+        let (told, _) = read(&[done(call("c", "{}"))]);
+        assert_eq!(told, ["0 call c", "0 +{}", "0 closed"]);
+        let many = (0..1025).map(|index| done(call(&format!("c{index}"), "{}"))).collect::<Vec<_>>();
+        assert_eq!(read(&many).1, Err(Fault::TooLarge));
     }
 
     #[test]

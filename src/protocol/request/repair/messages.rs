@@ -77,12 +77,13 @@ impl<'a> Strip<'a> {
         let kind = thinking.get("type").and_then(Value::string).and_then(|kind| ThinkingType::named(&kind))?;
         let budget = thinking.get("budget_tokens").and_then(Value::count);
         match kind {
-            ThinkingType::Enabled if model.takes(kind) => self.budget(root, thinking, rules),
+            ThinkingType::Enabled if model.takes(kind) && !breaks_off(root) => self.budget(root, thinking, rules),
             ThinkingType::Enabled if model.takes(ThinkingType::Adaptive) => {
                 self.warnings.add(Action::Rewritten, THINKING);
                 self.rewrite_thinking(thinking, ThinkingType::Adaptive, None);
                 return budget.map(level_of);
             }
+            ThinkingType::Enabled => self.drop_thinking(root),
             _ if model.takes(kind) => {}
             ThinkingType::Adaptive if model.is_manual() => self.by_budget(root, thinking, rules),
             ThinkingType::Disabled if model.takes(ThinkingType::BetweenTools) => {

@@ -353,6 +353,16 @@ fn what_answers_calls_that_were_not_thought_about_is_not_thought_about() {
     let signed = turns(r#"{"type":"thinking","thinking":"","signature":"Eq"},"#);
     let made = r#","thinking":{"type":"enabled","budget_tokens":24576}"#;
     check(&budget, &format!("{signed}{free}"), &format!("{signed}{made}"), &["rewritten:thinking"]);
+    // The same of a caller that knows the model: an answer of another vendor may be among the turns.
+    check(&budget, &format!("{signed}{made}"), &format!("{signed}{made}"), &[]);
+    check(&budget, &format!("{}{made}", turns("")), &turns(""), &["dropped:thinking"]);
+    let either = Accepts::Messages(MessagesModel {
+        thinking_types: vec![ThinkingType::Enabled, ThinkingType::Adaptive],
+        ..adaptive()
+    });
+    let thinks = r#","thinking":{"type":"adaptive","display":"summarized"}"#;
+    let config = r#""output_config":{"effort":"high"}"#;
+    front(&either, &format!("{}{made}", turns("")), config, &format!("{}{thinks}", turns("")), &["rewritten:thinking"]);
 }
 
 #[test]

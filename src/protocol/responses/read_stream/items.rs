@@ -12,7 +12,7 @@ use crate::protocol::tree::Value;
 use std::borrow::Cow;
 
 /// The most items of one answer.
-const ITEMS_MAX: usize = 1024;
+pub(super) const ITEMS_MAX: usize = 1024;
 
 /// The items heard of, in the order they came.
 #[derive(Debug, Default)]
