@@ -127,12 +127,16 @@ pub struct ChatCounters {
     pub completion: Option<u64>,
     pub reasoning: Option<u64>,
     pub audio_completion: Option<u64>,
+    /// Of both sides, as the vendor adds them up.
+    pub total: Option<u64>,
 }
 
 impl ChatCounters {
-    /// `None` unless both sides were counted. A part larger than its whole is clamped to it.
+    /// `None` unless both sides were counted. A part larger than its whole is clamped to it; but some vendors count the
+    /// reasoning beside the completion, which their total shows.
     pub fn usage(&self) -> Option<Usage> {
-        let (prompt, completion) = (self.prompt?, self.completion?);
+        let prompt = self.prompt?;
+        let completion = self.whole_completion()?;
         let cache_read = self.cached.unwrap_or(0).min(prompt);
         let uncached = prompt.saturating_sub(cache_read);
         let cache_write_5m = self.cache_write.unwrap_or(0).min(uncached);
@@ -150,6 +154,25 @@ impl ChatCounters {
             audio_output,
             ..Usage::default()
         })
+    }
+}
+
+impl ChatCounters {
+    /// All that was generated. Without a total, reasoning that is more than the completion cannot be a part of it.
+    fn whole_completion(&self) -> Option<u64> {
+        let (prompt, completion) = (self.prompt?, self.completion?);
+        let reasoning = self.reasoning.unwrap_or(0);
+        // Cached tokens that are counted beside the prompt are in the total too.
+        let cached = self.cached.unwrap_or(0);
+        let beside = self.total.map(|total| total.saturating_sub(prompt).saturating_sub(completion));
+        match beside {
+            Some(0) => Some(completion),
+            Some(beside) if beside == cached && beside != reasoning => Some(completion),
+            Some(beside) if cached > prompt => Some(completion.saturating_add(beside.saturating_sub(cached))),
+            Some(beside) => Some(completion.saturating_add(beside)),
+            None if reasoning > completion => Some(completion.saturating_add(reasoning)),
+            None => Some(completion),
+        }
     }
 }
 
@@ -307,6 +330,30 @@ mod tests {
         let total = usage.total().unwrap();
         assert_eq!((total.cache_write_5m, total.cache_write_1h), (0, 120));
         assert_eq!((total.input, total.output), (3, 9));
+    }
+
+    #[test]
+    fn reasoning_beside_the_completion_is_output() {
+        let output = |prompt, completion, reasoning, total, cached| {
+            let counters = ChatCounters {
+                prompt: Some(prompt),
+                completion: Some(completion),
+                reasoning,
+                total,
+                cached,
+                ..ChatCounters::default()
+            };
+            let usage = counters.usage().unwrap();
+            (usage.output, usage.reasoning)
+        };
+        assert_eq!(output(36, 10, Some(690), Some(736), None), (700, 690));
+        assert_eq!(output(38, 11, None, Some(266), None), (228, 0));
+        assert_eq!(output(51, 136, Some(31), Some(187), None), (136, 31));
+        assert_eq!(output(10, 5, Some(20), None, None), (25, 20));
+        assert_eq!(output(10, 5, Some(3), None, None), (5, 3));
+        // What is beside both is the cached part of the input.
+        assert_eq!(output(50, 10, None, Some(5_510), Some(5_450)), (10, 0));
+        assert_eq!(output(50, 10, None, Some(0), None), (10, 0));
     }
 
     #[test]

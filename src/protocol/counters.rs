@@ -55,6 +55,7 @@ fn named(scan: &mut Scan<'_>, names: &Names) -> Result<Option<ChatCounters>, Bro
         match key.name().as_ref() {
             name if name == names.prompt => counters.prompt = scan.count_or_skip()?,
             name if name == names.completion => counters.completion = scan.count_or_skip()?,
+            "total_tokens" => counters.total = scan.count_or_skip()?,
             name if Some(name) == names.cache_hit => cache_hit = scan.count_or_skip()?,
             name if name == names.prompt_parts => parts(scan, &mut counters, |counters, name| match name {
                 "cached_tokens" => Some(&mut counters.cached),

@@ -210,6 +210,7 @@ impl Reader {
         }
         match said.calls.filter(|calls| calls.items().next().is_some()) {
             Some(calls) => {
+                self.calls.begin_chunk();
                 for call in calls.items() {
                     self.call(&Entry::read(call), is_whole, to)?;
                 }

@@ -103,6 +103,11 @@ impl VendorError {
         self.means_key(self.status())
     }
 
+    /// More tokens than a minute has, which some vendors say as if the body were too large.
+    fn means_rate(&self) -> bool {
+        self.is(&["rate_limit_exceeded", "rate_limit_error"]) || self.says(&["tokens per minute"])
+    }
+
     fn means_context(&self) -> bool {
         self.is(&["context_length_exceeded"])
             || self.says(&["prompt is too long", "exceed context limit", "maximum context length"])
@@ -194,6 +199,7 @@ fn judge(status: u16, error: Option<&VendorError>) -> Kind {
         404 if error.error_type.is_some() => Kind::VendorNotFound,
         408 => Kind::VendorRequestTimeout,
         409 => Kind::Conflict,
+        413 if error.means_rate() => Kind::RateLimited,
         413 => Kind::BodyTooLarge,
         422 => Kind::Unprocessable,
         429 => Kind::RateLimited,

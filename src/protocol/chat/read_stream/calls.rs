@@ -2,7 +2,7 @@
 //!
 //! It must not join arguments once a call has a name: fragments pass through. Vendors differ in what they send with
 //! a fragment: an index or none, 0 for every call, the id once or every time. The rule: the index tells the call,
-//! unless an id says that it is another one.
+//! unless an id says that it is another one, or two of one chunk have a name and no id between them.
 //!
 //! Read next: `messages/write_stream/arguments.rs`, where overlapping calls are put in line.
 
@@ -71,6 +71,8 @@ pub(super) struct Calls {
     calls: Vec<Call>,
     held_bytes: usize,
     has_listed: bool,
+    /// The calls, by their places, that the chunk which is read has begun or gone on with.
+    in_chunk: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -88,6 +90,11 @@ impl Calls {
     /// No entry of `tool_calls` was seen.
     pub(super) fn is_only_legacy(&self) -> bool {
         !self.has_listed
+    }
+
+    /// The entries of another chunk follow.
+    pub(super) fn begin_chunk(&mut self) {
+        self.in_chunk.clear();
     }
 
     /// This entry makes a call known that was not told before.
@@ -109,6 +116,7 @@ impl Calls {
             Some(at) => at,
             None => self.add(entry)?,
         };
+        self.in_chunk.push(at);
         let Some(call) = self.calls.get_mut(at) else {
             return Ok(());
         };
@@ -151,7 +159,9 @@ impl Calls {
             None => self.calls.len().checked_sub(1)?,
         };
         let Some(id) = &entry.id else {
-            return Some(at);
+            // Whole calls side by side, though all of one index or of none.
+            let is_another = entry.name.is_some() && self.in_chunk.contains(&at);
+            return Some(at).filter(|_| !is_another);
         };
         match self.calls.get(at)?.id.as_deref() {
             Some(own) if id.is(own) => Some(at),
