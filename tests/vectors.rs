@@ -14,8 +14,8 @@ use model_gateway::protocol::request::{self, Edits, Sender};
 use model_gateway::protocol::responses::kinds::KINDS;
 use model_gateway::protocol::rules::known::{KnownCapabilities, RepairRules};
 use model_gateway::protocol::rules::{
-    Accepts, ChatModel, MessagesModel, Outcome, ReasoningReplay, ResponsesModel, Sampling, Target, ThinkingType,
-    ToolsWithReasoning,
+    Accepts, ChatModel, MessagesModel, Outcome, ParallelToolCalls, ReasoningReplay, ResponsesModel, Sampling, Target,
+    ThinkingType, ToolCallIds, ToolsWithReasoning,
 };
 use model_gateway::protocol::same::{self, StreamPass};
 use model_gateway::protocol::translate::{self, Asked, StreamTranslation};
@@ -165,6 +165,15 @@ fn accepts(class: &str) -> Accepts {
         "B-third" => {
             Accepts::Chat(ChatModel { reasoning_replay: ReasoningReplay::ReasoningContent, ..ChatModel::default() })
         }
+        "B-in-turn" => Accepts::Chat(ChatModel {
+            reasoning_replay: ReasoningReplay::ReasoningContentInTurn,
+            ..ChatModel::default()
+        }),
+        "B-nine" => Accepts::Chat(ChatModel {
+            tool_call_ids: ToolCallIds::Nine,
+            parallel_tool_calls: ParallelToolCalls::WithAutoChoice,
+            ..ChatModel::default()
+        }),
         "B-third-details" => {
             Accepts::Chat(ChatModel { reasoning_replay: ReasoningReplay::ReasoningDetails, ..ChatModel::default() })
         }
