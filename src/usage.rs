@@ -281,7 +281,7 @@ mod tests {
         };
         let usage = counters.usage().unwrap();
         assert_eq!((usage.input, usage.cache_read, usage.cache_write_5m), (0, 7, 3));
-        assert_eq!((usage.output, usage.reasoning), (4, 4));
+        assert_eq!((usage.output, usage.reasoning), (10, 6));
     }
 
     #[test]
@@ -294,6 +294,7 @@ mod tests {
             completion: Some(50),
             reasoning: Some(30),
             audio_completion: Some(35),
+            total: Some(150),
         };
         let usage = counters.usage().unwrap();
         assert_eq!((usage.input, usage.audio_input, usage.input_total()), (10, 20, 100));

@@ -484,7 +484,8 @@ pub struct Capabilities {
     pub verbosity: Option<bool>,
     /// Chat vendors: the role of instructions.
     pub system_role: Option<SystemRole>,
-    /// Chat vendors: whether the server wants its reasoning back, and how.
+    /// Chat vendors: whether the server wants its reasoning back, and how; `reasoning_content_in_turn`: only of the turn that
+    /// is going on, and only where it calls tools.
     pub reasoning_replay: Option<ReasoningReplayKey>,
     /// Chat vendors: `top_k` is accepted.
     pub top_k: Option<bool>,
@@ -592,7 +593,6 @@ pub enum SystemRole {
 pub enum ReasoningReplayKey {
     None,
     ReasoningContent,
-    /// The same, but only of the turn that is going on, and only where it calls tools.
     ReasoningContentInTurn,
     ReasoningDetails,
 }

@@ -192,6 +192,7 @@ fn route(prices: &Prices) -> Arc<Route> {
         context_tokens: 1_000_000,
         max_output_tokens: 1_000,
         accepts: model_gateway::protocol::rules::Accepts::Messages(Default::default()),
+        repairs: model_gateway::protocol::rules::known::KnownCapabilities::NONE,
         price: Arc::new(Price::new(prices.map(Micro::new))),
         fallback: Vec::new(),
         by_responses: None,

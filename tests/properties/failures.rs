@@ -229,6 +229,9 @@ fn a_vendor_error_is_judged_by_status_and_words() {
         (408, String::new(), Kind::VendorRequestTimeout),
         (409, chat("conflict_error", "", "m"), Kind::Conflict),
         (413, String::new(), Kind::BodyTooLarge),
+        (413, chat("request_too_large", "", "m"), Kind::BodyTooLarge),
+        // Of tokens a minute, and not of the body.
+        (413, chat("tokens", "rate_limit_exceeded", "on tokens per minute (TPM): Limit 6000"), Kind::RateLimited),
         (422, chat(INVALID, "", "m"), Kind::Unprocessable),
         (429, chat("rate_limit_error", "", "m"), Kind::RateLimited),
         (429, chat("insufficient_quota", "insufficient_quota", "m"), Kind::VendorQuota),

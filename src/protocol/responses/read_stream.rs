@@ -280,90 +280,86 @@ mod tests {
         assert_eq!(told, ["0 call f", "0 +{}", "0 closed", "2 text", "2 +x", "2 closed", "5/7", "ToolUse"]);
     }
 
-    /// A server that leaves the place out: `output_index` of each event.
+    fn item_event(kind: &str, item: &Any) -> Any {
+        json!({"type": format!("response.output_item.{kind}"), "item": item})
+    }
+
+    fn placeless_delta(kind: &str, id: &str, text: &str) -> Any {
+        json!({"type": format!("response.{kind}.delta"), "item_id": id, "delta": text})
+    }
+
+    fn message(text: &str) -> Any {
+        let content = if text.is_empty() { json!([]) } else { json!([{"type": "output_text", "text": text}]) };
+        json!({"type": "message", "id": "msg_1", "content": content})
+    }
+
+    fn call(id: &str, arguments: &str) -> Any {
+        json!({"type": "function_call", "call_id": id, "name": id, "arguments": arguments})
+    }
+
+    fn thought() -> Any {
+        json!({"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]})
+    }
+
+    fn end_of_all() -> Any {
+        let output = [thought(), message("ab"), call("c1", "{}"), call("c2", "{}")];
+        let usage = json!({"input_tokens": 5, "output_tokens": 7});
+        json!({"type": "response.completed", "response": {"output": output, "usage": usage}})
+    }
+
+    /// With its slots counted from nought.
+    fn numbered(told: &[String]) -> Vec<String> {
+        let mut slots = Vec::new();
+        let mut lines = Vec::new();
+        for line in told {
+            let Some((slot, rest)) = line.split_once(' ') else {
+                lines.push(line.clone());
+                continue;
+            };
+            if !slots.contains(&slot) {
+                slots.push(slot);
+            }
+            let number = slots.iter().position(|known| *known == slot).unwrap();
+            lines.push(format!("{number} {rest}"));
+        }
+        lines
+    }
+
+    // A server that leaves `output_index` out of every event.
+
     #[test]
-    fn items_without_a_place_are_known_by_their_id_or_their_kind() {
-        let added = |item: Any| json!({"type": "response.output_item.added", "item": item});
-        let done = |item: Any| json!({"type": "response.output_item.done", "item": item});
-        let delta = |kind: &str, id: &str, text: &str| json!({"type": format!("response.{kind}.delta"), "item_id": id, "delta": text});
-        let message = |text: &str| {
-            let content = if text.is_empty() { json!([]) } else { json!([{"type": "output_text", "text": text}]) };
-            json!({"type": "message", "id": "msg_1", "content": content})
-        };
-        let call = |id: &str, arguments: &str| json!({"type": "function_call", "call_id": id, "name": id, "arguments": arguments});
-        let thought = json!({"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]});
-        let end = |output: Any| json!({"type": "response.completed", "response": {"output": output, "usage": {"input_tokens": 5, "output_tokens": 7}}});
-        let whole = json!([thought, message("ab"), call("c1", "{}"), call("c2", "{}")]);
-        let pieces = [
-            delta("reasoning_text", "rs_1", "hm"),
-            done(thought.clone()),
-            added(message("")),
-            delta("output_text", "msg_1", "a"),
-            delta("output_text", "msg_1", "b"),
-            done(message("ab")),
-            added(call("c1", "")),
-            added(call("c2", "")),
-            delta("function_call_arguments", "c1", "{}"),
-            delta("function_call_arguments", "c2", "{}"),
-            done(call("c1", "{}")),
-            done(call("c2", "{}")),
-        ];
-        let (told, _) = read(&[pieces.to_vec(), vec![end(whole.clone())]].concat());
-        let wanted = [
-            "0 thinking",
-            "0 +hm",
-            "0 closed",
-            "2 text",
-            "2 +a",
-            "2 +b",
-            "2 closed",
-            "5 call c1",
-            "6 call c2",
-            "5 +{}",
-            "6 +{}",
-            "5 closed",
-            "6 closed",
-            "5/7",
-            "ToolUse",
-        ];
-        let plain = |told: Vec<String>| {
-            let mut slots = Vec::new();
-            let number = |slot: &str, slots: &mut Vec<String>| {
-                slots.iter().position(|known| known == slot).unwrap_or_else(|| {
-                    slots.push(slot.to_owned());
-                    slots.len() - 1
-                })
-            };
-            let one = |line: String| match line.split_once(' ') {
-                Some((slot, rest)) => format!("{} {rest}", number(slot, &mut slots)),
-                None => line,
-            };
-            told.into_iter().map(one).collect::<Vec<_>>()
-        };
-        assert_eq!(plain(told), plain(wanted.map(str::to_owned).to_vec()));
-        // Ids that a server in between has rewritten, and items that are only in the whole response.
-        let (told, _) = read(&[delta("output_text", "x1", "a"), delta("output_text", "x2", "b"), end(whole)]);
-        let wanted = [
-            "0 text",
-            "0 +a",
-            "0 +b",
-            "1 thinking",
-            "1 +hm",
-            "1 closed",
-            "0 closed",
-            "2 call c1",
-            "2 +{}",
-            "2 closed",
-            "3 call c2",
-            "3 +{}",
-            "3 closed",
-            "5/7",
-            "ToolUse",
-        ];
-        assert_eq!(plain(told), wanted);
-        let (told, _) = read(&[done(call("c", "{}"))]);
+    fn items_without_a_place_are_known_by_their_ids() {
+        let arguments = "function_call_arguments";
+        let (told, _) = read(&[
+            placeless_delta("reasoning_text", "rs_1", "hm"),
+            item_event("done", &thought()),
+            item_event("added", &message("")),
+            placeless_delta("output_text", "msg_1", "a"),
+            placeless_delta("output_text", "msg_1", "b"),
+            item_event("done", &message("ab")),
+            item_event("added", &call("c1", "")),
+            item_event("added", &call("c2", "")),
+            placeless_delta(arguments, "c2", "{}"),
+            placeless_delta(arguments, "c1", "{}"),
+            item_event("done", &call("c1", "{}")),
+            item_event("done", &call("c2", "{}")),
+            end_of_all(),
+        ]);
+        let wanted = "0 thinking|0 +hm|0 closed|1 text|1 +a|1 +b|1 closed|2 call c1|3 call c2|3 +{}|2 +{}|2 closed|\
+                      3 closed|5/7|ToolUse";
+        assert_eq!(numbered(&told).join("|"), wanted);
+    }
+
+    #[test]
+    fn items_without_a_place_whose_ids_were_rewritten_are_known_by_their_kind() {
+        let (told, _) =
+            read(&[placeless_delta("output_text", "x1", "a"), placeless_delta("output_text", "x2", "b"), end_of_all()]);
+        let wanted = "0 text|0 +a|0 +b|1 thinking|1 +hm|1 closed|0 closed|2 call c1|2 +{}|2 closed|3 call c2|3 +{}|\
+                      3 closed|5/7|ToolUse";
+        assert_eq!(numbered(&told).join("|"), wanted);
+        let (told, _) = read(&[item_event("done", &call("c", "{}"))]);
         assert_eq!(told, ["0 call c", "0 +{}", "0 closed"]);
-        let many = (0..1025).map(|index| done(call(&format!("c{index}"), "{}"))).collect::<Vec<_>>();
+        let many: Vec<_> = (0..1025).map(|index| item_event("done", &call(&format!("c{index}"), "{}"))).collect();
         assert_eq!(read(&many).1, Err(Fault::TooLarge));
     }
 
