@@ -257,6 +257,7 @@ mod tests {
     use crate::config;
     use crate::protocol::Protocol;
     use crate::protocol::form::Effort;
+    use crate::protocol::rules::known::KnownCapabilities;
     use crate::protocol::rules::{Accepts, Sampling, ThinkingType};
 
     fn parse(text: &str) -> Result<config::Settings, Vec<config::Fault>> {
@@ -327,6 +328,33 @@ mod tests {
             let faults = with(model, keys).map(drop).unwrap_err();
             assert_eq!(faults.iter().map(|fault| fault.key.as_str()).collect::<Vec<_>>(), [key], "{keys}");
         }
+    }
+
+    #[test]
+    fn only_what_somebody_said_of_a_model_repairs_its_requests() {
+        let local = include_str!("../../conf/local.yaml");
+        let repairs = |edits: &[(&str, &str)], id: &str| {
+            let text = edits.iter().fold(local.to_owned(), |text, (from, to)| text.replacen(from, to, 1));
+            parse(&text).unwrap().catalog.find(id).unwrap().repairs
+        };
+        assert_eq!(repairs(&[], "beta-5.2"), KnownCapabilities::ALL);
+        assert_eq!(repairs(&[], "alpha-opus-4-7"), KnownCapabilities::ALL);
+        let renamed = ("id: beta-5.2", "id: mine");
+        assert_eq!(repairs(&[renamed], "mine"), KnownCapabilities::NONE);
+        let line = "    upstream_model: gpt-5.2\n";
+        let written = format!("{line}    capabilities: {{stop: true, sampling: false, effort_values: [low]}}\n");
+        let wanted = KnownCapabilities { stop: true, sampling: true, efforts: true, ..KnownCapabilities::NONE };
+        assert_eq!(repairs(&[renamed, (line, &written)], "mine"), wanted);
+        let off = format!("{written}    repair: false\n");
+        for id in ["mine", "beta-5.2"] {
+            let name = if id == "mine" { renamed } else { ("none", "none") };
+            assert_eq!(repairs(&[name, (line, &off)], id), KnownCapabilities::NONE);
+        }
+        // An id of the catalog behind a vendor of another protocol is another model.
+        let moved =
+            ("    vendor: alpha\n    upstream_model: claude-opus-4-7", "    vendor: beta\n    upstream_model: x");
+        let price = ("cache_write_5m: \"625\", cache_write_1h: \"1000\", ", "");
+        assert_eq!(repairs(&[moved, price], "alpha-opus-4-7"), KnownCapabilities::NONE);
     }
 
     #[test]

@@ -382,7 +382,7 @@ impl Reader<'_> {
         scan.array(|scan| {
             let mut head = Head::default();
             dialect.ends_with_assistant = false;
-            let before = (features.thoughts, features.tool_results);
+            let before = features.leftovers;
             features.message(scan, |name, span| {
                 head.member(name, span);
                 match name {
@@ -391,7 +391,8 @@ impl Reader<'_> {
                     _ => {}
                 }
             })?;
-            dialect.message(features.thoughts > before.0, features.tool_results > before.1);
+            let now = features.leftovers;
+            dialect.message(now.thoughts > before.thoughts, now.tool_results > before.tool_results);
             signs.message(head);
             Ok::<(), Stop>(())
         })

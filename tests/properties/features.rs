@@ -7,7 +7,11 @@ use model_gateway::protocol::request::{Features, read};
 
 fn features(protocol: Protocol, members: &str) -> Features {
     let body = format!(r#"{{"model":"m",{members}}}"#);
-    read(protocol, body.as_bytes()).expect(members).features
+    let mut features = read(protocol, body.as_bytes()).expect(members).features;
+    // What is counted to know the turn that is going on costs nothing.
+    (features.leftovers.thoughts, features.leftovers.tool_results) = (0, 0);
+    features.leftovers.other_than_nine = false;
+    features
 }
 
 fn user(part: &str) -> String {

@@ -50,10 +50,6 @@ pub struct Features {
     pub cache_markers: bool,
     /// One of them asks for an hour.
     pub cache_markers_1h: bool,
-    /// Thinking blocks with a signature of a messages vendor.
-    pub thoughts: u32,
-    /// Results of tools, of the messages protocol.
-    pub tool_results: u32,
     /// Something of another vendor may stand in the conversation, which this one would refuse: `request/strip.rs`
     /// reads the body for it. In doubt, yes.
     pub leftovers: Leftovers,
@@ -77,6 +73,10 @@ pub struct Leftovers {
     pub long_ids: bool,
     /// A call id that is not nine letters or digits, which is all that some chat vendors take.
     pub other_than_nine: bool,
+    /// Thinking blocks with a signature of a messages vendor.
+    pub thoughts: u32,
+    /// Results of tools, of the messages protocol.
+    pub tool_results: u32,
     /// Members of the messages protocol, and of reasoning, that chat's own vendor does not know.
     pub members: bool,
 }
@@ -159,7 +159,8 @@ impl Features {
         let is_text = block.has_text_source && !block.has_other_source;
         self.documents_or_files |= block.is_document && !is_text;
         self.leftovers.unsigned_thinking |= block.is_thinking && !block.is_signed;
-        self.thoughts = self.thoughts.saturating_add(u32::from(block.is_thinking && block.is_signed));
+        self.leftovers.thoughts =
+            self.leftovers.thoughts.saturating_add(u32::from(block.is_thinking && block.is_signed));
         Ok(())
     }
 
@@ -221,11 +222,11 @@ impl Features {
             }
             "audio" | "input_audio" | "audio_url" => self.audio_input = true,
             "thinking" => block.is_thinking = true,
-            "redacted_thinking" => self.thoughts = self.thoughts.saturating_add(1),
+            "redacted_thinking" => self.leftovers.thoughts = self.leftovers.thoughts.saturating_add(1),
             "tool_use" => self.tools = true,
             "tool_result" => {
                 self.tools = true;
-                self.tool_results = self.tool_results.saturating_add(1);
+                self.leftovers.tool_results = self.leftovers.tool_results.saturating_add(1);
             }
             _ => {}
         }
