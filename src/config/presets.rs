@@ -155,6 +155,8 @@ impl raw::Capabilities {
             reasoning_replay: self.reasoning_replay.or(other.reasoning_replay),
             top_k: self.top_k.or(other.top_k),
             custom_tools: self.custom_tools.or(other.custom_tools),
+            parallel_tool_calls: self.parallel_tool_calls.or(other.parallel_tool_calls),
+            tool_call_ids: self.tool_call_ids.or(other.tool_call_ids),
             summaries: self.summaries.or(other.summaries),
             functions_only: self.functions_only.or(other.functions_only),
         }

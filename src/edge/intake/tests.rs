@@ -177,7 +177,7 @@ async fn a_request_counts_as_sent_once_more_of_it_is_asked_for_and_anew_at_each_
     assert_eq!(wire.shared.progress().sent_for(), None);
     let waits = tokio::time::timeout(Duration::from_millis(20), wire.replay.read_body_or_idle(true)).await;
     assert!(waits.is_err() && wire.shared.progress().sent_for() >= Some(Duration::from_millis(15)));
-    wire.shared.begin_attempt();
+    wire.shared.begin_attempt(false);
     assert_eq!(wire.shared.progress().sent_for(), None);
 }
 
@@ -188,6 +188,6 @@ fn the_opening_of_a_stream_is_kept_until_it_is_too_long_and_goes_with_its_attemp
     assert!(!shared.keep_opening(&vec![b'x'; 262_144]), "it is to go out");
     assert_eq!(shared.take_opening(), b"data: a\n\ndata: b\n\n");
     assert!(shared.keep_opening(b"data: c\n\n"));
-    shared.begin_attempt();
+    shared.begin_attempt(false);
     assert!(shared.take_opening().is_empty());
 }
