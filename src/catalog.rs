@@ -1,8 +1,8 @@
 //! What may be asked for and what it costs: models, their routes to vendors, and their prices.
 //!
 //! Immutable once built from the config; a reload builds a new one and a running request keeps the one it was
-//! admitted under. Must not do I/O. Next: `catalog/endpoint.rs` (where a vendor
-//! is), `catalog/names.rs` (what a model is called), `catalog/price.rs` (what a price list says).
+//! admitted under. Must not do I/O. Next: `catalog/endpoint.rs` (a vendor's addresses), `catalog/names.rs` (aliases),
+//! `catalog/price.rs` (what a price list says).
 
 mod endpoint;
 #[cfg(test)]
@@ -15,7 +15,7 @@ use crate::protocol::request::Outline;
 use crate::protocol::rules::known::{KnownCapabilities, RepairRules};
 use crate::protocol::rules::{Accepts, ChatModel, ResponsesModel, ThinkingType, ToolsWithReasoning};
 pub use endpoint::{Auth, Endpoint, HealthCheck, HttpVersion};
-pub use names::Pattern;
+pub use names::AliasPattern;
 pub use price::{Features, Price, Rates, Span, Tier};
 use std::collections::HashMap;
 use std::fmt;
@@ -27,15 +27,15 @@ pub struct Catalog {
     models: Vec<Arc<Model>>,
     by_id: HashMap<String, Arc<Model>>,
     by_alias: HashMap<String, Arc<Model>>,
-    /// Aliases with a `*`: those with more text of their own first.
-    by_pattern: Vec<(Pattern, Arc<Model>)>,
+    /// Aliases with a `*`, longest first.
+    by_pattern: Vec<(AliasPattern, Arc<Model>)>,
 }
 
 /// One catalog id and the route behind it.
 #[derive(Debug)]
 pub struct Model {
     pub id: String,
-    /// Further names that clients may ask for it by, as the config has them: exact ones, and ones with a `*`.
+    /// Other names that clients may use, as written in the config: exact names and names with one `*`.
     pub aliases: Vec<String>,
     pub vendor: Arc<Vendor>,
     /// The name the vendor knows it by.
@@ -127,14 +127,14 @@ pub struct Vendor {
     pub endpoints: Vec<Endpoint>,
     /// The turns of a conversation go to one endpoint for as long as that is well.
     pub sticky: bool,
-    /// Empty where no endpoint wants a key.
+    /// Empty if no endpoint requires a key.
     pub api_key: Secret,
     /// Header name and the value sent where the client gave none (messages vendors).
     pub version_header: Option<(String, String)>,
 }
 
 impl Vendor {
-    /// Every endpoint has the path of this call.
+    /// Every endpoint has a path for this call.
     pub fn serves(&self, usual_path: &str) -> bool {
         self.endpoints.iter().all(|endpoint| endpoint.target(usual_path).is_some())
     }
@@ -147,7 +147,7 @@ impl Catalog {
         let (mut by_alias, mut by_pattern) = (HashMap::new(), Vec::new());
         for model in &models {
             for alias in &model.aliases {
-                match Pattern::parse(alias) {
+                match AliasPattern::parse(alias) {
                     Some(pattern) => by_pattern.push((pattern, Arc::clone(model))),
                     None => _ = by_alias.insert(alias.clone(), Arc::clone(model)),
                 }
@@ -162,7 +162,7 @@ impl Catalog {
         self.by_id.get(id)
     }
 
-    /// The model that is asked for by this name: its id, else an exact alias, else the longest alias with a `*`.
+    /// The model with this name: by id, else by exact alias, else by the longest alias with a `*`.
     pub fn find(&self, name: &str) -> Option<&Arc<Model>> {
         let by_pattern = || self.by_pattern.iter().find(|(pattern, _)| pattern.matches(name)).map(|(_, model)| model);
         self.by_id.get(name).or_else(|| self.by_alias.get(name)).or_else(by_pattern)

@@ -64,7 +64,7 @@ enum Command {
     Sidecar,
     /// Simulate the vendors on one port: chat completions, messages and responses. For tests and load.
     Simulate(simulator::Arguments),
-    /// Check the config file: name every fault in it, or print which addresses the gateway will call.
+    /// Validate the config file: print every fault, or the URLs that the gateway will call.
     Check,
     /// Print the JSON Schema of the config file.
     Schema {
@@ -84,10 +84,10 @@ enum Command {
     /// What was done in an administrator's name.
     #[command(subcommand)]
     Audit(AuditCommand),
-    /// The vendors of the config file.
+    /// Vendors: test the configured endpoints.
     #[command(subcommand)]
     Vendors(VendorsCommand),
-    /// The models of the config file.
+    /// Models: print known models and prices for the config file.
     #[command(subcommand)]
     Models(ModelsCommand),
 }

@@ -24,7 +24,7 @@ use crate::protocol::rules::known::KnownCapabilities;
 use crate::store::redis::{Address, Sentinel};
 use crate::telemetry::access::Destination;
 use crate::telemetry::traces;
-pub use import::Present;
+pub use import::ConfigNames;
 pub use raw::{ATTEMPTS_MAX, DRAIN_SECONDS_MAX, Limits, RATE_MAX, RateLimits, Rates, SignupMode, TOTAL_SECONDS_MAX};
 pub use source::{Source, Stamp};
 use std::collections::{HashMap, HashSet};
@@ -32,7 +32,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use vendors::JudgedVendor;
+use vendors::VendorEntry;
 
 /// The most proxies, or networks of them: each request looks at all of them.
 const PROXIES_MAX: usize = 256;
@@ -413,7 +413,7 @@ impl Judge {
         }
     }
 
-    fn catalog(&mut self, models: Vec<raw::Model>, vendors: &HashMap<String, JudgedVendor>) -> Catalog {
+    fn catalog(&mut self, models: Vec<raw::Model>, vendors: &HashMap<String, VendorEntry>) -> Catalog {
         self.fallbacks(&models);
         self.aliases(&models);
         let mut ids = HashSet::new();
@@ -442,8 +442,8 @@ impl Judge {
                     let meant = suggest::hint(&model.vendor, vendors.keys().map(String::as_str));
                     self.fault(format!("{key}.vendor"), format!("no vendor is named {:?}{meant}", model.vendor));
                 }
-                Some(JudgedVendor { vendor: None, .. }) => {}
-                Some(JudgedVendor { vendor: Some(vendor), preset }) => {
+                Some(VendorEntry { vendor: None, .. }) => {}
+                Some(VendorEntry { vendor: Some(vendor), preset }) => {
                     self.route(&key, &model, vendor);
                     let known = preset.map(|preset| preset.capabilities_of(&model.upstream_model));
                     usable.extend(price.map(|price| self::model(model, vendor, price, known.as_ref())));
@@ -456,14 +456,14 @@ impl Judge {
         Catalog::new(usable)
     }
 
-    /// What a model says that its vendor cannot bear.
+    /// Checks the keys of a model that its vendor's protocol or endpoints do not support.
     fn route(&mut self, key: &str, model: &raw::Model, vendor: &Vendor) {
         let also = model.upstream_protocol.map(|raw::UpstreamProtocol::Responses| Protocol::Responses);
         if also.is_some() && vendor.protocol == Protocol::Messages {
             self.fault(format!("{key}.upstream_protocol"), "a messages vendor has no other protocol");
         } else if also.is_some() && !vendor.endpoints.iter().all(Endpoint::has_other_paths) {
-            let message = "cannot be used: the `path` of the vendor's endpoint does not end in /chat/completions, so that \
-                           of responses is not known";
+            let message = "cannot be used: the `path` of the vendor's endpoint does not end in /chat/completions, so the \
+                           path of responses is unknown";
             self.fault(format!("{key}.upstream_protocol"), message);
         }
         for name in capabilities::misplaced([Some(vendor.protocol), also], &model.capabilities) {
@@ -477,7 +477,7 @@ impl Judge {
     }
 }
 
-/// `known`: what the vendor's preset knows of the model.
+/// `known`: the capabilities that the vendor's preset has for the model.
 fn model(mut model: raw::Model, vendor: &Arc<Vendor>, price: Price, known: Option<&raw::Capabilities>) -> Model {
     let price = Arc::new(price);
     if let Some(known) = known {
@@ -504,7 +504,7 @@ fn model(mut model: raw::Model, vendor: &Arc<Vendor>, price: Price, known: Optio
     Model { by_responses, ..by(vendor.protocol) }
 }
 
-fn version_headers(limits: &Limits, vendors: &HashMap<String, JudgedVendor>) -> Vec<String> {
+fn version_headers(limits: &Limits, vendors: &HashMap<String, VendorEntry>) -> Vec<String> {
     let headers = vendors.values().filter_map(|judged| judged.vendor.as_ref()?.version_header.as_ref());
     let own = headers.map(|(name, _)| name.clone());
     let mut names: Vec<_> = own

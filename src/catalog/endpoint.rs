@@ -1,6 +1,6 @@
-//! One address of a vendor: where it is, which path each of its APIs has there, and what every request to it carries.
+//! One address of a vendor: host, paths, authentication and the fixed parts of every request to it.
 //!
-//! Must not open a connection, nor decide which endpoint serves a request.
+//! Must not open a connection or choose an endpoint for a request.
 
 use super::Secret;
 use crate::protocol::Protocol;
@@ -16,13 +16,13 @@ pub struct Endpoint {
     pub authority: String,
     /// Path of the base address, without its final `/v1` and without a trailing slash.
     pub prefix: String,
-    /// `/v1` is added to the prefix. False where the base address names its API version already.
+    /// `/v1` is added to the prefix. False if the base address already names an API version.
     pub adds_v1: bool,
-    /// The whole path of requests for answers, in the place of the usual one.
+    /// Overrides the whole path of generation requests.
     pub path: Option<String>,
-    /// Query parameters of every request, percent-encoded where they are sent.
+    /// Query parameters of every request, not yet percent-encoded.
     pub query: Vec<(String, Secret)>,
-    /// Header fields of every request, by lower-case name.
+    /// Header fields of every request; names in lower case.
     pub headers: Vec<(String, Secret)>,
     pub auth: Auth,
     pub http_version: HttpVersion,
@@ -37,14 +37,14 @@ pub struct Endpoint {
 pub enum Auth {
     /// `authorization: Bearer KEY`
     Bearer,
-    /// A header field with nothing but the key; its lower-case name.
+    /// A header field with this lower-case name, whose value is the key alone.
     Header(String),
     /// No key is sent.
     None,
 }
 
 impl Auth {
-    /// What the SDKs of this protocol send.
+    /// How the SDKs of this protocol send it.
     pub fn default_for(protocol: Protocol) -> Self {
         match protocol {
             Protocol::Messages => Self::Header("x-api-key".into()),
@@ -62,18 +62,18 @@ impl Auth {
     }
 }
 
-/// Which versions of HTTP an endpoint is spoken to in.
+/// The HTTP versions offered to an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum HttpVersion {
-    /// Over TLS as the server chooses by ALPN, HTTP/2 before HTTP/1.1; without TLS HTTP/1.1.
+    /// With TLS: HTTP/2 or HTTP/1.1, negotiated by ALPN. Without TLS: HTTP/1.1.
     #[default]
     Auto,
     Http1,
-    /// Over TLS by ALPN, without TLS with prior knowledge (h2c).
+    /// HTTP/2 only: by ALPN with TLS, by prior knowledge (h2c) without.
     Http2,
 }
 
-/// Where an API's path is known to end; what follows `/v1` in the usual one.
+/// The usual ends of generation paths, after `/v1`.
 const CHAT: &str = "/chat/completions";
 const MESSAGES: &str = "/messages";
 const RESPONSES: &str = "/responses";
@@ -84,8 +84,8 @@ impl Endpoint {
         format!("{}{}", self.authority, self.path.as_ref().unwrap_or(&self.prefix))
     }
 
-    /// The path and query of a call. `usual` is the path of the protocol's own vendor, `/v1/chat/completions`; `None` where
-    /// nothing tells the path that this endpoint has instead.
+    /// Path and query of a call. `usual` is the standard path, such as `/v1/chat/completions`. `None` if this endpoint
+    /// overrides its path in a way that does not determine the path of this call.
     pub fn target(&self, usual: &str) -> Option<String> {
         let mut target = self.path_of(usual)?;
         for (index, (name, value)) in self.query.iter().enumerate() {
@@ -97,7 +97,7 @@ impl Endpoint {
         Some(target)
     }
 
-    /// The paths of other calls than for answers are known.
+    /// The paths of calls other than generation are known.
     pub fn has_other_paths(&self) -> bool {
         self.path_of("/v1/models").is_some()
     }
@@ -108,7 +108,7 @@ impl Endpoint {
             let version = if self.adds_v1 { "/v1" } else { "" };
             return Some(format!("{}{version}{below}", self.prefix));
         };
-        // Everything else lies beside the path that is written.
+        // Other calls are siblings of the overridden path.
         let base = [CHAT, MESSAGES, RESPONSES].into_iter().find_map(|suffix| path.strip_suffix(suffix));
         match base {
             Some(base) => Some(format!("{base}{below}")),
@@ -116,7 +116,7 @@ impl Endpoint {
         }
     }
 
-    /// A whole address as it may be shown: parameters that may hold a secret are hidden.
+    /// The URL of a call for display. Values of query parameters may be secrets and are hidden, except `api-version`.
     pub fn shown_url(&self, usual: &str) -> Option<String> {
         let path = self.path_of(usual)?;
         let scheme = if self.tls { "https" } else { "http" };
@@ -130,7 +130,7 @@ impl Endpoint {
     }
 }
 
-/// Leaves what RFC 3986 calls unreserved as it is.
+/// Percent-encodes everything but the unreserved characters of RFC 3986.
 fn push_escaped(target: &mut String, text: &str) {
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {

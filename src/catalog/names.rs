@@ -1,17 +1,16 @@
-//! The names that a model can be asked for by: its id, and aliases, of which some stand for many names.
+//! Aliases that stand for many names, such as `claude-opus-*`.
 //!
-//! An id goes before an alias, an alias before a pattern, and of two patterns the one with more text of its own. Must not
-//! judge whether names contradict one another: that is `config/aliases.rs`.
+//! Must not check whether aliases contradict one another: that is `config/aliases.rs`.
 
-/// An alias with one `*`, which stands for any text, also for none.
+/// An alias with one `*`, which matches any text, including none.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pattern {
+pub struct AliasPattern {
     before: String,
     after: String,
 }
 
-impl Pattern {
-    /// `None` where the text holds no `*`, or more than one.
+impl AliasPattern {
+    /// `None` if the text has no `*` or more than one.
     pub fn parse(text: &str) -> Option<Self> {
         let (before, after) = text.split_once('*')?;
         (!after.contains('*')).then(|| Self { before: before.to_owned(), after: after.to_owned() })
@@ -21,7 +20,7 @@ impl Pattern {
         name.strip_prefix(&*self.before).is_some_and(|rest| rest.ends_with(&*self.after))
     }
 
-    /// Bytes of the text beside the `*`.
+    /// Length in bytes without the `*`.
     pub fn length(&self) -> usize {
         self.before.len() + self.after.len()
     }
@@ -29,11 +28,11 @@ impl Pattern {
 
 #[cfg(test)]
 mod tests {
-    use super::Pattern;
+    use super::AliasPattern;
 
     #[test]
     fn a_star_stands_for_any_text_once() {
-        let pattern = |text| Pattern::parse(text).unwrap();
+        let pattern = |text| AliasPattern::parse(text).unwrap();
         for (text, name, matches) in [
             ("claude-opus-*", "claude-opus-4-7", true),
             ("claude-opus-*", "claude-opus-", true),
@@ -48,9 +47,9 @@ mod tests {
             if text.matches('*').count() == 1 {
                 assert_eq!(pattern(text).matches(name), matches, "{text} {name}");
             } else {
-                assert_eq!(Pattern::parse(text), None, "{text}");
+                assert_eq!(AliasPattern::parse(text), None, "{text}");
             }
         }
-        assert_eq!(Pattern::parse("plain"), None);
+        assert_eq!(AliasPattern::parse("plain"), None);
     }
 }

@@ -1,9 +1,9 @@
-//! `model-gateway models`: what is known of vendors' models, for the operator to put into the config file.
+//! `model-gateway models`: prints the models of a preset for the operator to copy into the config file.
 //!
-//! Must not change a file.
+//! Must not write to a file.
 
 use crate::config::presets;
-use crate::config::{Present, suggest};
+use crate::config::{ConfigNames, suggest};
 use anyhow::bail;
 use clap::Subcommand;
 use serde_json::json;
@@ -12,12 +12,12 @@ use std::path::Path;
 
 #[derive(Debug, Subcommand)]
 pub enum ModelsCommand {
-    /// Print a known vendor's models and their prices as YAML, to be checked and copied into the config file.
+    /// Print a vendor's known models with limits and prices as YAML. Check the prices, then copy it into the config file.
     Import {
-        /// The vendor: openai, anthropic, azure-openai, gemini, xai, mistral, deepseek, groq, openrouter, together, fireworks,
+        /// Preset: openai, anthropic, azure-openai, gemini, xai, mistral, deepseek, groq, openrouter, together, fireworks,
         /// vllm, ollama, llama-cpp or lm-studio.
         preset: String,
-        /// The vendor's name in the config file. Default: the preset's.
+        /// Name of the vendor in the config file. Default: the name of the preset.
         #[arg(long, value_name = "NAME")]
         vendor: Option<String>,
     },
@@ -39,9 +39,9 @@ pub fn run(command: &ModelsCommand, file: &Path, json: bool) -> anyhow::Result<(
     let vendor = vendor.as_deref().unwrap_or(name);
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     if vendor.is_empty() || !vendor.chars().all(is_plain) {
-        bail!("not a vendor's name: {vendor:?}. Use letters, digits, - and _");
+        bail!("invalid vendor name {vendor:?}: use letters, digits, - and _");
     }
-    let yaml = preset.to_yaml(name, vendor, &Present::read(file));
+    let yaml = preset.to_yaml(name, vendor, &ConfigNames::read(file));
     let mut out = std::io::stdout().lock();
     if json {
         let (as_of, source) = (&preset.as_of, &preset.source);

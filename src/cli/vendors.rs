@@ -1,10 +1,10 @@
-//! `model-gateway vendors`, and what `check` prints of the addresses that will be called.
+//! `model-gateway vendors`, and the list of upstream URLs that `check` prints.
 //!
-//! Must not ask a vendor anything itself: that is `edge/probe.rs`. Prints no key.
+//! Must not connect to a vendor: that is `edge/probe.rs`. Must not print a key.
 
 use crate::catalog::{Auth, Catalog, HttpVersion, Model, Vendor};
 use crate::config::{Settings, suggest};
-use crate::edge::probe::{self, Report, Trial};
+use crate::edge::probe::{self, EndpointReport, TestRequest};
 use crate::protocol::{Protocol, translate};
 use anyhow::bail;
 use clap::Subcommand;
@@ -17,17 +17,17 @@ use tokio::task::JoinSet;
 
 #[derive(Debug, Subcommand)]
 pub enum VendorsCommand {
-    /// Try each endpoint: name, TLS, HTTP version, key, list of models, and one small request, which the vendor bills.
-    /// Exits with 1 where one cannot be used.
+    /// Test each endpoint: DNS, TLS, HTTP version, key, list of models, and one small request, which the vendor bills.
+    /// Run it after a change of `vendors`. Exits with 1 if an endpoint has a fault.
     Test {
-        /// One vendor of the config file. Default: all that have models.
+        /// Name of one vendor. Default: all vendors that have models.
         name: Option<String>,
     },
 }
 
-/// One address that the gateway will call.
+/// One URL that the gateway will call.
 #[derive(Debug, Serialize)]
-pub struct Call {
+pub struct UpstreamCall {
     vendor: String,
     protocol: Protocol,
     url: String,
@@ -35,7 +35,7 @@ pub struct Call {
     http: &'static str,
 }
 
-/// The vendors that have models, in the order of these.
+/// The vendors that have models, in the order of the models.
 fn vendors(catalog: &Catalog) -> Vec<(&Arc<Vendor>, Vec<Arc<Model>>)> {
     let mut vendors: Vec<(&Arc<Vendor>, Vec<Arc<Model>>)> = Vec::new();
     for model in catalog.models() {
@@ -47,8 +47,8 @@ fn vendors(catalog: &Catalog) -> Vec<(&Arc<Vendor>, Vec<Arc<Model>>)> {
     vendors
 }
 
-/// What is called for answers, per vendor, endpoint and protocol.
-pub fn calls(catalog: &Catalog) -> Vec<Call> {
+/// The URLs of generation requests, per vendor, endpoint and protocol.
+pub fn calls(catalog: &Catalog) -> Vec<UpstreamCall> {
     let mut calls = Vec::new();
     for (vendor, models) in vendors(catalog) {
         let also = models.iter().find_map(|model| model.by_responses.as_ref()).map(|model| model.protocol());
@@ -65,7 +65,7 @@ pub fn calls(catalog: &Catalog) -> Vec<Call> {
                     Auth::None => "no key".to_owned(),
                 };
                 let url = endpoint.shown_url(translate::path(protocol)).unwrap_or_default();
-                calls.push(Call { vendor: vendor.name.clone(), protocol, url, auth, http });
+                calls.push(UpstreamCall { vendor: vendor.name.clone(), protocol, url, auth, http });
             }
         }
     }
@@ -73,16 +73,16 @@ pub fn calls(catalog: &Catalog) -> Vec<Call> {
 }
 
 /// # Errors
-/// Nobody reads it.
+/// The output cannot be written.
 pub fn print_calls(out: &mut impl Write, catalog: &Catalog) -> io::Result<()> {
-    for Call { vendor, protocol, url, auth, http } in calls(catalog) {
+    for UpstreamCall { vendor, protocol, url, auth, http } in calls(catalog) {
         writeln!(out, "  {vendor}: POST {url} ({protocol}, {auth}, {http})")?;
     }
     Ok(())
 }
 
 /// # Errors
-/// There is no such vendor.
+/// No vendor in use has this name.
 pub fn run(command: &VendorsCommand, settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
     let VendorsCommand::Test { name } = command;
     let all = vendors(&settings.catalog);
@@ -107,8 +107,8 @@ pub fn run(command: &VendorsCommand, settings: &Settings, json: bool) -> anyhow:
     Ok(if is_faulty { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// All endpoints at one time, in their order.
-async fn probe_all(vendors: Vec<(&Arc<Vendor>, Vec<Arc<Model>>)>, settings: &Settings) -> Vec<Report> {
+/// Tests all endpoints concurrently; the reports are in the order of the config file.
+async fn probe_all(vendors: Vec<(&Arc<Vendor>, Vec<Arc<Model>>)>, settings: &Settings) -> Vec<EndpointReport> {
     let mut probes = JoinSet::new();
     for (vendor, models) in vendors {
         for index in 0..vendor.endpoints.len() {
@@ -125,7 +125,7 @@ async fn probe_all(vendors: Vec<(&Arc<Vendor>, Vec<Arc<Model>>)>, settings: &Set
     reports.into_iter().map(|(_, report)| report).collect()
 }
 
-fn print_table(out: &mut impl Write, reports: &[Report]) -> io::Result<()> {
+fn print_table(out: &mut impl Write, reports: &[EndpointReport]) -> io::Result<()> {
     let head =
         ["VENDOR", "ENDPOINT", "ADDRESS", "TLS", "HTTP", "KEY", "MODELS", "REQUEST", "RESULT"].map(str::to_owned);
     let rows: Vec<_> = std::iter::once(head).chain(reports.iter().map(row)).collect();
@@ -138,14 +138,14 @@ fn print_table(out: &mut impl Write, reports: &[Report]) -> io::Result<()> {
     Ok(())
 }
 
-fn row(report: &Report) -> [String; 9] {
+fn row(report: &EndpointReport) -> [String; 9] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let models = report.models.as_ref().map(|listed| match listed.unlisted.as_slice() {
         [] => format!("{} listed, yours among them", listed.count),
         unlisted => format!("{} listed, not {}", listed.count, unlisted.join(", ")),
     });
     let tokens = |count: Option<u64>| count.map_or_else(|| "?".to_owned(), |count| count.to_string());
-    let request = |Trial { model, status, input, output, milliseconds, .. }: &Trial| {
+    let request = |TestRequest { model, status, input, output, milliseconds, .. }: &TestRequest| {
         format!("{model}: {status}, {} in, {} out, {milliseconds} ms", tokens(*input), tokens(*output))
     };
     let requests: Vec<_> = report.requests.iter().map(request).collect();

@@ -1,14 +1,14 @@
-//! Further names of models: each must lead to one model, and none may hide an id.
+//! Validates the aliases of models: each leads to one model, and none matches the id of another.
 //!
-//! Must not look a model up: that is `catalog.rs`.
+//! Must not look models up at run time: that is `catalog.rs`.
 
 use super::{Judge, raw};
-use crate::catalog::Pattern;
+use crate::catalog::AliasPattern;
 use std::collections::HashMap;
 
-/// The most aliases of one model: a name that is no id is held against all that have a `*`.
+/// Most aliases of one model. A lookup compares a name with every alias that has a `*`.
 const ALIASES_MAX: usize = 32;
-/// As of an id.
+/// The same limit as for ids.
 const NAME_BYTES_MAX: usize = 128;
 
 impl Judge {
@@ -22,7 +22,7 @@ impl Judge {
             }
             for (place, alias) in model.aliases.iter().enumerate() {
                 let key = format!("{key}[{place}]");
-                if let Some(message) = wrong(index, alias, models, &ids) {
+                if let Some(message) = alias_fault(index, alias, models, &ids) {
                     self.fault(key, message);
                 } else if let Some(owner) = owners.insert(alias, index) {
                     let owner = models.get(owner).map_or("", |model| &model.id);
@@ -36,8 +36,8 @@ impl Judge {
     }
 }
 
-/// What is wrong with an alias of the model at `index`.
-fn wrong(index: usize, alias: &str, models: &[raw::Model], ids: &HashMap<&str, usize>) -> Option<String> {
+/// Why the model at `index` cannot have this alias, except for duplicates.
+fn alias_fault(index: usize, alias: &str, models: &[raw::Model], ids: &HashMap<&str, usize>) -> Option<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._:-/@*".contains(c);
     if alias.is_empty() || alias.len() > NAME_BYTES_MAX || !alias.chars().all(is_plain) {
         return Some("must be 1 to 128 letters, digits and . _ : - / @, and at most one *".into());
@@ -51,7 +51,7 @@ fn wrong(index: usize, alias: &str, models: &[raw::Model], ids: &HashMap<&str, u
     if !alias.contains('*') {
         return None;
     }
-    let Some(pattern) = Pattern::parse(alias) else {
+    let Some(pattern) = AliasPattern::parse(alias) else {
         return Some(format!("{alias:?} has more than one *"));
     };
     let mut others = models.iter().enumerate().filter(|(other, _)| *other != index);

@@ -1,6 +1,6 @@
-//! What a preset knows, as YAML for the operator to read, to check and to put into the config file.
+//! Prints a preset as YAML that the operator checks and copies into the config file.
 //!
-//! Must not write a file, nor change a price: it prints.
+//! Must not write a file or change a price.
 
 use super::presets::{KnownModel, Preset};
 use super::raw;
@@ -8,16 +8,16 @@ use std::collections::HashSet;
 use std::fmt::Write;
 use std::path::Path;
 
-/// What a config file has already. Of a file that cannot be read: nothing.
+/// Names that the config file already uses. Empty if the file cannot be read.
 #[derive(Debug, Default)]
-pub struct Present {
+pub struct ConfigNames {
     vendors: HashSet<String>,
-    /// Ids of models, and their names at vendors.
+    /// Ids and upstream names of models.
     ids: HashSet<String>,
 }
 
-impl Present {
-    /// Reads names alone: the file may have faults, and its variables need not be set.
+impl ConfigNames {
+    /// Reads the names only: the file may have faults, and its variables need not be set.
     pub fn read(file: &Path) -> Self {
         let text = std::fs::read_to_string(file).unwrap_or_default();
         let Ok(value) = serde_saphyr::from_str::<serde_json::Value>(&text) else { return Self::default() };
@@ -30,11 +30,11 @@ impl Present {
 }
 
 impl Preset {
-    /// The vendor's entry, where it is not present, and an entry for each known model that is not.
-    pub fn to_yaml(&'static self, preset: &str, vendor: &str, present: &Present) -> String {
+    /// The entry of the vendor and one entry per known model, without those that already exist.
+    pub fn to_yaml(&'static self, preset: &str, vendor: &str, existing: &ConfigNames) -> String {
         let mut text = String::new();
         // Writing to a string does not fail.
-        let _ = self.write_yaml(&mut text, preset, vendor, present);
+        let _ = self.write_yaml(&mut text, preset, vendor, existing);
         text
     }
 
@@ -43,19 +43,16 @@ impl Preset {
         out: &mut String,
         preset: &str,
         vendor: &str,
-        present: &Present,
+        existing: &ConfigNames,
     ) -> Result<(), std::fmt::Error> {
-        writeln!(out, "# {}, by `model-gateway models import {preset}`.", self.name)?;
+        writeln!(out, "# {}: output of `model-gateway models import {preset}`.", self.name)?;
         if let (Some(as_of), Some(source)) = (&self.as_of, &self.source) {
-            writeln!(
-                out,
-                "# Limits and prices are as a public list (models.dev) had them on {as_of}. Nobody but the vendor"
-            )?;
-            writeln!(out, "# says what they are today: compare each with {source} before you accept it.")?;
+            writeln!(out, "# Limits and prices come from a public list (models.dev) of {as_of}, not from the vendor.")?;
+            writeln!(out, "# They may have changed: compare each with {source} before you use it.")?;
             writeln!(out, "# Prices are credits per 1 000 000 tokens, for 1 credit = 1 US cent.")?;
         }
-        if present.vendors.contains(vendor) {
-            writeln!(out, "# The config file has a vendor {vendor:?} already: its entry is left as it is.")?;
+        if existing.vendors.contains(vendor) {
+            writeln!(out, "# The config file already has a vendor {vendor:?}; its entry is not repeated here.")?;
         } else {
             writeln!(out, "vendors:\n  {vendor}:\n    preset: {preset}")?;
             if let Some(example) = &self.needs_url {
@@ -66,15 +63,15 @@ impl Preset {
             }
         }
         if self.models().is_empty() {
-            writeln!(out, "# Which models the server has is not known here. An entry of each:")?;
+            writeln!(out, "# The models of this server are not known. Write one entry for each:")?;
             writeln!(out, "models:\n  # - id: my-model\n  #   vendor: {vendor}\n  #   upstream_model: my-model")?;
             writeln!(out, "  #   context_tokens: 32768\n  #   max_output_tokens: 8192")?;
             return writeln!(out, "  #   price: {{input: \"0\", output: \"0\"}}");
         }
         let (known, new): (Vec<_>, Vec<_>) =
-            self.models().iter().partition(|model| present.ids.contains(&model.upstream_model));
+            self.models().iter().partition(|model| existing.ids.contains(&model.upstream_model));
         for model in known {
-            writeln!(out, "# The config file has a model {:?} already.", model.upstream_model)?;
+            writeln!(out, "# The config file already has the model {:?}.", model.upstream_model)?;
         }
         if !new.is_empty() {
             writeln!(out, "models:")?;

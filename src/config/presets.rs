@@ -1,11 +1,10 @@
-//! What is known of vendors by name: their addresses, how their key is sent, and what their models accept and cost.
+//! Presets: the addresses, authentication and models of well-known vendors.
 //!
-//! The table is `presets.yaml`, which is part of the program. A preset gives defaults alone: what is written in the config
-//! file goes before it. Prices are printed for the operator to accept (`model-gateway models import`) and never applied from
-//! here.
+//! The table is `presets.yaml`, which is compiled in. A preset gives defaults only: keys in the config file take
+//! precedence. `model-gateway models import` prints the prices for the operator to accept; must not apply them.
 
 use super::raw;
-use crate::catalog::Pattern;
+use crate::catalog::AliasPattern;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -14,32 +13,32 @@ const TABLE: &str = include_str!("presets.yaml");
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Table {
+struct PresetTable {
     presets: BTreeMap<String, Preset>,
 }
 
-/// What is known of one vendor.
+/// The defaults of one vendor.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Preset {
-    /// As people call it.
+    /// Display name.
     pub name: String,
     pub protocol: raw::VendorProtocol,
     #[serde(default)]
     pub official: bool,
-    /// Base address; none where each customer has another one.
+    /// Base address. `None` if each customer has a different one.
     pub url: Option<String>,
-    /// An example of the address that the operator must write.
+    /// Without `url`: an example of the address that the operator must write.
     pub needs_url: Option<String>,
     pub path: Option<String>,
     pub auth: Option<raw::AuthKey>,
     pub version_header: Option<raw::VersionHeader>,
-    /// The environment variable that the vendor's own tools read the key from.
+    /// The environment variable that the vendor's own tools read the key from. `None` for local servers.
     pub api_key_env: Option<String>,
-    /// Of every model.
+    /// Capabilities of every model of the vendor.
     #[serde(default)]
     pub capabilities: raw::Capabilities,
-    /// The preset whose models these are.
+    /// Another preset with the same models.
     models_of: Option<String>,
     /// Where the vendor publishes its prices.
     pub source: Option<String>,
@@ -49,12 +48,12 @@ pub struct Preset {
     models: Vec<KnownModel>,
 }
 
-/// A model that a vendor is known to have.
+/// A known model of a vendor.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KnownModel {
     pub upstream_model: String,
-    /// Further names at the vendor, such as dated ones; each with one `*`.
+    /// Other names at the vendor, such as dated ones, with one `*` each.
     #[serde(default)]
     also: Vec<String>,
     pub context_tokens: u64,
@@ -66,7 +65,7 @@ pub struct KnownModel {
     pub price: raw::Price,
 }
 
-/// Vendors that are known and cannot be called, and what to do instead.
+/// Vendors that are not supported, with the reason and what to do instead.
 const UNSUPPORTED: [(&str, &str); 2] = [
     (
         "bedrock",
@@ -80,16 +79,16 @@ const UNSUPPORTED: [(&str, &str); 2] = [
     ),
 ];
 
-/// Why no preset of this name can be used, for names that may be expected.
+/// Why a vendor with this name is not supported; `None` for other names.
 pub fn unsupported(name: &str) -> Option<&'static str> {
     UNSUPPORTED.into_iter().find(|(unsupported, _)| *unsupported == name).map(|(_, why)| why)
 }
 
-fn table() -> Option<&'static Table> {
-    static READ: OnceLock<Option<Table>> = OnceLock::new();
+fn table() -> Option<&'static PresetTable> {
+    static READ: OnceLock<Option<PresetTable>> = OnceLock::new();
     let read = || match serde_saphyr::from_str::<serde_json::Value>(TABLE).map(serde_json::from_value) {
         Ok(Ok(table)) => Some(table),
-        // A test reads it: this is for whoever changes the table.
+        // A test parses the table, so a release never gets here.
         Ok(Err(error)) => {
             log::error!("the table of presets cannot be read: {error}");
             None
@@ -107,24 +106,28 @@ pub fn find(name: &str) -> Option<&'static Preset> {
     table()?.presets.get(name)
 }
 
-/// Every name, sorted.
+/// All names, sorted.
 pub fn names() -> impl Iterator<Item = &'static str> {
     table().into_iter().flat_map(|table| table.presets.keys()).map(String::as_str)
 }
 
 impl Preset {
-    /// The models that the vendor is known to have.
+    /// The known models of the vendor.
     pub fn models(&'static self) -> &'static [KnownModel] {
         &self.models_of.as_deref().and_then(find).unwrap_or(self).models
     }
 
-    /// What the vendor's model of this name is known to accept.
+    /// The known capabilities of the model with this upstream name.
     pub fn capabilities_of(&'static self, upstream_model: &str) -> raw::Capabilities {
         let is_it = |model: &&KnownModel| {
             model.upstream_model == upstream_model
-                || model.also.iter().filter_map(|text| Pattern::parse(text)).any(|also| also.matches(upstream_model))
+                || model
+                    .also
+                    .iter()
+                    .filter_map(|text| AliasPattern::parse(text))
+                    .any(|also| also.matches(upstream_model))
         };
-        // An exact name goes before a pattern of another model.
+        // An exact name takes precedence over a pattern of another model.
         let exact = self.models().iter().find(|model| model.upstream_model == upstream_model);
         let known = exact.or_else(|| self.models().iter().find(is_it));
         known.map_or_else(|| self.capabilities.clone(), |model| model.capabilities.clone().or(&self.capabilities))
@@ -132,7 +135,7 @@ impl Preset {
 }
 
 impl raw::Capabilities {
-    /// These, and where one is left out, the one of `other`.
+    /// Fills each key that is not set from `other`.
     pub fn or(self, other: &Self) -> Self {
         let other = other.clone();
         Self {
@@ -185,7 +188,7 @@ mod tests {
             assert!(as_of.year() >= 2026, "{name}");
             assert!(preset.api_key_env.is_some(), "{name}");
             for model in preset.models() {
-                assert!(model.also.iter().all(|also| Pattern::parse(also).is_some()), "{}", model.upstream_model);
+                assert!(model.also.iter().all(|also| AliasPattern::parse(also).is_some()), "{}", model.upstream_model);
             }
         }
         assert!(unsupported("bedrock").is_some() && find("bedrock").is_none());
@@ -197,7 +200,7 @@ mod tests {
         for name in names() {
             let preset = find(name).unwrap();
             let mut text = include_str!("../../conf/local.yaml").split("vendors:").next().unwrap().to_owned();
-            text += &preset.to_yaml(name, name, &config::Present::default());
+            text += &preset.to_yaml(name, name, &config::ConfigNames::default());
             if preset.models().is_empty() {
                 text = text.replace("\n  # ", "\n  ");
             }

@@ -209,23 +209,23 @@ pub enum SignupMode {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Vendor {
-    /// What is known of this vendor: `openai`, `anthropic`, `azure-openai`, `gemini`, `xai`, `mistral`, `deepseek`, `groq`,
-    /// `openrouter`, `together`, `fireworks`, `vllm`, `ollama`, `llama-cpp` or `lm-studio`. It stands for `protocol`,
-    /// `official`, `endpoints`, `path`, `auth` and `version_header`, and for the `capabilities` of the vendor's models; each of
-    /// these that is written goes before it. `model-gateway models import PRESET` prints the models with their prices.
+    /// Defaults of a well-known vendor: `openai`, `anthropic`, `azure-openai`, `gemini`, `xai`, `mistral`, `deepseek`, `groq`,
+    /// `openrouter`, `together`, `fireworks`, `vllm`, `ollama`, `llama-cpp` or `lm-studio`. Sets `protocol`, `official`,
+    /// `endpoints`, `path`, `auth`, `version_header` and the `capabilities` of the vendor's known models. Keys that are written
+    /// take precedence. `model-gateway models import PRESET` prints the models with their prices.
     #[serde(default)]
     pub preset: Option<String>,
-    /// Must be given where no `preset` gives it.
+    /// Required without a `preset`.
     #[serde(default)]
     pub protocol: Option<VendorProtocol>,
     /// True for the vendor that defined the protocol; false (default) for a compatible server.
     #[serde(default)]
     pub official: Option<bool>,
-    /// Must be given where no `preset` gives one.
+    /// Required without a `preset` that has an address.
     #[serde(default)]
     pub endpoints: Vec<Endpoint>,
-    /// The vendor's key: literal, `${ENV}` or `file:/path`. Empty switches the vendor off. Never printed or logged. Must be
-    /// given, but for `auth: none`.
+    /// The vendor's key: literal, `${ENV}` or `file:/path`. Empty switches the vendor off. Never printed or logged.
+    /// Required unless `auth` is `none`.
     #[serde(default)]
     pub api_key: Option<String>,
     #[serde(default)]
@@ -234,19 +234,19 @@ pub struct Vendor {
     /// serves (default). False: every request goes to the endpoint whose turn it is.
     #[serde(default = "yes")]
     pub sticky: bool,
-    /// For all endpoints, as of `endpoints[].path`; an endpoint's own goes before it.
+    /// `path` of all endpoints that have none of their own.
     #[serde(default)]
     pub path: Option<String>,
-    /// For all endpoints, as of `endpoints[].query`; of a name in both, the endpoint's own value is sent.
+    /// `query` of all endpoints, merged with their own; the endpoint's value of a name takes precedence.
     #[serde(default)]
     pub query: BTreeMap<String, String>,
-    /// For all endpoints, as of `endpoints[].headers`; of a name in both, the endpoint's own value is sent.
+    /// `headers` of all endpoints, merged with their own; the endpoint's value of a name takes precedence.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// For all endpoints, as of `endpoints[].auth`; an endpoint's own goes before it.
+    /// `auth` of all endpoints that have none of their own.
     #[serde(default)]
     pub auth: Option<AuthKey>,
-    /// For all endpoints, as of `endpoints[].http_version`; an endpoint's own goes before it.
+    /// `http_version` of all endpoints that have none of their own.
     #[serde(default)]
     pub http_version: Option<HttpVersionKey>,
 }
@@ -266,28 +266,28 @@ pub enum VendorProtocol {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Endpoint {
-    /// Base address, as the vendor's own SDK takes it; with or without `/v1`. `/messages`, `/chat/completions` or `/responses`
-    /// is added, and `/v1` before it unless the address names a version itself: at its end (`/v1`, `/v4`, `/v1beta`), or of
-    /// chat and responses vendors anywhere in its path (`/v1beta/openai`). `model-gateway check` prints what is called.
+    /// Base address, as the vendor's own SDK takes it, with or without `/v1`. The gateway adds `/messages`, `/chat/completions`
+    /// or `/responses`, and `/v1` before it unless the address contains a version: at its end (`/v1`, `/v4`, `/v1beta`), or for
+    /// chat and responses vendors anywhere in its path (`/v1beta/openai`). `model-gateway check` prints the resulting URLs.
     pub url: String,
-    /// The whole path of requests for answers, for a server that has another than the usual one: begins with `/`, and the
-    /// address in `url` has no path then. Where it ends in `/chat/completions`, `/messages` or `/responses`, other calls go
-    /// beside it; else tokens are counted by the gateway, and `upstream_protocol` cannot be used.
+    /// Overrides the whole path of generation requests. Must begin with `/`; `url` must have no path then. If it ends in
+    /// `/chat/completions`, `/messages` or `/responses`, other calls use sibling paths. Otherwise the gateway counts tokens
+    /// itself, and `upstream_protocol` is not available.
     #[serde(default)]
     pub path: Option<String>,
-    /// Query parameters of every request, such as `api-version`. Not for secrets: servers log addresses.
+    /// Query parameters of every request, such as `api-version`. Do not put secrets here: servers log URLs.
     #[serde(default)]
     pub query: BTreeMap<String, String>,
-    /// Header fields of every request: literal, `${ENV}` or `file:/path`. Never printed or logged. Fields that frame the request,
-    /// carry the key or that the gateway sets itself are refused.
+    /// Header fields of every request: literal, `${ENV}` or `file:/path`. Never printed or logged. Fields that the gateway sets
+    /// itself, hop-by-hop fields and fields that carry a key are refused.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
     /// How the key is sent: `bearer` (`authorization: Bearer KEY`; the default of chat and responses vendors), `x-api-key` (of
-    /// messages vendors), `api-key`, `none`, or `{header: NAME}` for a field that holds the key alone.
+    /// messages vendors), `api-key`, `none`, or `{header: NAME}` for another field whose value is the key.
     #[serde(default)]
     pub auth: Option<AuthKey>,
-    /// `auto` (default): HTTP/2 or HTTP/1.1 over TLS, as the server chooses, and HTTP/1.1 without TLS; `1`: HTTP/1.1 alone; `2`:
-    /// HTTP/2 alone, without TLS by prior knowledge (h2c).
+    /// `auto` (default): with TLS HTTP/2 or HTTP/1.1, negotiated by ALPN, without TLS HTTP/1.1. `1`: HTTP/1.1 only. `2`: HTTP/2
+    /// only; without TLS by prior knowledge (h2c).
     #[serde(default)]
     pub http_version: Option<HttpVersionKey>,
     /// Share of the requests, 1 to 1000.
@@ -413,9 +413,9 @@ pub struct VersionHeader {
 pub struct Model {
     /// Catalog id: letters, digits and `. _ : - / @`.
     pub id: String,
-    /// Up to 32 further names that clients may ask for the model by; one `*` in a name stands for any text, also for none. An
-    /// id goes before an alias, an alias before one with a `*`, and of those the longest first. Answers, bills and logs have
-    /// the id; keys are bound to ids, and `fallback` names them.
+    /// Up to 32 other names that clients may use for the model. One `*` in a name matches any text. Ids take precedence over
+    /// exact aliases, and these over aliases with a `*`, of which the longest match wins. Responses, bills and logs show the id;
+    /// keys are bound to ids, and `fallback` takes ids.
     #[serde(default)]
     pub aliases: Vec<String>,
     /// A key of `vendors`.
@@ -444,10 +444,10 @@ pub struct Model {
     pub fallback: Vec<String>,
 }
 
-/// What the model accepts: the descriptor that translation between the protocols goes by. A key that is left out takes the
-/// value of the vendor's `preset` for that `upstream_model`, else the shipped catalog's for a model of that id, else what
-/// every model of the protocol bears. Requests that keep their protocol are repaired by it too (`repair`), but only by what
-/// is written here, in the preset or shipped for that id: a key that is known from nowhere changes none of them.
+/// What the model accepts: the descriptor that translation between the protocols goes by. The default of each key is the value
+/// of the vendor's `preset` for this `upstream_model`, else that of the shipped catalog for this id, else what every model
+/// of the protocol accepts. Requests that keep their protocol are repaired by it too (`repair`), but only by what is written
+/// here, in the preset or shipped for this id: a default of the last kind changes none of them.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Capabilities {

@@ -206,7 +206,7 @@ impl Check<'_> {
         let schema = resolve(self.root, schema);
         let null = matches!(node.kind, Kind::Scalar(Value::Null));
         if let Some(choices) = schema["anyOf"].as_array() {
-            // schemars writes an optional key as "that or null". Of several forms, the one of this type.
+            // schemars writes an optional key as "that or null". Of several forms, take the one with this type.
             let fits = |choice: &&Value| type_fits(&resolve(self.root, choice)["type"], node.kind_name());
             let mut forms = choices.iter().filter(|choice| choice["type"] != "null");
             let inner = forms.clone().find(fits).or_else(|| forms.next());

@@ -1,25 +1,25 @@
-//! The word that somebody meant who wrote another one.
+//! Spelling suggestions ("did you mean").
 //!
-//! Must not know what the words are for.
+//! Must not know what the words mean.
 
-/// The nearest of `known`, where it is near enough that it may have been meant.
+/// The known word that is most similar to `word`, if one is similar enough.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
-    // A third of the letters may be wrong, and one letter of a short word.
+    // A third of the letters may differ, but at least one and at most three.
     let most = (word.chars().count() / 3).clamp(1, 3);
-    // Or only its beginning was written.
+    // A prefix of a known word counts as one difference.
     let begins = |known: &str| word.len() > 2 && known.to_lowercase().starts_with(&word);
     let far = |known: &str| if begins(known) { 1 } else { distance(&word, &known.to_lowercase()) };
     let near = known.into_iter().map(|known| (far(known), known));
     near.filter(|(distance, _)| *distance <= most).min_by_key(|(distance, _)| *distance).map(|(_, known)| known)
 }
 
-/// `; did you mean "WORD"?`, or nothing.
+/// `; did you mean "WORD"?`, or an empty text.
 pub fn hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, known).map_or_else(String::new, |meant| format!("; did you mean {meant:?}?"))
 }
 
-/// Letters that must be put in, left out, changed, or changed places with the next one.
+/// Edit distance: insertions, deletions, substitutions and swaps of adjacent letters.
 fn distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     let mut before_last: Vec<usize> = Vec::new();

@@ -1,6 +1,6 @@
-//! Where vendors are: their entries in the config file judged, with what a preset knows filled in.
+//! Validates the entries of `vendors` and fills in what their presets define.
 //!
-//! Must not open a connection. Next: `config/presets.rs` (what is known of vendors), `catalog/endpoint.rs` (what comes out).
+//! Must not open a connection. Next: `config/presets.rs` (the defaults), `catalog/endpoint.rs` (the result).
 
 use super::presets::{self, Preset};
 use super::{Judge, raw, suggest};
@@ -13,11 +13,11 @@ use std::time::Duration;
 
 /// The most endpoints of one vendor: each request looks at all of them.
 const ENDPOINTS_MAX: usize = 32;
-/// The most query parameters, and the most header fields, that are added to each request.
+/// Most query parameters and header fields that are added to each request.
 const QUERY_MAX: usize = 16;
 const HEADERS_MAX: usize = 32;
 
-/// Header fields that cannot be configured, and why.
+/// Header fields that `headers` cannot set, with the reason.
 const RESERVED_HEADERS: [(&str, &[&str]); 4] = [
     (
         "belongs to one connection",
@@ -53,14 +53,14 @@ const RESERVED_HEADERS: [(&str, &[&str]); 4] = [
 ];
 
 /// An entry of `vendors`.
-pub(super) struct JudgedVendor {
-    /// `None`: switched off, or faulty.
+pub(super) struct VendorEntry {
+    /// `None` if it is switched off or has a fault.
     pub vendor: Option<Arc<Vendor>>,
     pub preset: Option<&'static Preset>,
 }
 
-/// What all endpoints of a vendor share.
-struct Shared<'a> {
+/// Settings for all endpoints of a vendor.
+struct VendorDefaults<'a> {
     protocol: Protocol,
     preset: Option<&'static Preset>,
     path: Option<String>,
@@ -74,7 +74,7 @@ struct Shared<'a> {
 
 impl Judge {
     /// The vendors by name.
-    pub(super) fn vendors(&mut self, vendors: BTreeMap<String, raw::Vendor>) -> HashMap<String, JudgedVendor> {
+    pub(super) fn vendors(&mut self, vendors: BTreeMap<String, raw::Vendor>) -> HashMap<String, VendorEntry> {
         let mut judged = HashMap::new();
         for (name, vendor) in vendors {
             let key = format!("vendors.{name}");
@@ -83,7 +83,7 @@ impl Judge {
                 Some(None) => None,
                 preset => self.vendor(&name, vendor, preset.flatten()).map(Arc::new),
             };
-            judged.insert(name, JudgedVendor { vendor, preset: preset.flatten() });
+            judged.insert(name, VendorEntry { vendor, preset: preset.flatten() });
         }
         judged
     }
@@ -116,7 +116,9 @@ impl Judge {
         let listed = if listed.is_empty() { preset.and_then(only_endpoint).into_iter().collect() } else { listed };
         if !(1..=ENDPOINTS_MAX).contains(&listed.len()) {
             let message = match preset.and_then(|preset| preset.needs_url.as_deref()).filter(|_| listed.is_empty()) {
-                Some(example) => format!("missing: each customer has another address, as in [{{url: {example:?}}}]"),
+                Some(example) => format!(
+                    "missing: each customer of this vendor has a different address, such as [{{url: {example:?}}}]"
+                ),
                 None => format!("between one endpoint and {ENDPOINTS_MAX} are needed"),
             };
             self.fault(format!("{key}.endpoints"), message);
@@ -124,13 +126,14 @@ impl Judge {
         let header =
             vendor.version_header.as_ref().or_else(|| preset.and_then(|preset| preset.version_header.as_ref()));
         let version_header = header.map(|header| (header.name.to_ascii_lowercase(), header.value.clone()));
-        let shared = self.shared(&key, &vendor, (protocol, preset), version_header.as_ref().map(|(name, _)| &**name));
-        let judge = |(index, endpoint)| self.endpoint(&format!("{key}.endpoints[{index}]"), endpoint, &shared);
+        let defaults =
+            self.defaults(&key, &vendor, (protocol, preset), version_header.as_ref().map(|(name, _)| &**name));
+        let judge = |(index, endpoint)| self.endpoint(&format!("{key}.endpoints[{index}]"), endpoint, &defaults);
         let endpoints: Vec<_> = listed.iter().enumerate().map(judge).collect();
         let wants_key = endpoints.iter().flatten().any(|endpoint| endpoint.auth != Auth::None);
-        // Of what is faulty itself it is not known.
+        // An endpoint with a fault does not tell.
         let is_judged = !endpoints.is_empty() && endpoints.iter().all(Option::is_some);
-        let wants_key = wants_key || !is_judged && shared.auth != Auth::None;
+        let wants_key = wants_key || !is_judged && defaults.auth != Auth::None;
         let api_key = self.api_key(&format!("{key}.api_key"), vendor.api_key.as_deref(), wants_key)?;
         if let Some((name, value)) = &version_header
             && (HeaderName::from_bytes(name.as_bytes()).is_err() || HeaderValue::from_str(value).is_err())
@@ -148,23 +151,23 @@ impl Judge {
         })
     }
 
-    /// What is written for all endpoints of a vendor.
-    fn shared<'a>(
+    /// Reads what is written for all endpoints of a vendor.
+    fn defaults<'a>(
         &mut self,
         key: &str,
         vendor: &raw::Vendor,
         (protocol, preset): (Protocol, Option<&'static Preset>),
         version_header: Option<&'a str>,
-    ) -> Shared<'a> {
+    ) -> VendorDefaults<'a> {
         let of_preset = preset.and_then(|preset| preset.auth.as_ref());
-        // A server of one's own wants no key; where one is written all the same, it is sent as usual.
+        // Local servers need no key by default. If one is written, it is sent as the protocol usually does.
         let of_preset = of_preset.filter(|auth| **auth != raw::AuthKey::None || vendor.api_key.is_none());
         let auth = match vendor.auth.as_ref() {
             Some(auth) => self.auth(&format!("{key}.auth"), auth),
             None => of_preset.and_then(|auth| self.auth(key, auth)),
         };
         let path_key = format!("{key}.path");
-        Shared {
+        VendorDefaults {
             protocol,
             preset,
             path: vendor.path.as_ref().and_then(|path| self.path(&path_key, path)),
@@ -177,13 +180,13 @@ impl Judge {
         }
     }
 
-    /// The vendor's key; `None` where it is empty, which switches the vendor off, or faulty.
+    /// The vendor's key. `None` if it has a fault or is empty, which switches the vendor off.
     fn api_key(&mut self, key: &str, written: Option<&str>, is_wanted: bool) -> Option<Secret> {
         let Some(written) = written else {
             if is_wanted {
                 self.fault(
                     key,
-                    "missing: the vendor's key, as in \"${API_KEY}\"; or `auth: none` where none is wanted",
+                    "missing: the vendor's key, as in \"${API_KEY}\"; or `auth: none` if the server needs no key",
                 );
                 return None;
             }
@@ -201,7 +204,7 @@ impl Judge {
         Some(api_key)
     }
 
-    fn endpoint(&mut self, key: &str, endpoint: &raw::Endpoint, shared: &Shared<'_>) -> Option<Endpoint> {
+    fn endpoint(&mut self, key: &str, endpoint: &raw::Endpoint, defaults: &VendorDefaults<'_>) -> Option<Endpoint> {
         if !(1..=1_000).contains(&endpoint.weight) {
             self.fault(format!("{key}.weight"), format!("{} is not within 1 to 1000", endpoint.weight));
         }
@@ -212,19 +215,19 @@ impl Judge {
         let path_key = format!("{key}.path");
         let own_path = endpoint.path.as_ref().and_then(|path| self.path(&path_key, path));
         let query = self.query(&format!("{key}.query"), &endpoint.query);
-        let headers = self.headers(&format!("{key}.headers"), &endpoint.headers, shared.version_header);
+        let headers = self.headers(&format!("{key}.headers"), &endpoint.headers, defaults.version_header);
         let auth = endpoint.auth.as_ref().and_then(|auth| self.auth(&format!("{key}.auth"), auth));
         let address = self.base_address(&format!("{key}.url"), &endpoint.url)?;
-        let (prefix, adds_v1) = split_base(&address.path, shared.protocol);
-        let path_key = if own_path.is_some() { &path_key } else { &shared.path_key };
-        let written_path = own_path.or_else(|| shared.path.clone());
-        let is_of_preset = shared.preset.is_some_and(|preset| preset.url.as_ref() == Some(&endpoint.url));
+        let (prefix, adds_v1) = split_base(&address.path, defaults.protocol);
+        let path_key = if own_path.is_some() { &path_key } else { &defaults.path_key };
+        let written_path = own_path.or_else(|| defaults.path.clone());
+        let is_of_preset = defaults.preset.is_some_and(|preset| preset.url.as_ref() == Some(&endpoint.url));
         if written_path.is_some() && !address.path.is_empty() && !is_of_preset {
             let message = format!("is the whole path, and `url` has one too ({}): write all of it here", address.path);
             self.fault(path_key.as_str(), message);
         }
-        // An address that is written with a path is written as a whole.
-        let of_preset = shared.preset.and_then(|preset| preset.path.clone()).filter(|_| address.path.is_empty());
+        // A `url` with a path of its own replaces the path of the preset.
+        let of_preset = defaults.preset.and_then(|preset| preset.path.clone()).filter(|_| address.path.is_empty());
         Some(Endpoint {
             tls: address.tls,
             host: address.host,
@@ -233,17 +236,17 @@ impl Judge {
             prefix,
             adds_v1,
             path: written_path.or(of_preset),
-            query: merged(&shared.query, query),
-            headers: merged(&shared.headers, headers),
-            auth: auth.unwrap_or_else(|| shared.auth.clone()),
-            http_version: endpoint.http_version.map_or(shared.http_version, http_version),
+            query: merged(&defaults.query, query),
+            headers: merged(&defaults.headers, headers),
+            auth: auth.unwrap_or_else(|| defaults.auth.clone()),
+            http_version: endpoint.http_version.map_or(defaults.http_version, http_version),
             weight: endpoint.weight,
             max_concurrent: endpoint.max_concurrent,
             health_check,
         })
     }
 
-    fn base_address(&mut self, key: &str, url: &str) -> Option<Address> {
+    fn base_address(&mut self, key: &str, url: &str) -> Option<BaseAddress> {
         let Some(address) = address_of(url) else {
             let message = match url.split_once('?') {
                 Some(_) => "holds a query: write that as `query: {NAME: VALUE}`".to_owned(),
@@ -379,7 +382,7 @@ fn http_version(written: raw::HttpVersionKey) -> HttpVersion {
     }
 }
 
-/// The one endpoint that a preset knows.
+/// The endpoint of a preset that has an address.
 fn only_endpoint(preset: &'static Preset) -> Option<raw::Endpoint> {
     Some(raw::Endpoint {
         url: preset.url.clone()?,
@@ -394,15 +397,15 @@ fn only_endpoint(preset: &'static Preset) -> Option<raw::Endpoint> {
     })
 }
 
-/// All of both; of a name in both, the value of `own`.
-fn merged(shared: &[(String, Secret)], own: Vec<(String, Secret)>) -> Vec<(String, Secret)> {
+/// Merges two lists by name; values of `own` take precedence.
+fn merged(defaults: &[(String, Secret)], own: Vec<(String, Secret)>) -> Vec<(String, Secret)> {
     let is_own = |name: &String| own.iter().any(|(other, _)| other == name);
-    let shared: Vec<_> = shared.iter().filter(|(name, _)| !is_own(name)).cloned().collect();
-    shared.into_iter().chain(own).collect()
+    let defaults: Vec<_> = defaults.iter().filter(|(name, _)| !is_own(name)).cloned().collect();
+    defaults.into_iter().chain(own).collect()
 }
 
-/// What stands before an API's path: without a final `/v1`, and whether `/v1` is added again. A path that names a version
-/// itself is left as it is. The SDKs of the messages protocol add `/v1` wherever else a version stands.
+/// Splits the path of a base address into the prefix without a final `/v1` and whether `/v1` must be added to it. A path
+/// with another version gets no `/v1`. SDKs of the messages protocol always add `/v1`, so there only a final version counts.
 fn split_base(path: &str, protocol: Protocol) -> (String, bool) {
     if let Some(prefix) = path.strip_suffix("/v1") {
         return (prefix.to_owned(), true);
@@ -412,7 +415,7 @@ fn split_base(path: &str, protocol: Protocol) -> (String, bool) {
     (path.to_owned(), !names_version)
 }
 
-/// `v1`, `v4`, `v1beta`, `v2alpha1`
+/// True for `v1`, `v4`, `v1beta` and `v2alpha1`.
 fn is_version(segment: &str) -> bool {
     let Some(rest) = segment.strip_prefix('v') else { return false };
     let digits = |text: &str| text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -422,8 +425,8 @@ fn is_version(segment: &str) -> bool {
     digits(rest) < rest.len() && (stage.is_empty() || is_stage)
 }
 
-/// Where something listens.
-pub(super) struct Address {
+/// The parts of an `http://` or `https://` URL.
+pub(super) struct BaseAddress {
     pub tls: bool,
     pub host: String,
     pub port: u16,
@@ -432,8 +435,8 @@ pub(super) struct Address {
     pub path: String,
 }
 
-/// Reads an `http://` or `https://` address without a query and without a user.
-pub(super) fn address_of(url: &str) -> Option<Address> {
+/// Parses a URL. `None` if it has another scheme, a query or user information.
+pub(super) fn address_of(url: &str) -> Option<BaseAddress> {
     let uri: http::Uri = url.parse().ok()?;
     let tls = match uri.scheme_str()? {
         "https" => true,
@@ -447,7 +450,7 @@ pub(super) fn address_of(url: &str) -> Option<Address> {
     let default_port = if tls { 443 } else { 80 };
     let port = authority.port_u16().unwrap_or(default_port);
     let host = authority.host();
-    Some(Address {
+    Some(BaseAddress {
         tls,
         host: host.trim_matches(['[', ']']).to_owned(),
         port,

@@ -61,8 +61,8 @@ fn route(path: &str) -> Route {
     }
 }
 
-/// What stands below `/v1`. SDKs differ in whether the base address holds `/v1`, so paths of the surfaces and of the model list
-/// are taken without it and with one too many as well.
+/// The part of a path below `/v1`. SDKs differ in whether the base address includes `/v1`, so the paths of the surfaces and of
+/// the model list also work without it and with one `/v1` too many.
 fn below_v1(path: &str) -> Option<&str> {
     let below = |path| str::strip_prefix(path, "/v1").filter(|rest| rest.is_empty() || rest.starts_with('/'));
     let without = |path: &&str| {
@@ -83,7 +83,7 @@ fn below_v1(path: &str) -> Option<&str> {
     }
 }
 
-/// The surface that a path was meant for, wherever it begins: a client that has a wrong base address adds the right end.
+/// The surface that a path is meant for, judged by its end: a client with a wrong base address still adds the right end.
 fn surface_of(path: &str) -> Option<Protocol> {
     let ends = [
         ("/chat/completions", Protocol::Chat),

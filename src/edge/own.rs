@@ -42,7 +42,7 @@ pub fn question(rest: &str) -> Option<Question> {
     }
 }
 
-/// Below `/v1` and this stand models' ids.
+/// Below `/v1`: the path of a model, followed by its id.
 pub const MODELS_BELOW: &str = "/models/";
 
 /// A model's id as it stands in a path: what of it clients escape is decoded, once.

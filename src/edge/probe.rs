@@ -1,8 +1,7 @@
-//! Asks a vendor's endpoint, as the gateway would, whether it can be used: its name, TLS, the key, its models, an answer.
+//! Tests a vendor's endpoint for `model-gateway vendors test`: DNS, TLS, HTTP version, key, models, one small request.
 //!
-//! For the operator (`model-gateway vendors test`): no client is served and nothing is billed. It connects as requests do
-//! (same TLS, same ALPN, same fields), so that what works here works there. Must not print anything, and a report holds no
-//! secret.
+//! It connects as client requests do (same connector, TLS, ALPN and header fields), so the result holds for them too. No
+//! client is served and no account is billed. Must not print anything; a report contains no secret.
 
 mod report;
 
@@ -18,31 +17,31 @@ use pingora::http::RequestHeader;
 use pingora::protocols::http::client::HttpSession;
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
-pub use report::{Key, Listed, Report, Trial};
+pub use report::{EndpointReport, KeyStatus, ModelList, TestRequest};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// One look-up of a name.
+/// Time limit of a DNS lookup.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
-/// One request and its whole answer; or `limits.first_byte_seconds`, where that is shorter.
+/// Time limits of a whole exchange; `limits.first_byte_seconds` applies if it is shorter.
 const LIST_TIMEOUT: Duration = Duration::from_secs(20);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
-/// An answer's body. The longest lists of models have about a megabyte.
+/// Largest response body. The longest model lists have about a megabyte.
 const BODY_BYTES_MAX: usize = 16_777_216;
-/// Addresses that are tried, as for a request.
+/// Addresses that are tried, as for client requests.
 const ADDRESSES_MAX: usize = super::upstream::ADDRESSES_PER_ENDPOINT;
-/// Models that are asked for an answer although the vendor does not list them: it may know them by another name.
+/// Unlisted models that get a test request: the vendor may know them under this name all the same.
 const UNLISTED_MAX: usize = 4;
-/// Output limit of the request, in tokens; of models that reason before they answer, some refuse less.
+/// Output limit of a test request, in tokens. Some reasoning models refuse a small one.
 const OUTPUT_TOKENS: u64 = 16;
 const OUTPUT_TOKENS_REASONING: u64 = 1_024;
 
-/// Tries one endpoint. `models`: those of its vendor, in the order of the config file.
-pub async fn probe(vendor: &Vendor, endpoint: &Endpoint, models: &[Arc<Model>], limits: &Limits) -> Report {
-    let mut report = Report::new(vendor, endpoint);
+/// Tests one endpoint. `models`: the models of its vendor, in the order of the config file.
+pub async fn probe(vendor: &Vendor, endpoint: &Endpoint, models: &[Arc<Model>], limits: &Limits) -> EndpointReport {
+    let mut report = EndpointReport::new(vendor, endpoint);
     let probe = Probe { connector: Connector::new(None), vendor, endpoint, limits };
     let Some(address) = probe.reach(&mut report).await else { return report };
     let listed = probe.list(address, &mut report).await;
@@ -53,7 +52,7 @@ pub async fn probe(vendor: &Vendor, endpoint: &Endpoint, models: &[Arc<Model>], 
     }
     for model in listed_models.into_iter().take(1).chain(unlisted.into_iter().take(UNLISTED_MAX)) {
         for model in std::iter::once(model).chain(&model.by_responses) {
-            if report.key == Key::Refused {
+            if report.key == KeyStatus::Refused {
                 return report;
             }
             probe.answer(address, model, &mut report).await;
@@ -69,13 +68,13 @@ struct Probe<'a> {
     limits: &'a Limits,
 }
 
-/// The answer to one request.
-struct Answer {
+/// The response to one request.
+struct ProbeResponse {
     status: u16,
     body: Vec<u8>,
 }
 
-impl Answer {
+impl ProbeResponse {
     fn is_good(&self) -> bool {
         (200..300).contains(&self.status)
     }
@@ -86,8 +85,8 @@ impl Answer {
 }
 
 impl Probe<'_> {
-    /// The first address that a connection can be made to.
-    async fn reach(&self, report: &mut Report) -> Option<SocketAddr> {
+    /// Resolves the host and returns the first address that accepts a connection.
+    async fn reach(&self, report: &mut EndpointReport) -> Option<SocketAddr> {
         let Endpoint { host, port, .. } = self.endpoint;
         let found = tokio::time::timeout(RESOLVE_TIMEOUT, tokio::net::lookup_host((host.as_str(), *port))).await;
         report.addresses = match found {
@@ -111,7 +110,7 @@ impl Probe<'_> {
                     report.tls = tls.map(|tls| tls.version.replace('_', "."));
                     return Some(address);
                 }
-                Err(error) => failed = self.words(&error, Some(address)),
+                Err(error) => failed = self.describe(&error, Some(address)),
             }
         }
         report.fault(failed);
@@ -124,7 +123,7 @@ impl Probe<'_> {
         peer.options.connection_timeout = Some(connect);
         peer.options.total_connection_timeout = Some(connect);
         peer.options.alpn = target::alpn(self.endpoint);
-        // A backstop: what follows the two handshakes takes no time.
+        // A backstop for what Pingora does not time: the HTTP/2 handshake.
         match tokio::time::timeout(connect * 2, self.connector.get_http_session(&peer)).await {
             Ok(session) => Ok(session?.0),
             Err(_) => Error::e_explain(ErrorType::ConnectTimedout, "a connection"),
@@ -143,14 +142,14 @@ impl Probe<'_> {
         Ok(header)
     }
 
-    /// Sends a request over a connection of its own, and reads the answer within a time.
+    /// Sends a request over a new connection and reads the whole response within `timeout`.
     async fn exchange(
         &self,
         address: SocketAddr,
         header: RequestHeader,
         body: Bytes,
         timeout: Duration,
-    ) -> Result<Answer> {
+    ) -> Result<ProbeResponse> {
         let exchange = async {
             let mut session = self.connect(address).await?;
             session.write_request_header(Box::new(header)).await?;
@@ -163,11 +162,11 @@ impl Probe<'_> {
             let mut body = Vec::new();
             while let Some(piece) = session.read_response_body().await? {
                 if body.len() + piece.len() > BODY_BYTES_MAX {
-                    return Error::e_explain(ErrorType::ReadError, "an answer that is too long");
+                    return Error::e_explain(ErrorType::ReadError, "the response body is too large");
                 }
                 body.extend_from_slice(&piece);
             }
-            Ok(Answer { status, body })
+            Ok(ProbeResponse { status, body })
         };
         let timeout = timeout.min(Duration::from_secs(self.limits.first_byte_seconds));
         match tokio::time::timeout(timeout, exchange).await {
@@ -176,8 +175,8 @@ impl Probe<'_> {
         }
     }
 
-    /// The vendor's names of its models; `None` where it does not list them.
-    async fn list(&self, address: SocketAddr, report: &mut Report) -> Option<HashSet<String>> {
+    /// Names of the models that the vendor lists; `None` if it has no list.
+    async fn list(&self, address: SocketAddr, report: &mut EndpointReport) -> Option<HashSet<String>> {
         if !self.endpoint.has_other_paths() {
             return None;
         }
@@ -188,12 +187,12 @@ impl Probe<'_> {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
-                report.note(format!("models were not listed: {}", self.words(&error, None)));
+                report.note(format!("models were not listed: {}", self.describe(&error, None)));
                 return None;
             }
         };
         if matches!(answer.status, 401 | 403) {
-            report.key = Key::Refused;
+            report.key = KeyStatus::Refused;
             report.fault(format!("the vendor refused the key ({}): {}", answer.status, self.message(&answer)));
             return None;
         }
@@ -203,17 +202,17 @@ impl Probe<'_> {
             report.note(format!("models are not listed there (status {})", answer.status));
             return None;
         };
-        report.key = report.key.or(Key::Accepted);
-        report.models = Some(Listed { count: listed.len(), unlisted: Vec::new() });
+        report.key = report.key.or(KeyStatus::Accepted);
+        report.models = Some(ModelList { count: listed.len(), unlisted: Vec::new() });
         let ids = listed.iter().filter_map(|model| model["id"].as_str());
-        // Some write the kind of the resource before the name.
+        // Gemini lists resource names, `models/NAME`.
         Some(ids.flat_map(|id| [id, id.strip_prefix("models/").unwrap_or(id)]).map(str::to_owned).collect())
     }
 
-    /// One answer of a few tokens.
-    async fn answer(&self, address: SocketAddr, model: &Model, report: &mut Report) {
+    /// Sends one small generation request.
+    async fn answer(&self, address: SocketAddr, model: &Model, report: &mut EndpointReport) {
         let usual_path = translate::path(model.protocol());
-        let body = Bytes::from(question(model).to_string());
+        let body = Bytes::from(test_request_body(model).to_string());
         let began = Instant::now();
         let answer = match self.header(Method::POST, usual_path) {
             Ok(mut header) => match frame(&mut header, body.len()) {
@@ -225,7 +224,9 @@ impl Probe<'_> {
         let name = &model.upstream_model;
         let answer = match answer {
             Ok(answer) => answer,
-            Err(error) => return report.fault(format!("{name} did not answer: {}", self.words(&error, Some(address)))),
+            Err(error) => {
+                return report.fault(format!("{name} did not answer: {}", self.describe(&error, Some(address))));
+            }
         };
         let milliseconds = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         let value = answer.json();
@@ -233,7 +234,7 @@ impl Probe<'_> {
         let count = |names: [&str; 2]| usage.and_then(|usage| names.into_iter().find_map(|name| usage[name].as_u64()));
         let (input, output) = (count(["input_tokens", "prompt_tokens"]), count(["output_tokens", "completion_tokens"]));
         let status = answer.status;
-        report.requests.push(Trial {
+        report.requests.push(TestRequest {
             model: name.clone(),
             protocol: model.protocol(),
             status,
@@ -247,13 +248,13 @@ impl Probe<'_> {
                 report.fault(format!("{path} answered with something else than JSON: is it the right address?"));
             }
             200..300 => {
-                report.key = report.key.or(Key::Accepted);
+                report.key = report.key.or(KeyStatus::Accepted);
                 if input.is_none() || output.is_none() {
                     report.note(format!("{name} answered without usage: what it generates is billed by an estimate"));
                 }
             }
             401 | 403 => {
-                report.key = Key::Refused;
+                report.key = KeyStatus::Refused;
                 report.fault(format!("the vendor refused the key ({status}): {}", self.message(&answer)));
             }
             404 => {
@@ -264,17 +265,17 @@ impl Probe<'_> {
         }
     }
 
-    /// What the vendor says, in one line, without anything that is secret.
-    fn message(&self, answer: &Answer) -> String {
+    /// The vendor's error message in one line, without secrets.
+    fn message(&self, answer: &ProbeResponse) -> String {
         let secrets = std::iter::once(&self.vendor.api_key)
             .chain(self.endpoint.headers.iter().map(|(_, value)| value))
             .chain(self.endpoint.query.iter().map(|(_, value)| value));
         report::message(&answer.body, secrets.map(|secret| secret.reveal()))
     }
 
-    fn words(&self, error: &Error, address: Option<SocketAddr>) -> String {
+    fn describe(&self, error: &Error, address: Option<SocketAddr>) -> String {
         let address = address.map_or_else(|| self.endpoint.authority.clone(), |address| address.to_string());
-        report::words(error, &self.endpoint.host, &address, self.limits.connect_seconds)
+        report::describe(error, &self.endpoint.host, &address, self.limits.connect_seconds)
     }
 }
 
@@ -283,8 +284,8 @@ fn frame(header: &mut RequestHeader, body_bytes: usize) -> Result<()> {
     header.insert_header(header::CONTENT_LENGTH, body_bytes)
 }
 
-/// The smallest request for an answer in the model's protocol.
-fn question(model: &Model) -> Value {
+/// The body of a small generation request in the model's protocol.
+fn test_request_body(model: &Model) -> Value {
     let (name, text) = (&model.upstream_model, "Say ok.");
     let messages = json!([{"role": "user", "content": text}]);
     let limit = |reasons: bool| if reasons { OUTPUT_TOKENS_REASONING } else { OUTPUT_TOKENS };
@@ -293,9 +294,9 @@ fn question(model: &Model) -> Value {
             json!({"model": name, "max_tokens": limit(accepts.thinks_by_default), "messages": messages})
         }
         Accepts::Chat(ChatModel { reasoning, output_limit_field, .. }) => {
-            let mut question = json!({"model": name, "messages": messages});
-            question[*output_limit_field] = limit(*reasoning).into();
-            question
+            let mut body = json!({"model": name, "messages": messages});
+            body[*output_limit_field] = limit(*reasoning).into();
+            body
         }
         Accepts::Responses(ResponsesModel { reasoning, .. }) => {
             json!({"model": name, "max_output_tokens": limit(*reasoning), "input": text, "store": false})

@@ -60,7 +60,7 @@ pub async fn prepare(
     let model = model(settings, &principal, &outline.model)?.door(surface, &outline);
     let crosses = !model.passes(surface);
     let count = if asked.free { Some(translate::count_tokens(surface, &body)) } else { None };
-    // A responses vendor is not asked: its counter wants another body than its answers do. Others may have no counter.
+    // A responses vendor is not asked: its counter wants another body than its answers do. Endpoints with a custom path may have none.
     let is_local = crosses || surface == Protocol::Responses || !model.vendor.serves(asked.path);
     if is_local && let Some(count) = count {
         return count.map(Prepared::Count);
@@ -130,7 +130,7 @@ fn conversation(session: &Session, principal: &Principal, outline: &Outline, bod
     outline.conversation(&principal.account_id, header, body)
 }
 
-/// The model of that name, where there is one and the key may use it. Keys are bound to ids, whatever a model is asked for by.
+/// The model with this id or alias, if the key may use it. Keys are bound to ids.
 fn model<'a>(settings: &'a Settings, principal: &Principal, name: &str) -> Result<&'a Arc<Model>, Failure> {
     let model = settings.catalog.find(name).ok_or_else(|| Failure::model_not_found(name))?;
     if principal.settings.allows(&model.id) { Ok(model) } else { Err(Failure::model_not_allowed(name)) }

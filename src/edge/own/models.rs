@@ -1,6 +1,6 @@
-//! The model list, in the shape of the surface that asks, with the members that clients of each are known to read.
+//! The model list in the shape of each surface, with the limits and capabilities that clients are known to read.
 //!
-//! Must not show a model that the key may not use: the caller has left those out.
+//! Must not decide which models a key may see: the caller passes those only.
 
 use crate::catalog::Model;
 use crate::protocol::Protocol;
@@ -10,11 +10,11 @@ use crate::protocol::rules::{Accepts, ChatModel, MessagesModel, ResponsesModel, 
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Models of one page of the messages protocol's list, where the caller does not say.
+/// Default and maximum page size of the messages protocol's list.
 const PAGE: usize = 20;
 const PAGE_MAX: usize = 1_000;
 
-/// `?aliases=true` lists exact aliases as well, each behind its model.
+/// Lists ids; with `?aliases=true` also exact aliases, each after its model.
 pub fn list(models: &[Arc<Model>], surface: Protocol, query: &str) -> Result<Value, Failure> {
     let asked = |name: &str| {
         query.split('&').find_map(|pair| pair.split_once('=').filter(|(key, _)| *key == name)).map(|(_, value)| value)
@@ -60,7 +60,7 @@ pub fn list(models: &[Arc<Model>], surface: Protocol, query: &str) -> Result<Val
 /// No vendor tells when a model of the catalog was made; a fixed day keeps clients that sort by it steady.
 const CREATED_S: i64 = 1_767_225_600;
 
-/// One model under one of its names.
+/// Describes a model under one of its names.
 pub fn describe(model: &Model, name: &str, surface: Protocol) -> Value {
     let mut described = match surface {
         Protocol::Chat | Protocol::Responses => json!({
@@ -97,7 +97,7 @@ pub fn describe(model: &Model, name: &str, surface: Protocol) -> Value {
     described
 }
 
-/// What the model accepts, in plain members.
+/// Capabilities for the OpenAI-style surfaces.
 fn capabilities(accepts: &Accepts) -> Value {
     let (efforts, sampling) = match accepts {
         Accepts::Messages(MessagesModel { effort_levels, sampling, .. }) => {
@@ -124,7 +124,7 @@ fn reasons(accepts: &Accepts) -> bool {
     }
 }
 
-/// The same as the messages protocol says it: for each feature whether it is supported. What is not known is left out.
+/// Capabilities in the shape of the messages protocol. Features that are unknown are left out.
 fn supported(accepts: &Accepts) -> Value {
     let is = |supported: bool| json!({"supported": supported});
     let (efforts, types) = match accepts {

@@ -1,6 +1,6 @@
-//! What was found out about an endpoint, and how its failures are said in plain words.
+//! The report on an endpoint, and plain descriptions of its errors.
 //!
-//! Must not hold a secret.
+//! Must not contain a secret.
 
 use crate::catalog::{Auth, Endpoint, Vendor};
 use crate::protocol::{Protocol, translate};
@@ -8,42 +8,42 @@ use pingora::{Error, ErrorType};
 use serde::Serialize;
 use std::net::SocketAddr;
 
-/// The longest message of a vendor that is shown, in characters.
+/// Longest error message of a vendor that is shown, in characters.
 const MESSAGE_CHARS_MAX: usize = 200;
-/// In the place of a secret.
+/// Replaces a secret.
 const HIDDEN: &str = "********";
-/// A word that holds so many of a secret's first bytes is hidden whole.
+/// A word that contains this many leading bytes of a secret is hidden.
 const SECRET_START: usize = 4;
 
 #[derive(Debug, Clone, Serialize)]
-pub struct Report {
+pub struct EndpointReport {
     pub vendor: String,
-    /// What is called for an answer.
+    /// URL of generation requests.
     pub url: String,
     pub addresses: Vec<SocketAddr>,
-    /// Version of TLS; `None` without.
+    /// TLS version; `None` without TLS.
     pub tls: Option<String>,
-    /// Version of HTTP that was agreed on; `None` without a connection.
+    /// Negotiated HTTP version; `None` without a connection.
     pub http: Option<&'static str>,
-    pub key: Key,
-    /// `None` where the endpoint lists none.
-    pub models: Option<Listed>,
-    pub requests: Vec<Trial>,
+    pub key: KeyStatus,
+    /// `None` if the endpoint has no list.
+    pub models: Option<ModelList>,
+    pub requests: Vec<TestRequest>,
     pub notes: Vec<String>,
     pub faults: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Key {
+pub enum KeyStatus {
     Unknown,
     NotWanted,
     Accepted,
     Refused,
 }
 
-impl Key {
-    /// This, unless nothing is known.
+impl KeyStatus {
+    /// `other` if the status is unknown so far.
     pub fn or(self, other: Self) -> Self {
         if self == Self::Unknown { other } else { self }
     }
@@ -58,27 +58,27 @@ impl Key {
     }
 }
 
-/// The models that an endpoint lists.
+/// The model list of an endpoint.
 #[derive(Debug, Clone, Serialize)]
-pub struct Listed {
+pub struct ModelList {
     pub count: usize,
-    /// Names of configured models that are not among them.
+    /// Upstream names of configured models that are not in it.
     pub unlisted: Vec<String>,
 }
 
-/// One request for an answer.
+/// The result of one generation request.
 #[derive(Debug, Clone, Serialize)]
-pub struct Trial {
+pub struct TestRequest {
     pub model: String,
     pub protocol: Protocol,
     pub status: u16,
-    /// Tokens, as the vendor counted them.
+    /// Tokens, as reported by the vendor.
     pub input: Option<u64>,
     pub output: Option<u64>,
     pub milliseconds: u64,
 }
 
-impl Report {
+impl EndpointReport {
     pub fn new(vendor: &Vendor, endpoint: &Endpoint) -> Self {
         Self {
             vendor: vendor.name.clone(),
@@ -86,7 +86,7 @@ impl Report {
             addresses: Vec::new(),
             tls: None,
             http: None,
-            key: if endpoint.auth == Auth::None { Key::NotWanted } else { Key::Unknown },
+            key: if endpoint.auth == Auth::None { KeyStatus::NotWanted } else { KeyStatus::Unknown },
             models: None,
             requests: Vec::new(),
             notes: Vec::new(),
@@ -103,7 +103,7 @@ impl Report {
     }
 }
 
-/// A vendor's error in one line. `secrets` are hidden, in whatever it echoes.
+/// A vendor's error message in one line. `secrets` that it repeats are hidden.
 pub fn message<'a>(body: &[u8], secrets: impl Iterator<Item = &'a str>) -> String {
     let value: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let said = value.as_ref().and_then(|value| {
@@ -118,7 +118,7 @@ pub fn message<'a>(body: &[u8], secrets: impl Iterator<Item = &'a str>) -> Strin
     for secret in &secrets {
         text = text.replace(secret, HIDDEN);
     }
-    // Some repeat the beginning of a key.
+    // Some vendors repeat the beginning of a key.
     let begins = |secret: &&str| secret.get(..SECRET_START).map(str::to_owned);
     let begins: Vec<_> = secrets.iter().filter_map(begins).collect();
     let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
@@ -131,8 +131,8 @@ pub fn message<'a>(body: &[u8], secrets: impl Iterator<Item = &'a str>) -> Strin
     }
 }
 
-/// A failed connection in plain words.
-pub fn words(error: &Error, host: &str, address: &str, connect_seconds: u64) -> String {
+/// Describes a connection error in plain words.
+pub fn describe(error: &Error, host: &str, address: &str, connect_seconds: u64) -> String {
     match error.etype() {
         ErrorType::ConnectRefused => format!("nothing listens at {address} (connection refused)"),
         ErrorType::ConnectTimedout => {
@@ -150,8 +150,8 @@ pub fn words(error: &Error, host: &str, address: &str, connect_seconds: u64) -> 
     }
 }
 
-/// What is at the bottom of an error. Pingora writes a handshake's own error into the context, and the socket's address, which
-/// helps nobody here, into the cause.
+/// The root cause of an error. Pingora writes the error of a TLS handshake into the context and only the local socket address
+/// into the cause.
 fn cause(error: &Error) -> String {
     let context = error.context.as_ref().map(|context| context.as_str());
     if let Some((_, inner)) = context.and_then(|context| context.rsplit_once("cause: ")) {

@@ -1,6 +1,6 @@
-//! What the config says of every request to an endpoint: its path, its fixed fields, the vendor's key, its version of HTTP.
+//! The configured parts of every request to an endpoint: path, query, fixed header fields, key, HTTP version.
 //!
-//! The one place where a vendor's key enters a header. Must not know what is asked.
+//! The only place that puts a vendor's key into a header. Must not know the request itself.
 
 use crate::catalog::{Auth, Endpoint, HttpVersion, Secret};
 use http::{HeaderName, HeaderValue, Method, header};
@@ -8,10 +8,10 @@ use pingora::http::RequestHeader;
 use pingora::protocols::ALPN;
 use pingora::{Error, ErrorType, Result};
 
-/// A header with nothing but the endpoint's path and host. `usual_path` is that of the protocol's own vendor.
+/// A request header with the endpoint's path and host. `usual_path` is the standard path, such as `/v1/messages`.
 ///
 /// # Errors
-/// The endpoint has no such path, or it does not fit into a header.
+/// The endpoint has no path for this call, or a configured value is not a valid header value.
 pub fn request(method: Method, endpoint: &Endpoint, usual_path: &str) -> Result<RequestHeader> {
     let Some(target) = endpoint.target(usual_path) else {
         return Error::e_explain(
@@ -24,10 +24,10 @@ pub fn request(method: Method, endpoint: &Endpoint, usual_path: &str) -> Result<
     Ok(fresh)
 }
 
-/// Puts in the endpoint's fixed fields and the key.
+/// Adds the endpoint's fixed header fields and the key.
 ///
 /// # Errors
-/// A configured value does not fit into a header.
+/// A configured value is not a valid header value.
 pub fn authorize(fresh: &mut RequestHeader, endpoint: &Endpoint, key: &Secret) -> Result<()> {
     for (name, value) in &endpoint.headers {
         fresh.insert_header(field_name(name)?, sensitive(value.reveal())?)?;
@@ -42,7 +42,7 @@ pub fn authorize(fresh: &mut RequestHeader, endpoint: &Endpoint, key: &Secret) -
     }
 }
 
-/// Which versions of HTTP are offered. Without TLS nothing is negotiated.
+/// The HTTP versions to offer. Without TLS nothing is negotiated.
 pub fn alpn(endpoint: &Endpoint) -> ALPN {
     match (endpoint.http_version, endpoint.tls) {
         (HttpVersion::Auto, true) => ALPN::H2H1,
@@ -56,7 +56,7 @@ fn field_name(name: &str) -> Result<HeaderName> {
     HeaderName::from_bytes(name.as_bytes()).map_err(invalid)
 }
 
-/// A value that whoever prints a header leaves out.
+/// A header value that is not printed in debug output.
 fn sensitive(value: &str) -> Result<HeaderValue> {
     let invalid = |error| Error::because(ErrorType::InvalidHTTPHeader, "a configured value in a header", error);
     let mut value = HeaderValue::from_str(value).map_err(invalid)?;
