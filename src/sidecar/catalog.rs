@@ -69,7 +69,7 @@ fn spoken(model: &Model) -> Vec<Protocol> {
     std::iter::once(model.protocol()).chain(also).collect()
 }
 
-/// What the model cannot be told through a surface where a request is translated.
+/// What the model cannot be told through a surface.
 #[derive(Serialize)]
 struct Lost {
     surface: Protocol,
@@ -77,9 +77,14 @@ struct Lost {
 }
 
 fn lost(model: &Arc<Model>) -> Vec<Lost> {
-    let translated = surfaces(model).into_iter().filter(|surface| !door(model, *surface).passes(*surface));
-    let each =
-        translated.map(|surface| Lost { surface, members: losses::losses(surface, &door(model, surface).accepts) });
+    let members = |surface| {
+        let door = door(model, surface);
+        match door.passes(surface) {
+            true => losses::repaired(&door.accepts, &door.repairs),
+            false => losses::losses(surface, &door.accepts),
+        }
+    };
+    let each = surfaces(model).into_iter().map(|surface| Lost { surface, members: members(surface) });
     each.filter(|lost| !lost.members.is_empty()).collect()
 }
 

@@ -1,9 +1,10 @@
-//! What a model cannot be told through a surface that is not its vendor's: by the translation's own tables, so that the
-//! page cannot promise what the translation does not keep.
+//! What a model cannot be told: through a surface that is not its vendor's by the translation's own tables, so that the
+//! page cannot promise what the translation does not keep; through its own by what it is known to refuse.
 
 use crate::protocol::Protocol;
+use crate::protocol::rules::known::KnownCapabilities;
 use crate::protocol::rules::{
-    Accepts, ChatModel, MessagesModel, Outcome, ResponsesModel, Sampling, ToolsWithReasoning,
+    Accepts, ChatModel, MessagesModel, Outcome, ResponsesModel, Sampling, ThinkingType, ToolsWithReasoning,
 };
 use crate::protocol::translate;
 use serde::Serialize;
@@ -38,6 +39,42 @@ pub fn losses(surface: Protocol, accepts: &Accepts) -> Vec<Loss> {
         Loss { members: of(Outcome::Refuse), what: "refused with 400" },
     ];
     own.into_iter().chain(general).filter(|loss| !loss.members.is_empty()).collect()
+}
+
+/// Of requests of the model's own protocol: what the model is known to refuse is left out of them, or said otherwise.
+pub fn repaired(accepts: &Accepts, known: &KnownCapabilities) -> Vec<Loss> {
+    const SAMPLING: &str = "left out unless they ask for the default: the model samples its own way";
+    let (sampling, stop, thinking) = match accepts {
+        Accepts::Chat(model) => {
+            let sampling = vec!["temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias"];
+            let is_kept = model.tools_with_reasoning == ToolsWithReasoning::EffortNone && known.tools_with_reasoning;
+            let thinking = match model.reasoning {
+                false if known.reasoning => Some("left out: the model does not reason"),
+                true if is_kept => Some("switched off where the request has tools: the vendor refuses both together"),
+                _ => None,
+            };
+            let thinking = thinking.map(|what| Loss { members: vec!["reasoning_effort"], what });
+            ((!model.sampling).then_some(sampling), known.stop && !model.stop, thinking)
+        }
+        Accepts::Messages(model) => {
+            let sampling = match model.sampling {
+                Sampling::Fixed => Some(vec!["temperature", "top_p", "top_k"]),
+                Sampling::OneOf | Sampling::Free => None,
+            };
+            let takes_both = model.takes(ThinkingType::Enabled) && model.takes(ThinkingType::Adaptive);
+            let what = "said in the way that the model knows, or left out";
+            let thinking = (known.thinking_types && !takes_both).then(|| Loss { members: vec!["thinking"], what });
+            (sampling, false, thinking)
+        }
+        Accepts::Responses(model) => {
+            let what = "left out: the model does not reason";
+            let thinking = (known.reasoning && !model.reasoning).then(|| Loss { members: vec!["reasoning"], what });
+            ((!model.sampling).then(|| vec!["temperature", "top_p"]), false, thinking)
+        }
+    };
+    let sampling = sampling.filter(|_| known.sampling).map(|members| Loss { members, what: SAMPLING });
+    let stop = stop.then(|| Loss { members: vec!["stop"], what: "left out: the model takes none" });
+    [sampling, stop, thinking].into_iter().flatten().collect()
 }
 
 fn of_responses_model(model: &ResponsesModel, surface: Protocol) -> Vec<Loss> {
@@ -119,6 +156,18 @@ mod tests {
         let fates: Vec<_> = losses.iter().filter(|loss| loss.members.contains(&member)).map(|loss| loss.what).collect();
         assert!(fates.len() <= 1, "{member}: {fates:?}");
         fates.first().copied()
+    }
+
+    #[test]
+    fn of_its_own_protocol_a_model_is_said_to_refuse_only_what_is_known() {
+        let model = Accepts::Messages(MessagesModel::default());
+        assert_eq!(repaired(&model, &KnownCapabilities::NONE), []);
+        let losses = repaired(&model, &KnownCapabilities::ALL);
+        assert!(fate(&losses, "top_k").is_some() && fate(&losses, "thinking").is_some());
+        let chat = Accepts::Chat(ChatModel { stop: false, ..ChatModel::default() });
+        let losses = repaired(&chat, &KnownCapabilities::ALL);
+        assert!(fate(&losses, "temperature").is_none() && fate(&losses, "stop").is_some());
+        assert_eq!(fate(&losses, "reasoning_effort"), Some("left out: the model does not reason"));
     }
 
     #[test]
