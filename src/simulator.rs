@@ -67,8 +67,7 @@
 //! | `min_output` | tokens | chat: an output limit below this is the 400 of a reasoning model that could not finish |
 //! | `overrun` | flag | the output limit is ignored, as some compatible servers do |
 //! | `chatter` | flag | behind its last event the stream goes on with comments, without end |
-//! | `strict` | flag | the vendor also refuses what it bears for the sake of tests that pass bodies on: unknown fields that start with `x_` or stand in `stream_options`, `max_tokens` for a chat model that reasons, temperature 1 where sampling is fixed, an output limit above the model's beside `bytes` |
-//! | `lenient` | flag | the vendor checks no more than it needs to answer |
+//! | `lenient` | flag | the vendor checks no more than it needs to answer (`1`), or all it can (`0`, also with `--lenient`) |
 //!
 //! An element of `blocks` is an object with one of these: `thinking` (a text; `omitted: true` shows
 //! the signature only), `redacted: true`, `text` (with `citations`, each `{url, title, cited}`), `tool`
@@ -110,8 +109,11 @@
 //! # What is refused
 //!
 //! All vendors check requests as the real ones do, in their words: see `simulator/checks.rs`. What a
-//! model takes follows from the generation in its name (`claude-opus-4-7`, `gpt-5.5`); a name without
-//! one takes everything. Signatures of thinking must be the simulator's own, of the same text; so must what the
+//! model takes follows from the generation in its name (`claude-opus-4-7`, `gpt-5.5`): it refuses, for
+//! instance, unknown fields, an output limit above its own, `max_tokens` where a chat model reasons, and
+//! sampling or kinds of thinking that it does not have. A name without a generation is no real vendor's: such a
+//! model takes all of these, and unknown fields that start with `x_`. `simulate --lenient` and the marker
+//! `lenient=1` switch the checks off. Signatures of thinking must be the simulator's own, of the same text; so must what the
 //! responses vendor encrypts.
 
 mod answer;
@@ -175,6 +177,8 @@ pub struct Options {
     pub fault: Option<Fault>,
     /// Speaks TLS.
     pub tls: Option<Tls>,
+    /// Checks no more of a request than is needed to answer it, unless its marker says `lenient=0`.
+    pub lenient: bool,
 }
 
 /// TLS, with HTTP/2 and HTTP/1.1 by ALPN.
@@ -225,6 +229,13 @@ pub struct Arguments {
     /// Fail every request: `close` (after reading it) or `status=N`.
     #[arg(long)]
     fault: Option<String>,
+    /// Answer requests that the real vendor of the model would refuse.
+    ///
+    /// Without it, a model that the simulator knows by the generation in its name (claude-opus-4-7,
+    /// gpt-5.5) refuses what the real one refuses: unknown fields, max_tokens where max_completion_tokens
+    /// is wanted, temperature where it is fixed, output limits above the model's, and so on.
+    #[arg(long)]
+    lenient: bool,
     /// Speak TLS, with HTTP/2 and HTTP/1.1 by ALPN. The pages under /_sim/ also answer without TLS.
     ///
     /// The certificate is for localhost, 127.0.0.1 and ::1. Have the gateway trust the authority that
@@ -270,7 +281,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     use anyhow::Context as _;
     use tokio::signal::unix::{SignalKind, signal};
 
-    let Arguments { listen, fault, tls, tls_dir, h2_streams } = arguments;
+    let Arguments { listen, fault, lenient, tls, tls_dir, h2_streams } = arguments;
     let fault = fault.as_deref().map(parse_fault).transpose()?;
     let temporary = if tls && tls_dir.is_none() { Some(tls::TemporaryDir::new()?) } else { None };
     let dir = tls_dir.or_else(|| temporary.as_ref().map(|dir| dir.path().to_owned()));
@@ -289,7 +300,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     });
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let options = Options { fault, tls, ..Options::default() };
+    let options = Options { fault, tls, lenient, ..Options::default() };
     tokio::select! {
         served = serve(listener, options) => served.context("the simulator stopped serving"),
         _ = terminate.recv() => Ok(()),

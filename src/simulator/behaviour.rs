@@ -80,8 +80,8 @@ pub struct Behaviour {
     pub min_output: Option<u64>,
     pub overrun: bool,
     pub chatter: bool,
-    pub strict: bool,
-    pub lenient: bool,
+    /// Whether the vendor checks no more than it needs to answer, where the marker says so.
+    pub lenient: Option<bool>,
 }
 
 /// Where in an answer something goes wrong.
@@ -123,9 +123,6 @@ impl Behaviour {
         let is_spelt_out = self.bytes.is_some() || self.tool.is_some() || self.thinking.is_some();
         if self.blocks.is_some() && is_spelt_out {
             return Err("'blocks' takes the place of 'bytes', 'tool' and 'thinking'".to_owned());
-        }
-        if self.strict && self.lenient {
-            return Err("'strict' and 'lenient' exclude each other".to_owned());
         }
         Ok(self)
     }
@@ -214,8 +211,7 @@ impl Behaviour {
             "min_output" => self.min_output = Some(number(key, value)?),
             "overrun" => self.overrun = flag(key, value)?,
             "chatter" => self.chatter = flag(key, value)?,
-            "strict" => self.strict = flag(key, value)?,
-            "lenient" => self.lenient = flag(key, value)?,
+            "lenient" => self.lenient = Some(flag(key, value)?),
             _ => return Err(format!("unknown key '{key}'")),
         }
         Ok(())

@@ -51,20 +51,24 @@ impl Call<'_> {
         given(self.body, name)
     }
 
-    /// The output limit of the model; whoever wants a filler for load may ask for more.
+    /// The output limit of the model.
     fn output_max(&self) -> Option<u64> {
-        let wants_filler = self.behaviour.bytes.is_some() && !self.behaviour.strict;
-        models::output_max(self.model).filter(|_| !wants_filler)
+        models::output_max(self.model)
+    }
+
+    /// Whether the model is one of a real vendor. The others are of servers that copy its protocol, and take more.
+    fn is_real(&self) -> bool {
+        models::generation(self.model).is_some()
     }
 
     fn has_preview(&self, name: &str) -> bool {
         self.previews.contains(name)
     }
 
-    /// Whether a field that the vendor does not know passes all the same: tests of bodies that are
-    /// passed on mark theirs so.
+    /// Whether a field that the vendor does not know passes all the same: an extension, where the
+    /// model is no real vendor's.
     fn spares(&self, name: &str) -> bool {
-        !self.behaviour.strict && name.starts_with("x_")
+        !self.is_real() && name.starts_with("x_")
     }
 }
 

@@ -210,3 +210,19 @@ async fn an_overrun_passes_the_limit_and_what_was_shown_is_on_record() {
         assert_eq!((&record["usage"]["input"], &record["usage"]["output"]), (&5.into(), &7.into()), "{record}");
     }
 }
+
+#[tokio::test]
+async fn vendors_are_strict_unless_the_simulator_or_the_marker_says_otherwise() {
+    let body = |marker: &str| {
+        let text = format!("[[sim {marker} text=hi]]");
+        json!({"model": "gpt-5.2", "max_tokens": 9, "messages": [{"role": "user", "content": text}]}).to_string()
+    };
+    let key = "authorization: Bearer sk-1\r\n";
+    for (lenient, marker, status) in
+        [(false, "", 400), (false, "lenient=1", 200), (true, "", 200), (true, "lenient=0", 400)]
+    {
+        let simulator = Simulator::start(Options { lenient, ..Options::default() }).await;
+        let answer = simulator.call("/v1/chat/completions", key, &body(marker)).await;
+        assert_eq!(answer.status, status, "{lenient} {marker}: {}", answer.text());
+    }
+}

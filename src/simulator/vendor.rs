@@ -151,7 +151,7 @@ impl Call<'_> {
     /// The behaviour that the call asks for, once the vendor has nothing against the call.
     fn check(&self, asked: &Asked) -> Result<Behaviour, Problem> {
         let behaviour = Behaviour::read(&asked.turn.user_text).map_err(|fault| Problem::marker(&fault))?;
-        if !behaviour.lenient {
+        if !behaviour.lenient.unwrap_or(self.server.options.lenient) {
             let previews = self.request.headers.iter().filter(|(name, _)| name == "anthropic-beta");
             let previews: Vec<&str> = previews.map(|(_, value)| value.as_str()).collect();
             let (model, body, previews) = (&asked.turn.model, &asked.body, &previews.join(","));

@@ -10,7 +10,8 @@ use std::process::Command;
 
 const KB: usize = 1_000;
 const SIZES: [usize; 4] = [KB, 60 * KB, 5_000 * KB, 30_000 * KB];
-const MARKER: &str = "[[sim input=1000 output=10]]";
+/// The vendor takes what it does not know: this is about what arrives, not about what it thinks of it.
+const MARKER: &str = "[[sim lenient=1 input=1000 output=10]]";
 
 /// A body with everything in it that a careless proxy would change: spaces, escapes, number forms, unknown members,
 /// cache marks, and the model's name where it is not the model. `{MODEL}` stands for the name.

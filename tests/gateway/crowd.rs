@@ -121,7 +121,7 @@ fn clients_that_do_not_read_hold_their_vendor_up_and_cost_little_memory() {
     let runtime = runtime();
     // More than all buffers on the way together take.
     let bytes = 60 * 1_048_576;
-    let marker = format!("overrun=1 bytes={bytes} events=1000 input=10 output=100");
+    let marker = format!("lenient=1 overrun=1 bytes={bytes} events=1000 input=10 output=100");
     let request = Chat.request(&account.key, &Chat.body(&marker, true, bytes)).bytes();
     let held = runtime.block_on(async {
         let mut held = Vec::new();

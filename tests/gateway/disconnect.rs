@@ -335,7 +335,7 @@ fn large((surface, model): (Surface, Model), account: &Account, end: &str) -> (R
     // Before the text stand a chat vendor's role, and a messages vendor's start, ping and begin of the block.
     let events = LARGE_EVENTS + if model.vendor == Chat { 1 } else { 3 };
     let end = if end.is_empty() { String::new() } else { format!("{end}={events}") };
-    let marker = format!("overrun=1 bytes={LARGE_BYTES} events={LARGE_EVENTS} input=311 output=900 {end}");
+    let marker = format!("lenient=1 overrun=1 bytes={LARGE_BYTES} events={LARGE_EVENTS} input=311 output=900 {end}");
     let mut body = surface.body(&marker, true, 6_000_000);
     body["model"] = model.id.into();
     let bytes = body.to_string().len() as i64;

@@ -57,7 +57,7 @@ pub fn check(call: &Call<'_>) -> Result<(), Problem> {
     if let Some(name) = extra {
         return Err(unknown_parameter(name));
     }
-    if call.behaviour.strict {
+    if call.is_real() {
         only("stream_options", &call.body["stream_options"], &["include_usage", "include_obfuscation"])?;
     }
     let model = ChatModel::of(call.model);
@@ -148,7 +148,7 @@ fn limits(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
         let text = "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.";
         return Err(Problem::of_param(text, "max_tokens", Some("invalid_parameter_combination")));
     }
-    if call.given("max_tokens").is_some() && model.reasons() && call.behaviour.strict {
+    if call.given("max_tokens").is_some() && model.reasons() {
         return Err(unsupported("max_tokens", " Use 'max_completion_tokens' instead."));
     }
     for name in ["max_tokens", "max_completion_tokens"] {

@@ -103,9 +103,7 @@ fn sampling(call: &Call<'_>, model: MessagesModel) -> Result<(), Problem> {
     if model.samples_by_one() && both {
         return Err(refused("`temperature` and `top_p` cannot both be specified for this model. Please use only one."));
     }
-    let is_default = |name: &str| name == "temperature" && call.body[name].as_f64() == Some(1.0);
-    let steers = |name: &&str| call.given(name).is_some() && (call.behaviour.strict || !is_default(name));
-    match ["temperature", "top_p", "top_k"].iter().find(|name| steers(name)) {
+    match ["temperature", "top_p", "top_k"].iter().find(|name| call.given(name).is_some()) {
         Some(name) if model.has_fixed_sampling() => Err(refused(format!("`{name}` is deprecated for this model."))),
         _ => Ok(()),
     }

@@ -150,9 +150,7 @@ fn includes(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
 
 fn sampling(call: &Call<'_>, model: ChatModel) -> Result<(), Problem> {
     for name in ["temperature", "top_p"] {
-        let Some(value) = call.given(name) else { continue };
-        let is_usual = value.as_f64() == Some(1.0) && !call.behaviour.strict;
-        if model.reasons() && !is_usual {
+        if model.reasons() && call.given(name).is_some() {
             return Err(unsupported(name));
         }
     }

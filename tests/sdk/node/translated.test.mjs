@@ -179,7 +179,7 @@ describe('the chat surface, the messages vendor', () => {
 
   test('a completion is parsed by its schema', async () => {
     const { client, sent } = chatClient(account.key, { maxRetries: 0 });
-    const text = prompt(`text='${ANSWER}' strict=1`);
+    const text = prompt(`text='${ANSWER}'`);
     const json_schema = { name: 'weather', strict: true, schema: SCHEMA };
     const response_format = makeParseableResponseFormat({ type: 'json_schema', json_schema }, JSON.parse);
     const request = { model: ALPHA, max_tokens: 500, messages: [{ role: 'user', content: text }], response_format };
@@ -294,7 +294,7 @@ describe('the messages surface, the chat vendor', () => {
 
   test('a message is parsed by its schema', async () => {
     const { client, sent } = messagesClient(account.key, { maxRetries: 0 });
-    const content = prompt(`text='${ANSWER}' strict=1`);
+    const content = prompt(`text='${ANSWER}'`);
     const output_config = { format: jsonSchemaOutputFormat(SCHEMA) };
     const request = { model: BETA, max_tokens: 500, messages: [{ role: 'user', content }], output_config };
     const whole = await client.messages.parse(request);

@@ -39,7 +39,8 @@ fn a_request_is_held_to_its_fields_and_limits() {
         &[
             (json!({"store": false, "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k"}), ""),
             (json!({"messages": []}), "Unknown parameter: 'messages'"),
-            (json!({"x_extra": 1}), ""),
+            (json!({"x_extra": 1}), "Unknown parameter: 'x_extra'"),
+            (json!({"temperature": 1}), "'temperature' is not supported with this model"),
             (json!({"input": null}), "Missing required parameter: 'input'"),
             (json!({"input": "hi"}), ""),
             (json!({"input": 7}), "Invalid type for 'input'"),
