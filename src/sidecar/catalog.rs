@@ -76,15 +76,21 @@ struct Lost {
     members: Vec<Loss>,
 }
 
+/// Where a request is translated.
 fn lost(model: &Arc<Model>) -> Vec<Lost> {
-    let members = |surface| {
+    let translated = surfaces(model).into_iter().filter(|surface| !door(model, *surface).passes(*surface));
+    let each =
+        translated.map(|surface| Lost { surface, members: losses::losses(surface, &door(model, surface).accepts) });
+    each.filter(|lost| !lost.members.is_empty()).collect()
+}
+
+/// Where a request is passed on, and repaired.
+fn repaired(model: &Arc<Model>) -> Vec<Lost> {
+    let own = surfaces(model).into_iter().filter(|surface| door(model, *surface).passes(*surface));
+    let each = own.map(|surface| {
         let door = door(model, surface);
-        match door.passes(surface) {
-            true => losses::repaired(&door.accepts, &door.repairs),
-            false => losses::losses(surface, &door.accepts),
-        }
-    };
-    let each = surfaces(model).into_iter().map(|surface| Lost { surface, members: members(surface) });
+        Lost { surface, members: losses::repaired(&door.accepts, &door.repairs) }
+    });
     each.filter(|lost| !lost.members.is_empty()).collect()
 }
 
@@ -156,7 +162,7 @@ fn row(model: &Arc<Model>) -> Row {
             .collect(),
         classes: classes(price),
         extras: extras(price),
-        lost: lost(model),
+        lost: [repaired(model), lost(model)].into_iter().flatten().collect(),
     }
 }
 
@@ -231,6 +237,7 @@ fn model_json(model: &Arc<Model>) -> Value {
         "max_output_tokens": model.max_output_tokens,
         "price": *model.price,
         "lost_in_translation": lost(model),
+        "repaired": repaired(model),
     })
 }
 

@@ -304,18 +304,20 @@ async fn the_catalog_tells_how_a_model_is_reached_and_who_answers_in_its_place()
     let world = world(&[(door, more)]).await;
     let twin = world.get("/docs/models.json", "").await;
     let twin: serde_json::Value = serde_json::from_str(&twin.body).unwrap();
-    let surfaces_of_losses = |model: &serde_json::Value| {
-        let lost = model["lost_in_translation"].as_array().unwrap().clone();
+    let surfaces_of = |model: &serde_json::Value, list: &str| {
+        let lost = model[list].as_array().unwrap().clone();
         lost.iter().map(|lost| lost["surface"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     let alpha = &twin["models"][0];
     assert_eq!(alpha["surfaces"], serde_json::json!(["messages", "chat", "responses"]));
-    assert_eq!(surfaces_of_losses(alpha), ["chat", "responses"]);
+    assert_eq!(surfaces_of(alpha, "lost_in_translation"), ["chat", "responses"]);
+    assert_eq!(surfaces_of(alpha, "repaired"), ["messages"]);
     let both = &twin["models"][4];
     assert_eq!(both["vendor_protocols"], serde_json::json!(["chat", "responses"]));
     assert_eq!(both["surfaces"], serde_json::json!(["chat", "responses", "messages"]));
     assert_eq!(both["fallback"], serde_json::json!(["alpha-opus-4-7"]));
-    assert_eq!(surfaces_of_losses(both), ["messages"]);
+    assert_eq!(surfaces_of(both, "lost_in_translation"), ["messages"]);
+    assert_eq!(surfaces_of(both, "repaired"), ["chat", "responses"]);
     let page = world.get("/docs", "").await.body;
     assert!(page.contains("Where it does not answer") && page.contains("<dd>chat, responses</dd>"), "{page}");
     assert!(page.contains("/v1/responses") && page.contains("through the responses surface"), "{page}");
