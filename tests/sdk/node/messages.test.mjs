@@ -58,7 +58,11 @@ for (const model of reached('messages')) {
     test('one key serves both surfaces', async () => {
       const text = prompt('text="same"');
       const message = await messagesClient(account.key).client.messages.create(ask(text, model));
-      const completion = await chatClient(account.key).client.chat.completions.create(ask(text, BETA));
+      const completion = await chatClient(account.key).client.chat.completions.create({
+        model: BETA,
+        max_completion_tokens: 200,
+        messages: [{ role: 'user', content: text }],
+      });
       assert.equal(message.content[0].text, 'same');
       assert.equal(completion.choices[0].message.content, 'same');
     });
@@ -160,7 +164,7 @@ for (const model of reached('messages')) {
 
 test('a body for a vendor of the same protocol is passed on byte for byte', async () => {
   const { client, sent } = messagesClient(account.key);
-  const text = prompt();
+  const text = prompt('lenient=1');
   const cache_control = { type: 'ephemeral', ttl: '1h' };
   const content = [{ type: 'text', text, cache_control }];
   await client.messages.create(ask('', ALPHA, { messages: [{ role: 'user', content }], x_unknown: { n: [1.5, null] } }));

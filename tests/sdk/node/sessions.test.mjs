@@ -83,7 +83,7 @@ class ChatTalk extends Talk {
 
   async ask(model) {
     const tools = [{ type: 'function', function: { name: 'get_weather', parameters: SCHEMA } }];
-    const request = { model, max_tokens: 6000, reasoning_effort: 'low', tools, messages: this.messages };
+    const request = { model, max_completion_tokens: 6000, reasoning_effort: 'low', tools, messages: this.messages };
     const completions = this.client.chat.completions;
     const answer = this.streams ? completions.stream(request).finalChatCompletion() : completions.create(request);
     return (await answer).choices[0].message;

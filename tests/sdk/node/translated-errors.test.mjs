@@ -83,7 +83,13 @@ before(async () => {
   account = await createAccount();
 });
 
-const ask = (model, text, more) => ({ model, max_tokens: 100, messages: [{ role: 'user', content: text }], ...more });
+const LIMITS = { chat: 'max_completion_tokens', messages: 'max_tokens' };
+const ask = (surface, model, text, more) => ({
+  model,
+  [LIMITS[surface]]: 100,
+  messages: [{ role: 'user', content: text }],
+  ...more,
+});
 
 async function failure(promise) {
   try {
@@ -114,7 +120,7 @@ for (const [surface, { sdk, open, api, final }] of Object.entries(SURFACES)) {
           for (const stream of [false, true]) {
             const { client, sent } = open(account.key, { maxRetries: 0 });
             const text = prompt(marker);
-            const error = await failure(api(client).create(ask(model, text, { stream })));
+            const error = await failure(api(client).create(ask(surface, model, text, { stream })));
             assert.ok(error instanceof sdk.APIError);
             assert.deepEqual([error.constructor.name, error.status], [name, status]);
             const body = told(surface, error);
@@ -131,14 +137,14 @@ for (const [surface, { sdk, open, api, final }] of Object.entries(SURFACES)) {
 
       test('a vendor that stays busy is tried again twice', async () => {
         const { client, sent } = open(account.key);
-        const error = await failure(api(client).create(ask(model, prompt('status=503 retry_after=1'))));
+        const error = await failure(api(client).create(ask(surface, model, prompt('status=503 retry_after=1'))));
         assert.equal(error.status, surface === 'chat' ? 503 : 529);
         assert.equal(sent.length, 3);
       });
 
       test('a vendor that refuses our key is not tried again', async () => {
         const { client, sent } = open(account.key);
-        const error = await failure(api(client).create(ask(model, prompt('status=401'))));
+        const error = await failure(api(client).create(ask(surface, model, prompt('status=401'))));
         assert.ok(error instanceof sdk.InternalServerError);
         assert.equal(sent.length, 1);
       });
@@ -149,7 +155,7 @@ for (const [surface, { sdk, open, api, final }] of Object.entries(SURFACES)) {
     for (const [marker, [code, type]] of Object.entries(FRAMES)) {
       test(`a stream that breaks off raises once (${surface}, ${model}, ${marker})`, async () => {
         const { client, sent } = open(account.key);
-        const request = ask(model, prompt(`events=8 ${marker}`));
+        const request = ask(surface, model, prompt(`events=8 ${marker}`));
         const error = await failure(api(client).create({ ...request, stream: true }).then(collect));
         assert.ok(error instanceof sdk.APIError);
         if (surface === 'chat') assert.deepEqual([error.type, error.code], ['server_error', code]);
@@ -163,7 +169,7 @@ for (const [surface, { sdk, open, api, final }] of Object.entries(SURFACES)) {
     test(`a stream that begins with an error has a status (${surface}, ${model})`, async () => {
       const { client } = open(account.key, { maxRetries: 0 });
       const marker = 'error_event=0 status=529 error_type=overloaded_error error_code=overloaded';
-      const error = await failure(api(client).create(ask(model, prompt(marker), { stream: true })));
+      const error = await failure(api(client).create(ask(surface, model, prompt(marker), { stream: true })));
       assert.equal(error.status, surface === 'chat' ? 503 : 529);
     });
   }
@@ -171,9 +177,9 @@ for (const [surface, { sdk, open, api, final }] of Object.entries(SURFACES)) {
 
 test('a prompt that is too long is told in the words that clients look for', async () => {
   const marker = 'status=400 error_body=context';
-  const chat = await failure(chatClient(account.key).client.chat.completions.create(ask(ALPHA, prompt(marker))));
+  const chat = await failure(chatClient(account.key).client.chat.completions.create(ask('chat', ALPHA, prompt(marker))));
   assert.deepEqual([chat.code, chat.param], ['context_length_exceeded', 'messages']);
   assert.match(chat.message, /maximum context length is 200000 tokens.*resulted in 210000 tokens/);
-  const messages = await failure(messagesClient(account.key).client.messages.create(ask(BETA, prompt(marker))));
+  const messages = await failure(messagesClient(account.key).client.messages.create(ask('messages', BETA, prompt(marker))));
   assert.equal(messages.error.error.message, 'prompt is too long: 210000 tokens > 128000 maximum');
 });

@@ -22,6 +22,10 @@ def ask(text: str, model: str, **more) -> dict:
     return {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": text}], **more}
 
 
+def ask_chat(text: str, model: str, **more) -> dict:
+    return {"model": model, "max_completion_tokens": 100, "messages": [{"role": "user", "content": text}], **more}
+
+
 # ---- The caller's own faults: one attempt, since a second one would end the same way.
 
 
@@ -30,7 +34,7 @@ def ask(text: str, model: str, **more) -> dict:
 def test_chat_refuses_a_key_that_is_not_one_of_the_gateways(key, auth):
     client = chat_client(key, auth)
     with pytest.raises(openai.AuthenticationError) as raised:
-        client.chat.completions.create(**ask(prompt(), BETA))
+        client.chat.completions.create(**ask_chat(prompt(), BETA))
     assert raised.value.code == "invalid_api_key"
     assert raised.value.response.headers["x-should-retry"] == "false"
     assert key not in raised.value.response.text
@@ -53,7 +57,7 @@ def test_messages_refuses_a_key_that_is_not_one_of_the_gateways(key, auth):
 def test_a_model_that_is_not_in_the_catalog_is_not_found(account, streamed):
     chat = chat_client(account.key)
     with pytest.raises(openai.NotFoundError) as raised:
-        chat.chat.completions.create(**ask(prompt(), "no-such-model", stream=streamed))
+        chat.chat.completions.create(**ask_chat(prompt(), "no-such-model", stream=streamed))
     assert (raised.value.code, raised.value.param) == ("model_not_found", "model")
     assert "no-such-model" in str(raised.value)
     assert attempts(chat) == 1
@@ -70,7 +74,7 @@ def test_a_model_that_is_not_in_the_catalog_is_not_found(account, streamed):
 def test_chat_asks_an_account_without_credits_once_to_pay(chat_model, streamed):
     client = chat_client(gateway.create_account(trial=False).key)
     with pytest.raises(openai.APIStatusError) as raised:
-        client.chat.completions.create(**ask(prompt(), chat_model, stream=streamed))
+        client.chat.completions.create(**ask_chat(prompt(), chat_model, stream=streamed))
     assert raised.value.status_code == 402
     assert (raised.value.type, raised.value.code) == ("insufficient_quota", "insufficient_credits")
     assert raised.value.response.headers["x-should-retry"] == "false"
@@ -111,7 +115,7 @@ def test_messages_refuses_a_body_without_messages(account, messages_model):
 def test_chat_tries_a_busy_vendor_again_and_then_reports_it(account, chat_model, streamed):
     client = chat_client(account.key)
     with pytest.raises(openai.RateLimitError) as raised:
-        client.chat.completions.create(**ask(prompt("status=429 retry_after=1"), chat_model, stream=streamed))
+        client.chat.completions.create(**ask_chat(prompt("status=429 retry_after=1"), chat_model, stream=streamed))
     assert raised.value.code == "rate_limit_exceeded"
     assert attempts(client) == 3
 
@@ -139,7 +143,7 @@ def test_messages_tries_a_busy_vendor_again_and_then_reports_it(account, message
 def test_chat_gives_a_failing_vendor_a_status_of_its_own(account, chat_model, marker, status):
     text = prompt(marker)
     with pytest.raises(openai.APIStatusError) as raised:
-        chat_client(account.key, max_retries=0).chat.completions.create(**ask(text, chat_model))
+        chat_client(account.key, max_retries=0).chat.completions.create(**ask_chat(text, chat_model))
     assert raised.value.status_code == status
     assert isinstance(raised.value.body["message"], str)
     assert vendor_requests(text), "the fault is the vendor's"
@@ -172,7 +176,7 @@ MID_STREAM = ["events=8 error_event=2", "events=8 error_event=5", "events=8 cut=
 @pytest.mark.parametrize("marker", MID_STREAM)
 def test_chat_raises_when_the_vendor_fails_in_mid_stream(account, chat_model, marker):
     client = chat_client(account.key, max_retries=0)
-    request = ask(prompt(marker), chat_model)
+    request = ask_chat(prompt(marker), chat_model)
 
     with pytest.raises(openai.APIError):
         for _ in client.chat.completions.create(**request, stream=True):

@@ -55,7 +55,7 @@ class Purse:
         return ask(model, marker, streamed)
 
     def ask_chat(self, model: str, marker: str, streamed: bool) -> dict:
-        request = {"model": model, "max_tokens": 500, "messages": [{"role": "user", "content": prompt(marker)}]}
+        request = {"model": model, "max_completion_tokens": 500, "messages": [{"role": "user", "content": prompt(marker)}]}
         if streamed:
             stream = self.chat.chat.completions.create(**request, stream=True)
             for _ in stream:
@@ -147,7 +147,8 @@ def test_a_failed_request_costs_nothing(purse, surface, model, marker):
 
 @pytest.mark.parametrize(("surface", "model"), TYPICAL_PAIRS)
 def test_a_caller_that_leaves_pays_for_what_was_generated(purse, surface, model):
-    request = {"model": model, "max_tokens": 500, "stream": True}
+    limit = "max_completion_tokens" if surface == "chat" else "max_tokens"
+    request = {"model": model, limit: 500, "stream": True}
     request["messages"] = [{"role": "user", "content": prompt("events=20 gap_ms=50 input=500 output=40")}]
     create = purse.chat.chat.completions.create if surface == "chat" else purse.messages.messages.create
     stream = create(**request)

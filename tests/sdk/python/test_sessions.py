@@ -71,7 +71,7 @@ class ChatTalk(Talk):
         return chat_client(key, max_retries=0)
 
     def ask(self, model: str, effort: str | None = "low"):
-        request = {"model": model, "max_tokens": 6_000, "messages": self.messages}
+        request = {"model": model, "max_completion_tokens": 6_000, "messages": self.messages}
         request["tools"] = [{"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA}}]
         if effort:
             request["reasoning_effort"] = effort

@@ -23,6 +23,10 @@ def naps(monkeypatch) -> list[float]:
     return waits
 
 
+# How each surface's vendors call the output limit.
+LIMITS = {"chat": "max_completion_tokens", "messages": "max_tokens"}
+
+
 class Asked:
     """A client of a surface, and what it makes of a failure."""
 
@@ -34,12 +38,12 @@ class Asked:
 
     def create(self, model: str, text: str, stream: bool = False, **more):
         api = {"chat": lambda: self.client.chat.completions, "messages": lambda: self.client.messages}[self.surface]()
-        request = {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": text}], **more}
+        request = {"model": model, "messages": [{"role": "user", "content": text}], LIMITS[self.surface]: 100, **more}
         return api.create(**request, stream=stream)
 
     def helper(self, model: str, text: str):
         """The SDK's own accumulator, read to its end."""
-        request = {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": text}]}
+        request = {"model": model, LIMITS[self.surface]: 100, "messages": [{"role": "user", "content": text}]}
         if self.surface == "chat":
             with self.client.chat.completions.stream(**request) as stream:
                 return stream.get_final_completion()
@@ -261,7 +265,7 @@ def test_a_stream_that_breaks_off_raises_once(account, naps, surface, model, mar
 def test_an_answer_that_is_read_from_a_stream_and_breaks_off_is_an_error_with_a_status(account, naps, marker):
     """A whole answer with a high limit is streamed from the vendor; nothing of it has been sent."""
     asked = Asked("chat", account.key)
-    error = asked.fails(gateway.ALPHA, prompt(marker), max_completion_tokens=20_000, max_tokens=openai.omit)
+    error = asked.fails(gateway.ALPHA, prompt(marker), max_completion_tokens=20_000)
     assert isinstance(error, openai.InternalServerError)
     assert attempts(asked.client) == TRIES
 
@@ -334,7 +338,7 @@ REFUSED = {
         ({"stop": ["a", "b", "c", "d", "e"]}, "stop", ANY),
         ({"temperature": 3}, "temperature", ANY),
         ({"tool_choice": "required"}, "tool_choice", ANY),
-        ({"max_completion_tokens": 0, "max_tokens": openai.omit}, "max_completion_tokens", ANY),
+        ({"max_completion_tokens": 0}, "max_completion_tokens", ANY),
         ({"web_search_options": {}}, "web_search_options", ANY),
         ({"messages": says(PLAIN_HTTP)}, "messages[0].content[0].image_url", ANY),
     ],
@@ -366,7 +370,7 @@ def test_what_has_no_counterpart_is_refused_once_and_for_nothing(account, naps, 
     asked = Asked(surface, account.key)
     text = prompt()
     before = gateway.settled_credits(account.key)
-    request = {"model": model, "max_tokens": 100, "stream": streamed, "messages": [{"role": "user", "content": text}]}
+    request = {"model": model, LIMITS[surface]: 100, "stream": streamed, "messages": [{"role": "user", "content": text}]}
     api = asked.client.chat.completions if surface == "chat" else asked.client.messages
     with pytest.raises(asked.error.BadRequestError) as raised:
         api.create(**{**request, **members})
