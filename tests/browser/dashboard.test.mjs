@@ -59,7 +59,7 @@ const askMessages = (key) =>
 
 const request = (model) => ({
   model,
-  max_tokens: 200,
+  [model.startsWith('beta-') ? 'max_completion_tokens' : 'max_tokens']: 200,
   messages: [{ role: 'user', content: prompt('input=2000 output=100') }],
 });
 
