@@ -43,7 +43,7 @@ fn main() {
     let (billed, unbilled) = (program(), program());
     let mut number = |default| arguments.next().map_or(default, |text| text.parse::<u64>().expect("a number"));
     let (seconds, rounds) = (number(5), number(5));
-    let (vendor, _simulator) = rig::simulator(Command::new(&billed));
+    let (vendor, _simulator) = rig::simulator(Command::new(&billed), &[]);
     let mut gateways = [Gateway::start(billed, vendor), Gateway::start(unbilled, vendor)];
     println!("CPU per request, {CONNECTIONS} connections, {BODY_BYTES} byte requests, {seconds} s a turn\n");
     println!("| answers | round | requests | billed µs | unbilled µs | difference µs | ratio |");

@@ -55,10 +55,11 @@ pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
     began.elapsed()
 }
 
-/// A simulated vendor of both protocols; `program`, with what is to stand before its arguments.
-pub fn simulator(mut program: Command) -> (u16, Process) {
+/// A simulated vendor of both protocols; `program`, with what is to stand before its arguments, and further ones.
+pub fn simulator(mut program: Command, options: &[&str]) -> (u16, Process) {
     let port = free_port();
-    program.args(["simulate", "--listen", &format!("127.0.0.1:{port}")]).stdout(Stdio::piped());
+    let listen = format!("127.0.0.1:{port}");
+    program.args(["simulate", "--listen", &listen]).args(options).stdout(Stdio::piped());
     let mut process = Process(program.spawn().expect("start the simulated vendor"));
     let mut line = String::new();
     BufReader::new(process.0.stdout.take().unwrap()).read_line(&mut line).unwrap();

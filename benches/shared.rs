@@ -83,7 +83,7 @@ fn main() {
     let program = PathBuf::from(arguments.next().expect("shared PROGRAM [SECONDS [ROUNDS]]"));
     let mut number = |default| arguments.next().map_or(default, |text| text.parse::<u64>().expect("a number"));
     let (seconds, rounds) = (number(5), number(3));
-    let (vendor, _simulator) = rig::simulator(Command::new(&program));
+    let (vendor, _simulator) = rig::simulator(Command::new(&program), &[]);
     let mut embedded = Embedded::start(program.clone(), vendor);
     let mut fleet = Fleet::start(program, vendor);
     println!("{CONNECTIONS} connections, {BODY_BYTES} byte requests, {ACCOUNTS} accounts, {seconds} s a turn\n");

@@ -5,6 +5,8 @@
 //! the load share another. CPU is the process's own, from `/proc`; ratios are of medians of the same rounds. Must not
 //! judge: the table says what was seen, `scripts/bench` what is asked for.
 //!
+//! `speed vendors GATEWAY SECONDS ROUNDS`: the gateway in front of vendors that speak HTTP/1.1 and HTTP/2.
+//!
 //! `speed instructions GATEWAY RECORD keep|write [PATTERN]`: how many instructions a request takes, beside what is recorded
 //! (`speed/instructions.rs`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::disallowed_methods)]
@@ -143,8 +145,44 @@ fn main() -> ExitCode {
         let is_good = instructions::run(Path::new(gateway), Path::new(record), *mode == "write", pattern);
         return if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
+    if let ["vendors", gateway, seconds, rounds] = words.as_slice() {
+        let seconds = Duration::from_secs(seconds.parse().expect("seconds"));
+        compare_vendors(Path::new(gateway), seconds, rounds.parse().expect("rounds"));
+        return ExitCode::SUCCESS;
+    }
     compare(arguments);
     ExitCode::SUCCESS
+}
+
+/// The gateway in front of vendors that speak HTTP/1.1 without TLS, HTTP/1.1 over TLS, and HTTP/2 over TLS.
+fn compare_vendors(gateway: &Path, seconds: Duration, rounds: usize) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (plain, _plain) = system::simulator(gateway);
+    let (tls, _tls) = system::tls_simulator(gateway, dir.path());
+    let authority = dir.path().join("ca.pem");
+    let systems = [
+        System { name: "HTTP/1.1", ..System::gateway(gateway, plain) },
+        System::gateway_over("HTTP/1.1 over TLS", 1, gateway, tls, &authority),
+        System::gateway_over("HTTP/2 over TLS", 2, gateway, tls, &authority),
+    ];
+    let mut book = Book::default();
+    for system in &systems {
+        Load::of(system, PASSED, 1_024).drive(16, Duration::from_secs(1));
+    }
+    for round in 0..rounds {
+        for (bytes, connections) in [(1_024, 1), (1_024, 16), (1_024, 64), (1_048_576, 1)] {
+            for system in in_turn(&systems, round) {
+                measure(&mut book, system, &case(PASSED, bytes, connections), seconds);
+            }
+        }
+        for count in [50, 500] {
+            for system in in_turn(&systems, round) {
+                measure_streams(&mut book, system, PASSED, count);
+            }
+        }
+        println!("round {} of {rounds} done", round + 1);
+    }
+    book.print(&systems.each_ref().map(|system| system.name));
 }
 
 fn compare(arguments: Vec<String>) {

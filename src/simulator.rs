@@ -90,7 +90,7 @@
 //! | `hang` | silence, connection open | silence on this stream; the others go on |
 //! | `garbage=chunk` | an invalid chunk size, then a close | the stream is reset (`PROTOCOL_ERROR`) |
 //! | `garbage=length` | a close before the claimed length | `END_STREAM` before the claimed length |
-//! | `garbage=headers` | a 2 MiB header line | a 17 MiB header in HEADERS and CONTINUATION frames |
+//! | `garbage=headers` | a 2 MiB header line | the same, in HEADERS and CONTINUATION frames |
 //! | `split` | one chunk per piece | one DATA frame per piece |
 //! | `chunked` | chunked framing | no `content-length` |
 //!

@@ -37,10 +37,21 @@ pub fn pinned(core: &str, program: &Path) -> Command {
 
 /// A simulated vendor of both protocols on the load's core, and this process beside it.
 pub fn simulator(program: &Path) -> (u16, Process) {
+    pin_load();
+    rig::simulator(pinned(LOAD_CORE, program), &[])
+}
+
+/// The same behind TLS; its authority is in the folder.
+pub fn tls_simulator(program: &Path, dir: &Path) -> (u16, Process) {
+    pin_load();
+    let dir = dir.display().to_string();
+    rig::simulator(pinned(LOAD_CORE, program), &["--tls-dir", &dir, "--h2-streams", "1000"])
+}
+
+fn pin_load() {
     let own = std::process::id().to_string();
     let status = Command::new("taskset").args(["-a", "-p", "-c", LOAD_CORE, &own]).stdout(Stdio::null()).status();
     assert!(status.expect("taskset").success(), "this process cannot be pinned");
-    rig::simulator(pinned(LOAD_CORE, program))
 }
 
 /// A GET's status and body, where somebody answers.
@@ -122,12 +133,35 @@ impl System {
         Self::gateway_by(pinned(CORE, program), STARTS, program, vendor)
     }
 
+    /// As [`System::gateway`], in front of a vendor behind TLS that is spoken to in this version of HTTP.
+    pub fn gateway_over(name: &'static str, version: u8, program: &Path, vendor: u16, authority: &Path) -> Self {
+        let mut command = pinned(CORE, program);
+        command.env("SSL_CERT_FILE", authority);
+        let plain = format!("{{url: \"http://127.0.0.1:{vendor}\"}}");
+        let edit = |config: String| {
+            assert!(config.contains(&plain), "the shipped config's endpoints are written otherwise");
+            let tls = format!("{{url: \"https://127.0.0.1:{vendor}\", http_version: {version}}}");
+            config.replace(&plain, &tls)
+        };
+        Self { name, ..Self::gateway_with(command, 1, program, vendor, edit) }
+    }
+
     /// As [`System::gateway`], where `command` runs the program, so many times.
-    pub fn gateway_by(mut command: Command, starts: usize, program: &Path, vendor: u16) -> Self {
+    pub fn gateway_by(command: Command, starts: usize, program: &Path, vendor: u16) -> Self {
+        Self::gateway_with(command, starts, program, vendor, |config| config)
+    }
+
+    fn gateway_with(
+        mut command: Command,
+        starts: usize,
+        program: &Path,
+        vendor: u16,
+        edit: impl Fn(String) -> String,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (edge, sidecar, admin) = (free_port(), free_port(), free_port());
         let (file, log) = (dir.path().join("gateway.yaml"), dir.path().join("access.log").display().to_string());
-        let config = rig::config(&dir.path().join("data"), [edge, sidecar, admin, vendor]);
+        let config = edit(rig::config(&dir.path().join("data"), [edge, sidecar, admin, vendor]));
         let more =
             format!("access_log: {log:?}\nlimits: {{open_requests_per_account: 4096, connections_per_address: 0}}\n");
         std::fs::write(&file, config + &more).unwrap();

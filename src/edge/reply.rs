@@ -147,10 +147,14 @@ impl Reply {
     }
 }
 
+/// The largest header of a vendor that is accepted: names and values together. HTTP/1.1 has Pingora's own limit; over HTTP/2
+/// the library accepts 16 MiB.
+const MAX_HEADER_BYTES: usize = 262_144;
+
 /// Judges the vendor's header and makes ours.
 ///
 /// # Errors
-/// The status calls for another attempt, and there is one.
+/// The header is too large; or the status calls for another attempt, and there is one.
 pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     if header.status.is_informational() {
         return Ok(());
@@ -161,6 +165,11 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     let surface = ctx.surface;
     let Some(call) = ctx.call() else { return Ok(()) };
     failpoint::pass(Point::VendorAnswered);
+    let header_bytes: usize = header.headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    if header_bytes > MAX_HEADER_BYTES {
+        return Error::e_explain(ErrorType::InvalidHTTPHeader, "the vendor's header is too large")
+            .map_err(|error: Box<Error>| error.into_up());
+    }
     let status = header.status.as_u16();
     call.vendor_answered = Some(Instant::now());
     call.reply.unsent.clear();

@@ -49,7 +49,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 const PROBES: usize = 3;
 /// What was sent and is not acknowledged for this long: gone as well. Probes are not sent meanwhile.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
-/// Between two pieces of a page of the sidecar's.
+/// Between two pieces of a page of the sidecar's, where the limits for vendors allow as much.
 const PAGE_SILENT: Duration = Duration::from_secs(120);
 
 /// The endpoint for the next attempt.
@@ -109,7 +109,7 @@ fn sidecar(gateway: &Gateway) -> Result<Box<HttpPeer>> {
     let settings = gateway.settings.load();
     let mut peer = HttpPeer::new(settings.sidecar, false, String::new());
     set_times(&mut peer, &settings.limits);
-    peer.options.read_timeout = Some(PAGE_SILENT);
+    peer.options.read_timeout = peer.options.read_timeout.map(|limit| limit.min(PAGE_SILENT));
     Ok(Box::new(peer))
 }
 

@@ -8,10 +8,6 @@ use tokio::time::Instant;
 use super::http::{Connection, Gone};
 use super::http2::Stream;
 
-const HUGE_HTTP1_HEADER_BYTES: usize = 2 * 1024 * 1024;
-/// The gateway's own library takes 16 MiB, and offers no lower limit.
-const HUGE_HTTP2_HEADER_BYTES: usize = 17 * 1024 * 1024;
-
 /// How the body's end is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
@@ -49,14 +45,6 @@ pub enum Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    /// A header that no client of this version takes.
-    pub fn huge_header_bytes(&self) -> usize {
-        match self {
-            Self::Http1(_) => HUGE_HTTP1_HEADER_BYTES,
-            Self::Http2(_) => HUGE_HTTP2_HEADER_BYTES,
-        }
-    }
-
     /// Begins the answer. `closes` says over HTTP/1.1 that no other request is answered.
     pub async fn send_head(&mut self, head: &Head, framing: Framing, closes: bool) -> Result<(), Gone> {
         match self {

@@ -18,6 +18,8 @@ use super::vendor::{Body, Plan, Server};
 const LENGTH_TOO_LARGE_BY: usize = 100;
 const STREAM_LENGTH_CLAIMED: usize = 1 << 40;
 const STREAM_HEAD: &str = "content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n";
+/// A header that no client takes.
+const HUGE_HEADER_BYTES: usize = 2 * 1024 * 1024;
 /// A sender this far behind its schedule starts a new one instead of catching up.
 const BEHIND_MAX: Duration = Duration::from_millis(20);
 
@@ -74,7 +76,7 @@ async fn send(
     server.stats.count_status(plan.status);
     let mut head = Head { status: plan.status, lines: plan.head.clone() };
     if behaviour.garbage == Some(Garbage::Headers) {
-        head.lines.push_str(&format!("x-sim-filler: {}\r\n", "x".repeat(exchange.huge_header_bytes())));
+        head.lines.push_str(&format!("x-sim-filler: {}\r\n", "x".repeat(HUGE_HEADER_BYTES)));
     }
     let mut sender = Sender { exchange, behaviour, closes: !request.keeps_alive };
     match &plan.body {

@@ -44,7 +44,6 @@ fn recorded() -> Vec<(String, Recorded)> {
 fn request(recorded: &Recorded, model: &str, key: &str) -> Request {
     let mut body = recorded.body.clone();
     body["model"] = model.into();
-    make_strict(&mut body);
     assert_eq!(recorded.method, "POST");
     let mut request = Request::post(&recorded.path, body.to_string()).bearer(key);
     for (name, value) in &recorded.headers {
@@ -55,27 +54,6 @@ fn request(recorded: &Recorded, model: &str, key: &str) -> Request {
         }
     }
     request
-}
-
-/// Asks for a vendor that refuses all that the real one refuses.
-fn make_strict(body: &mut Value) {
-    let turns = if body["messages"].is_array() { "messages" } else { "input" };
-    let turns = body[turns].as_array_mut().unwrap();
-    let texts = turns.iter_mut().rev().filter(|turn| turn["role"] == "user").filter_map(|turn| {
-        let content = &mut turn["content"];
-        if content.is_string() {
-            return Some(content);
-        }
-        content.as_array_mut()?.iter_mut().rev().find_map(|part| part.get_mut("text"))
-    });
-    if let Some(text) = texts.into_iter().next() {
-        let words = text.as_str().unwrap();
-        *text = match words.contains("[[sim") {
-            true => words.replacen("[[sim", "[[sim strict=1", 1),
-            false => format!("{words} [[sim strict=1]]"),
-        }
-        .into();
-    }
 }
 
 /// `None`: the responses surface.

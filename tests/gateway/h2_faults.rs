@@ -58,6 +58,7 @@ const FAULTS: &[Fault] = &[
     Fault { name: "fewer streams and smaller windows amid the answer", steps: || vec![Step::Head(0), setting(3, 1), setting(4, 1_024), Step::Half, setting(4, 0), Step::Rest, setting(3, 100), setting(4, 65_535)], due: Due::Whole, asked: 1 },
     Fault { name: "a thousand pings", steps: || then_answer([vec![ping(); 1_000], vec![Step::Pongs(1_000)]].concat()), due: Due::Whole, asked: 1 },
     Fault { name: "a header of 64 KB", steps: || vec![Step::Head(65_536), Step::Half, Step::Rest], due: Due::Whole, asked: 1 },
+    Fault { name: "a header of 1 MB", steps: || vec![Step::Head(1_048_576), Step::Half, Step::Rest], due: Due::Failure, asked: 1 },
     Fault { name: "DATA after END_STREAM", steps: || vec![Step::Head(0), Step::Half, Step::Rest, Step::Frame { kind: 0, flags: 0, on_stream: true, payload: b"more".to_vec() }], due: Due::Whole, asked: 1 },
 ];
 
@@ -160,6 +161,24 @@ fn a_body_larger_than_the_vendors_window_arrives_whole() {
     let read = vendor.seen.lock().unwrap().body_bytes;
     assert!(read.abs_diff(sent) < 100, "{read} of {sent} bytes");
     world.ended(&account, 1);
+    world.close();
+}
+
+/// A vendor that takes nothing more is given up in time, and what it did not get whole is not billed.
+#[test]
+fn a_vendor_whose_window_never_opens_is_given_up_in_time() {
+    let authority = Authority::new();
+    let flow = Flow { stream_window: 0, gives_back: false, ..Flow::default() };
+    let vendor = H2Vendor::start(&authority.signs("localhost"), flow, Arc::new(|_| answer()));
+    let world = plan(&vendor, &authority).limit("vendor_write_seconds", 1).start();
+    let account = world.account();
+    // The second request is on a connection whose window is known to be closed.
+    for surface in BOTH {
+        let got = world.ask(&surface.request(&account.key, &body(surface, false)));
+        assert!(got.status >= 500, "{surface:?}: {}", got.text());
+    }
+    assert_eq!(billed(&world, &account, 2), 0);
+    assert_eq!(vendor.seen.lock().unwrap().body_bytes, 0);
     world.close();
 }
 

@@ -7,7 +7,7 @@ use crate::fallback::passed_on;
 use crate::world::{Plan, Simulator, World};
 use serde_json::{Value, json};
 
-const STRICT: &str = "[[sim strict=1 input=100 output=10]]";
+const STRICT: &str = "[[sim input=100 output=10]]";
 
 fn post(path: &str, body: &str, key: &str) -> Request {
     Request::post(path, body.to_owned()).bearer(key)
