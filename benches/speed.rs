@@ -161,7 +161,7 @@ fn compare_vendors(gateway: &Path, seconds: Duration, rounds: usize) {
     let (tls, _tls) = system::tls_simulator(gateway, dir.path());
     let authority = dir.path().join("ca.pem");
     let systems = [
-        System { name: "HTTP/1.1", ..System::gateway(gateway, plain) },
+        System::gateway(gateway, plain).named("HTTP/1.1"),
         System::gateway_over("HTTP/1.1 over TLS", 1, gateway, tls, &authority),
         System::gateway_over("HTTP/2 over TLS", 2, gateway, tls, &authority),
     ];

@@ -143,7 +143,7 @@ impl System {
             let tls = format!("{{url: \"https://127.0.0.1:{vendor}\", http_version: {version}}}");
             config.replace(&plain, &tls)
         };
-        Self { name, ..Self::gateway_with(command, 1, program, vendor, edit) }
+        Self::gateway_with(command, 1, program, vendor, edit).named(name)
     }
 
     /// As [`System::gateway`], where `command` runs the program, so many times.
@@ -181,6 +181,10 @@ impl System {
             is_slow: false,
             _dir: dir,
         }
+    }
+
+    pub fn named(self, name: &'static str) -> Self {
+        Self { name, ..self }
     }
 
     pub fn for_small_loads(self) -> Self {
