@@ -170,15 +170,21 @@ fn a_vendor_whose_window_never_opens_is_given_up_in_time() {
     let authority = Authority::new();
     let flow = Flow { stream_window: 0, gives_back: false, ..Flow::default() };
     let vendor = H2Vendor::start(&authority.signs("localhost"), flow, Arc::new(|_| answer()));
-    let world = plan(&vendor, &authority).limit("vendor_write_seconds", 1).start();
+    let plan = plan(&vendor, &authority).limit("vendor_write_seconds", 1);
+    let world = plan.limit("first_byte_seconds", 3).limit("idle_seconds", 3).limit("breaker_failures", 0).start();
     let account = world.account();
-    // The second request is on a connection whose window is known to be closed.
-    for surface in BOTH {
-        let got = world.ask(&surface.request(&account.key, &body(surface, false)));
-        assert!(got.status >= 500, "{surface:?}: {}", got.text());
+    // Where it is sent before the vendor's settings came, it is in the window that the protocol begins with.
+    let first = body(Chat, false);
+    let answered = i64::from(world.ask(&Chat.request(&account.key, &first)).status == 200);
+    let read = vendor.seen.lock().unwrap().body_bytes;
+    let mut large = body(Chat, false);
+    large["messages"][0]["content"] = json!("x".repeat(300_000));
+    for body in [first, large] {
+        let got = world.ask(&Chat.request(&account.key, &body));
+        assert!(got.status >= 500, "{}", got.text());
     }
-    assert_eq!(billed(&world, &account, 2), 0);
-    assert_eq!(vendor.seen.lock().unwrap().body_bytes, 0);
+    assert_eq!(billed(&world, &account, 3), answered * cost());
+    assert_eq!(vendor.seen.lock().unwrap().body_bytes, read);
     world.close();
 }
 
@@ -287,16 +293,18 @@ fn a_connection_that_dies_under_fifty_streams_fails_or_repeats_each_of_them_once
         surface.request(&account.key, &body(surface, number % 4 > 1))
     });
     let whole = answers.iter().filter(|answer| answer.status == 200).count();
+    assert!(answers.iter().all(|answer| matches!(answer.status, 200 | 500 | 502)));
     let seen = vendor.seen.lock().unwrap();
     assert!(seen.most_open > STREAMS / 2, "one connection carried {} at a time", seen.most_open);
-    let repeated = seen.asked - 1 - STREAMS;
+    let (repeated, connections) = (seen.asked - 1 - STREAMS, seen.connections);
     drop(seen);
-    assert!(repeated <= STREAMS, "{repeated} were asked again");
-    assert_eq!(whole, STREAMS, "a request that no answer had begun to is asked again within its time");
+    // On a connection that was kept, it may have been dead before the request was sent; one that is new was not.
+    assert_eq!(repeated, whole, "what is asked again is answered");
+    assert!(whole + connections > STREAMS, "{whole} of {STREAMS} over {connections} connections");
     let endings = wait_for("all requests to end", SOON, || {
         Some(world.endings(&account)).filter(|endings| endings.len() == STREAMS + 1)
     });
-    assert_eq!(taken(&endings), (STREAMS as i64 + 1) * cost());
+    assert_eq!(taken(&endings), (whole as i64 + 1) * cost());
     world.close();
 }
 
