@@ -354,7 +354,10 @@ impl Connection<'_> {
                         self.receive(kind, flags, id, payload);
                     }
                 }
-                Step::Close => return false,
+                Step::Close => {
+                    let _ = self.stream.sock.shutdown(std::net::Shutdown::Both);
+                    return false;
+                }
                 Step::CloseAll => {
                     for socket in self.all.lock().unwrap().drain(..) {
                         let _ = socket.shutdown(std::net::Shutdown::Both);
