@@ -146,12 +146,15 @@ impl Probe<'_> {
     async fn exchange(
         &self,
         address: SocketAddr,
-        header: RequestHeader,
+        mut header: RequestHeader,
         body: Bytes,
         timeout: Duration,
     ) -> Result<ProbeResponse> {
         let exchange = async {
             let mut session = self.connect(address).await?;
+            if matches!(session, HttpSession::H2(_)) {
+                target::use_authority(&mut header, self.endpoint.tls)?;
+            }
             session.write_request_header(Box::new(header)).await?;
             if !body.is_empty() {
                 session.write_request_body(body, true).await?;

@@ -5,7 +5,7 @@
 
 use crate::account::micro;
 use crate::client::{Answer, Request};
-use crate::world::{Plan, SOON, Simulator, World, free_port, wait_for};
+use crate::world::{BINARY, Plan, SOON, Simulator, World, free_port, wait_for};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
 use std::fs::{File, read_to_string, write};
@@ -215,4 +215,27 @@ fn node_in_front_of_the_vendors() {
 fn failures_behind_node() {
     let front = Front::start(node);
     passes_on_what_goes_wrong(&front);
+}
+
+/// `vendors test` speaks to a vendor as the gateway does, and says what it found: over HTTP/2, or that nobody listens.
+#[test]
+fn vendors_test_tells_what_a_server_speaks() {
+    let mut front = Front::start(nginx);
+    let world = front.gateway();
+    let test = || {
+        let mut command = Command::new(BINARY);
+        command.args(["vendors", "test", "beta", "-c"]).arg(&world.config);
+        command.env("SSL_CERT_FILE", front.dir.path().join("ca.pem")).output().unwrap()
+    };
+    let output = test();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("HTTP/2") && text.contains("gpt-5.2: 200"), "{text}");
+    front.process.kill().unwrap();
+    front.process.wait().unwrap();
+    let output = test();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("refused"), "{text}");
+    world.close();
 }

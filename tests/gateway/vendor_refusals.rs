@@ -147,6 +147,7 @@ fn which_refusals_another_model_answers_for() {
         (500, of("api_error", ""), true),
         (502, "<html></html>".to_owned(), true),
         (504, String::new(), true),
+        (413, error("tokens", "rate_limit_exceeded", "Request too large: tokens per minute (TPM): limit 6000."), true),
         (400, of("invalid_request_error", "invalid_value"), false),
         (400, "<html></html>".to_owned(), false),
         (413, of("request_too_large", ""), false),

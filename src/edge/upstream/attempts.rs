@@ -289,8 +289,8 @@ pub fn refused(call: &mut Call, status: u16, failure: &Failure, refuses_key: boo
 /// Another endpoint or model may answer what was answered so.
 fn may_help(status: u16, kind: Kind) -> bool {
     match status {
-        // It is about the request, whoever is asked; unless it is about our account.
-        400 | 409 | 413 | 422 => matches!(kind, Kind::VendorQuota | Kind::VendorRefusedUs),
+        // It is about the request, whoever is asked; unless it is about our account, or says how much a minute has.
+        400 | 409 | 413 | 422 => matches!(kind, Kind::VendorQuota | Kind::VendorRefusedUs | Kind::RateLimited),
         _ => kind.another_may_answer(),
     }
 }
@@ -300,7 +300,7 @@ fn reason(status: u16, kind: Kind) -> &'static str {
     match (kind, status) {
         (Kind::VendorRefusedUs | Kind::VendorQuota, _) => "key",
         (Kind::VendorModelMissing, _) => "model",
-        (_, 429) => "status_429",
+        (Kind::RateLimited, _) | (_, 429) => "status_429",
         _ => "status_4xx",
     }
 }

@@ -295,6 +295,7 @@ impl Bounded {
         http.req.set_uri(check.path.parse().unwrap_or_default());
         if endpoint.http_version == HttpVersion::Http2 {
             http.peer_template.options.alpn = super::target::alpn(endpoint);
+            let _ = super::target::use_authority(&mut http.req, endpoint.tls);
         }
         http.peer_template.options.connection_timeout = Some(check.timeout);
         http.peer_template.options.total_connection_timeout = Some(check.timeout);

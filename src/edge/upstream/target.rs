@@ -3,7 +3,7 @@
 //! The only place that puts a vendor's key into a header. Must not know the request itself.
 
 use crate::catalog::{Auth, Endpoint, HttpVersion, Secret};
-use http::{HeaderName, HeaderValue, Method, header};
+use http::{HeaderName, HeaderValue, Method, Uri, header};
 use pingora::http::RequestHeader;
 use pingora::protocols::ALPN;
 use pingora::{Error, ErrorType, Result};
@@ -22,6 +22,20 @@ pub fn request(method: Method, endpoint: &Endpoint, usual_path: &str) -> Result<
     let mut fresh = RequestHeader::build_no_case(method, target.as_bytes(), Some(16))?;
     fresh.insert_header(header::HOST, &endpoint.authority)?;
     Ok(fresh)
+}
+
+/// Moves the host into `:authority`, as HTTP/2 has it: some servers (nginx) refuse a request with both. Pingora does this for
+/// requests that it proxies, but not for those that are sent by its connector.
+///
+/// # Errors
+/// The host or the path fits into no address.
+pub fn use_authority(header: &mut RequestHeader, tls: bool) -> Result<()> {
+    let Some(host) = header.remove_header(&header::HOST) else { return Ok(()) };
+    let path = header.uri.path_and_query().map_or("/", |path| path.as_str());
+    let uri = Uri::builder().scheme(if tls { "https" } else { "http" }).authority(host.as_bytes()).path_and_query(path);
+    let invalid = |error| Error::because(ErrorType::InvalidHTTPHeader, "the address of an HTTP/2 request", error);
+    header.set_uri(uri.build().map_err(invalid)?);
+    Ok(())
 }
 
 /// Adds the endpoint's fixed header fields and the key.
