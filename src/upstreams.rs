@@ -22,6 +22,10 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Violations of HTTP/2 by one endpoint after each of which it is asked over HTTP/2 again. After that Pingora's choice stands:
+/// HTTP/1.1.
+const MAX_H2_VIOLATIONS: u64 = 1_000;
+
 /// All vendors' endpoints.
 #[derive(Default)]
 pub struct Fleet(Mutex<HashMap<String, Arc<Endpoints>>>);
@@ -295,6 +299,8 @@ struct Health {
     cooling: HashMap<String, CoolDown>,
     /// It has reset a stream with `HTTP_1_1_REQUIRED`.
     wants_http1: bool,
+    /// How often it has sent what is not HTTP/2 on such a connection.
+    h2_violations: u64,
 }
 
 /// A vendor has asked to be left alone with a model.
@@ -332,6 +338,7 @@ impl Track {
                 passes_checks: true,
                 cooling: HashMap::new(),
                 wants_http1: false,
+                h2_violations: 0,
             }))
         };
         let health = known.map_or_else(fresh, |known| Arc::clone(&known.health));
@@ -454,6 +461,18 @@ impl Lease {
     /// The endpoint is asked over HTTP/1.1 from now on, for as long as this process lives.
     pub fn use_http1(&self) {
         lock(&self.track.health).wants_http1 = true;
+    }
+
+    /// The endpoint has broken HTTP/2's rules. Pingora would ask it over HTTP/1.1 from then on, for as long as the process
+    /// lives; its next connection is of another group, for which HTTP/2 is negotiated anew.
+    pub fn violated_h2(&self) {
+        let mut health = lock(&self.track.health);
+        health.h2_violations = health.h2_violations.saturating_add(1).min(MAX_H2_VIOLATIONS);
+    }
+
+    /// Tells the endpoint's connections from those before it last broke HTTP/2's rules.
+    pub fn connection_group(&self) -> u64 {
+        lock(&self.track.health).h2_violations
     }
 
     pub fn uses_http1(&self) -> bool {

@@ -772,7 +772,7 @@ limits! {
     idle_seconds = 600, 1..=3_600;
     /// One write to a vendor that does not read.
     vendor_write_seconds = 60, 1..=3_600;
-    /// Without a byte for this long, a stream's client gets a keep-alive: a comment, or a `ping` on the messages surface.
+    /// Once the vendor's 2xx has come, after this long without a byte a stream's client gets a keep-alive: a comment, or a `ping` on the messages surface.
     stream_keep_alive_seconds = 15, 1..=300;
     /// A whole request.
     total_seconds = 3_600, 1..=TOTAL_SECONDS_MAX;

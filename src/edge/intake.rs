@@ -131,6 +131,11 @@ impl Progress {
         self.first_byte.is_some() || self.kept_alive
     }
 
+    /// The running attempt's connection speaks HTTP/2.
+    pub fn is_h2(&self) -> bool {
+        self.is_h2
+    }
+
     /// The client is gone.
     pub fn client_left(&self) -> bool {
         self.client_left.is_some()

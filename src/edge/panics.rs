@@ -8,7 +8,9 @@
 
 use super::context::{Context, Stage};
 use super::{Recorders, intake, meter, reject};
+use crate::clock;
 use crate::protocol::failure::{Failure, Kind};
+use crate::store::ledger::Outcome;
 use crate::telemetry::METRICS;
 use async_trait::async_trait;
 use pingora::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream};
@@ -143,8 +145,11 @@ async fn finish(recorders: &Recorders) {
     log(&ctx.request_id);
     let failure = Failure::of(Kind::Internal);
     if let Stage::Call(call) = &mut ctx.stage {
-        // Dropped, they release the credit and the idempotency key. Nothing of a failure of ours is billed.
-        drop(call.hold.take());
+        // Nothing of a failure of ours is billed.
+        if let Some(hold) = call.hold.take() {
+            hold.release(Outcome::Interrupted, clock::now_ms());
+        }
+        // Dropped, it frees the idempotency key.
         drop(call.shared.take_keyed());
         call.shared.decided().await;
         if let Some(session) = intake::take_session(&call.shared)

@@ -67,6 +67,7 @@ pub async fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>>
     let mut peer = HttpPeer::new(address, endpoint.tls, endpoint.host.clone());
     set_times(&mut peer, &call.settings.limits);
     peer.options.tcp_keepalive = Some(keep_alive());
+    peer.group_key = call.upstream.lease.as_ref().map_or(0, |lease| lease.connection_group());
     // Pingora's own memory of such vendors does not keep it from a pooled connection of HTTP/2.
     let wants_http1 = call.upstream.lease.as_ref().is_some_and(|lease| lease.uses_http1());
     let alpn = target::alpn(&endpoint);

@@ -6,7 +6,7 @@ use crate::client::Answer;
 use crate::h2::resident_kib;
 use crate::scripted_vendor::{
     Authority, CANCEL, ENHANCE_YOUR_CALM, Flow, H2Vendor, HTTP_1_1_REQUIRED, INPUT, INTERNAL_ERROR, OUTPUT, PING,
-    REFUSED_STREAM, Step, answer, setting,
+    REFUSED_STREAM, Step, WINDOW_UPDATE, answer, setting,
 };
 use crate::surface::{BOTH, Chat, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
@@ -282,7 +282,8 @@ fn a_connection_that_dies_under_fifty_streams_fails_or_repeats_each_of_them_once
         _ => answer(),
     });
     let vendor = H2Vendor::start(&authority.signs("localhost"), Flow::default(), script);
-    let world = plan(&vendor, &authority).limit("breaker_failures", 0).start();
+    let plan = plan(&vendor, &authority).limit("breaker_failures", 0).limit("retry_budget_percent", 100);
+    let world = plan.start();
     let account = world.funded(1_000_000_000);
     // One connection, which all others share.
     assert_eq!(world.ask(&Chat.request(&account.key, &body(Chat, false))).status, 200);
@@ -303,6 +304,42 @@ fn a_connection_that_dies_under_fifty_streams_fails_or_repeats_each_of_them_once
         Some(world.endings(&account)).filter(|endings| endings.len() == STREAMS + 1)
     });
     assert_eq!(taken(&endings), (whole as i64 + 1) * cost());
+    world.close();
+}
+
+/// The vendor may have worked on what it read before it closed: what is asked again is charged to the retry budget.
+#[test]
+fn a_vendor_that_closes_a_kept_connection_amid_each_request_is_hardly_asked_again() {
+    let authority = Authority::new();
+    let script = Arc::new(|_| vec![Step::OnConnection(answer(), vec![Step::Close])]);
+    let vendor = H2Vendor::start(&authority.signs("localhost"), Flow::default(), script);
+    let world = plan(&vendor, &authority).limit("breaker_failures", 0).start();
+    let account = world.account();
+    let statuses: Vec<_> = (0..40).map(|_| world.ask(&Chat.request(&account.key, &body(Chat, false))).status).collect();
+    let answered = statuses.iter().filter(|status| **status == 200).count();
+    // Every other request is on a new connection; a fifth of all may be repeated, and three in any case.
+    assert!(vendor.asked() <= 40 + 40 / 5 + 3, "asked {} times", vendor.asked());
+    assert!(answered >= 20, "{statuses:?}");
+    assert_eq!(billed(&world, &account, 40), answered as i64 * cost());
+    world.close();
+}
+
+/// A response that is not HTTP/2 fails its request; the vendor is asked over HTTP/2 again.
+#[test]
+fn a_vendor_that_broke_http2_once_is_asked_over_http2_again() {
+    let authority = Authority::new();
+    let certificate = authority.signs("localhost");
+    // An increment of 0 is a connection error (RFC 9113, section 6.9).
+    let broken = || Step::Frame { kind: WINDOW_UPDATE, flags: 0, on_stream: false, payload: vec![0; 4] };
+    let script = Arc::new(move |number| if number < 2 { vec![broken()] } else { answer() });
+    let vendor = H2Vendor::start(&certificate, Flow::default(), script);
+    vendor.change(&certificate, &[b"h2"]);
+    let world = plan(&vendor, &authority).limit("breaker_failures", 0).start();
+    let account = world.account();
+    wait_for("the vendor to be asked over HTTP/2", SOON, || {
+        (world.ask(&Chat.request(&account.key, &body(Chat, false))).status == 200).then_some(())
+    });
+    assert_eq!((vendor.asked(), vendor.seen.lock().unwrap().asked_h1), (3, 0));
     world.close();
 }
 

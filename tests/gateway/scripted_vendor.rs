@@ -59,6 +59,8 @@ pub enum Step {
     Close,
     /// So is every other one of this vendor.
     CloseAll,
+    /// The first for the first request of each connection, the other for all that follow on it.
+    OnConnection(Vec<Step>, Vec<Step>),
 }
 
 /// An answer to a request whose body has not been read: its status, and its body.
@@ -208,6 +210,7 @@ struct Connection<'a> {
     pongs: usize,
     mode: Mode,
     all: &'a Mutex<Vec<TcpStream>>,
+    has_answered: bool,
 }
 
 fn converse(socket: TcpStream, mode: Mode, seen: &Mutex<Seen>, all: &Mutex<Vec<TcpStream>>, script: &Script) {
@@ -223,7 +226,8 @@ fn converse(socket: TcpStream, mode: Mode, seen: &Mutex<Seen>, all: &Mutex<Vec<T
     if stream.conn.alpn_protocol() != Some(b"h2") {
         return serve_h1(&mut stream, seen);
     }
-    let mut connection = Connection { stream, seen, input: Vec::new(), open: HashMap::new(), pongs: 0, mode, all };
+    let mut connection =
+        Connection { stream, seen, input: Vec::new(), open: HashMap::new(), pongs: 0, mode, all, has_answered: false };
     connection.serve(script);
 }
 
@@ -357,6 +361,12 @@ impl Connection<'_> {
                 Step::Close => {
                     let _ = self.stream.sock.shutdown(std::net::Shutdown::Both);
                     return false;
+                }
+                Step::OnConnection(first, others) => {
+                    let steps = if std::mem::replace(&mut self.has_answered, true) { others } else { first };
+                    if !self.play(id, body, steps) {
+                        return false;
+                    }
                 }
                 Step::CloseAll => {
                     for socket in self.all.lock().unwrap().drain(..) {

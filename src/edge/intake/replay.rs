@@ -228,16 +228,14 @@ impl Replay {
         replaced.or_else(|| self.body.as_ref().map(|(body, _)| body.clone()))
     }
 
-    /// What the running attempt's HTTP/2 vendor still has to get after the first piece.
+    /// What the running attempt's HTTP/2 vendor still has to get.
     fn unsent_body(&mut self) -> Option<&mut Bytes> {
         let progress = self.shared.lock().progress;
         if !progress.is_h2 {
             return None;
         }
         if self.unsent.as_ref().is_none_or(|(attempt, _)| *attempt != progress.attempt) {
-            let body = self.attempt_body()?;
-            let rest = body.slice(body.len().min(H2_PIECE_BYTES)..);
-            self.unsent = Some((progress.attempt, rest));
+            self.unsent = Some((progress.attempt, self.attempt_body()?));
         }
         self.unsent.as_mut().map(|(_, rest)| rest).filter(|rest| !rest.is_empty())
     }
@@ -530,12 +528,12 @@ impl CustomSession for Replay {
     fn retry_buffer_truncated(&self) -> bool {
         false
     }
-    /// What Pingora sends before it waits for anything: to an HTTP/2 vendor the first piece, else the whole body.
+    /// What Pingora sends before it waits for anything: over HTTP/1.1 the whole body. Over HTTP/2 nothing, for where that failed,
+    /// an answer that has come meanwhile would be lost: a vendor may answer, and reset the stream, before it read the body (RFC
+    /// 9113, section 8.1).
     fn get_retry_buffer(&self) -> Option<Bytes> {
-        let body = self.attempt_body()?;
         let is_h2 = self.shared.lock().progress.is_h2;
-        let length = if is_h2 { body.len().min(H2_PIECE_BYTES) } else { body.len() };
-        Some(body.slice(..length))
+        if is_h2 { None } else { self.attempt_body() }
     }
     async fn finish_custom(&mut self) -> Result<()> {
         Ok(())

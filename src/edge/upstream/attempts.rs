@@ -96,6 +96,18 @@ impl Call {
         may
     }
 
+    /// The request may be repeated within its vendor's retry budget, which is charged for that.
+    fn takes_repeat(&self) -> bool {
+        if self.upstream.repeated || !self.is_unanswered() {
+            return false;
+        }
+        let takes = self.upstream.endpoints.take_repeat(&self.settings.limits, Instant::now());
+        if !takes {
+            count_exhausted(self);
+        }
+        takes
+    }
+
     /// The next attempt is made where the last one was.
     pub fn repeat(&mut self) {
         self.upstream.here = true;
@@ -344,10 +356,12 @@ pub fn retry_broken(call: &mut Call, error: &mut Error, reused: bool) -> bool {
     }
     // A vendor that has begun to answer has processed it, whatever it says afterwards.
     let is_unprocessed = call.vendor_answered.is_none() && is_unprocessed(error);
-    if wants_http1(error)
-        && let Some(lease) = &call.upstream.lease
-    {
-        lease.use_http1();
+    if let Some(lease) = &call.upstream.lease {
+        if wants_http1(error) {
+            lease.use_http1();
+        } else if *error.etype() == ErrorType::InvalidH2 {
+            lease.violated_h2();
+        }
     }
     let error_status = call.reply.error_status();
     call.failure = call.failure.take().or_else(|| call.reply.bare_error(&call.model));
@@ -356,7 +370,9 @@ pub fn retry_broken(call: &mut Call, error: &mut Error, reused: bool) -> bool {
     }
     // A status or an error event is a refusal in words, however late.
     let may_repeat = call.upstream.refused || error_status.is_some() || call.may_be_asked_again();
-    if (was_dead && may_repeat || is_unprocessed) && call.may_repeat() {
+    // A connection of HTTP/2 is kept while requests run on it: the vendor may have worked on this one before it was lost.
+    let is_free = is_unprocessed || was_dead && !call.shared.progress().is_h2();
+    if (was_dead && may_repeat || is_unprocessed) && (is_free || call.takes_repeat()) && call.may_repeat() {
         return true;
     }
     let kind = call.failure.as_ref().map(|failure| failure.kind);
