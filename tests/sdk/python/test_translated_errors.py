@@ -222,15 +222,15 @@ def test_a_stream_that_begins_with_an_error_has_a_status(account, naps, surface,
 
 # What ends a stream that has begun: the code of a chat frame and the type of a messages frame.
 FRAMES = {
-    "error_event=6 error_type=overloaded_error error_code=overloaded": ("overloaded", "overloaded_error"),
-    "error_event=6 error_type=rate_limit_error error_code=rate_limit_exceeded": (
+    "error_event=8 error_type=overloaded_error error_code=overloaded": ("overloaded", "overloaded_error"),
+    "error_event=8 error_type=rate_limit_error error_code=rate_limit_exceeded": (
         "rate_limit_exceeded",
         "rate_limit_error",
     ),
-    "error_event=6 error_type=api_error error_code=server_error": ("upstream_error", "api_error"),
-    "cut=6": ("upstream_closed", "api_error"),
-    "cut=6 reset=1": ("upstream_closed", "api_error"),
-    "cut=6 end=clean": ("upstream_closed", "api_error"),
+    "error_event=8 error_type=api_error error_code=server_error": ("upstream_error", "api_error"),
+    "cut=8": ("upstream_closed", "api_error"),
+    "cut=8 reset=1": ("upstream_closed", "api_error"),
+    "cut=8 end=clean": ("upstream_closed", "api_error"),
     "nofinish=1": ("upstream_closed", "api_error"),
 }
 
