@@ -172,13 +172,18 @@ fn omits_thinking(model: &str, display: &Value) -> bool {
     }
 }
 
+/// What an agent or the gateway adds to a user's turn for the model alone.
+const REMINDER: &str = "<system-reminder>";
+
+/// The last text of a user that is no reminder.
 fn last_user_text(messages: &[Value]) -> &str {
     messages
         .iter()
         .rev()
         .filter(|message| message["role"] == "user")
         .find_map(|message| {
-            let texts = texts(&message["content"]);
+            let mut texts = texts(&message["content"]);
+            texts.retain(|text| !text.starts_with(REMINDER) || marker::is_in(text));
             texts.iter().rev().find(|text| marker::is_in(text)).or(texts.last()).copied()
         })
         .unwrap_or_default()
