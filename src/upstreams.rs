@@ -2,13 +2,15 @@
 //! which one a request goes to.
 //!
 //! Must not do I/O: the edge tells what became of each request and of each health check. What it knows outlives a reload
-//! of the config. Next: `upstreams/breaker.rs`, `upstreams/budget.rs`, `upstreams/choice.rs`.
+//! of the config. Next: `upstreams/breaker.rs`, `upstreams/vendor_key.rs`,
+//! `upstreams/budget.rs`, `upstreams/choice.rs`.
 
 pub mod breaker;
 mod budget;
 pub mod choice;
 #[cfg(test)]
 mod tests;
+mod vendor_key;
 
 use crate::catalog::{Endpoint, Vendor};
 use crate::config::Limits;
@@ -21,6 +23,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use vendor_key::{KeyLease, VendorKey};
 
 /// Violations of HTTP/2 by one endpoint after each of which it is asked over HTTP/2 again. After that Pingora's choice stands:
 /// HTTP/1.1.
@@ -85,7 +88,7 @@ pub struct Endpoints {
     /// Held while one is chosen.
     turns: Mutex<Turns>,
     /// Opens when the vendor refuses the gateway's key or account, which all endpoints are asked with.
-    key: Arc<Mutex<Breaker>>,
+    key: Arc<VendorKey>,
     /// How often the vendor may be asked again for what failed.
     budget: Arc<Mutex<RetryBudget>>,
 }
@@ -101,6 +104,8 @@ pub struct Wish<'a> {
     pub stays: bool,
     /// Another model may be asked instead: what is shut is not tried for want of better.
     pub has_instead: bool,
+    /// It has waited for the first verdict on the vendor's key as long as it may.
+    pub has_waited: bool,
     /// Tried before, by index.
     pub tried: &'a [usize],
 }
@@ -112,6 +117,8 @@ pub enum Unavailable {
     Tried,
     /// As many requests run as may.
     Full,
+    /// No answer says yet whether the vendor takes the key, and other requests find out.
+    KeyUnconfirmed,
     /// The vendor has said when to come again.
     Cooling { why: Cooling, left: Duration },
 }
@@ -142,7 +149,7 @@ impl Endpoints {
                 track.show(&health);
             }
         }
-        let fresh = || Arc::new(Mutex::new(Breaker::new(RandomState::new().hash_one(&vendor.name))));
+        let fresh = || Arc::new(VendorKey::new(RandomState::new().hash_one(&vendor.name)));
         let key = same_key.map_or_else(fresh, |before| Arc::clone(&before.key));
         let budget = before.map_or_else(Arc::default, |before| Arc::clone(&before.budget));
         Self { vendor: Arc::clone(vendor), tracks, turns: Mutex::default(), key, budget }
@@ -169,6 +176,9 @@ impl Endpoints {
     /// There is none to be had.
     pub fn choose(&self, wish: Wish<'_>, now: Instant) -> Result<Lease, Unavailable> {
         let mut turns = lock(&self.turns);
+        if wish.has_instead && !wish.has_waited && !self.key.has_room() {
+            return Err(Unavailable::KeyUnconfirmed);
+        }
         let seen = self.look(&wish, now);
         let candidates = |fit: fn(&Look) -> bool| -> Vec<Candidate> {
             seen.iter().filter(|(_, look)| fit(look)).map(|(candidate, _)| *candidate).collect()
@@ -202,6 +212,11 @@ impl Endpoints {
         }
     }
 
+    /// Waits, no longer than `limit`, until the vendor has taken or refused the key, or one of the requests that find out is gone.
+    pub async fn wait_for_key(&self, limit: Duration) {
+        let _ = tokio::time::timeout(limit, self.key.wait_for_room()).await;
+    }
+
     /// Another endpoint could be had.
     pub fn has(&self, wish: Wish<'_>, now: Instant) -> bool {
         let may = |look: &Look| matches!(look, Look::Well | Look::Shut { .. } | Look::Cooling { is_due: true, .. });
@@ -215,7 +230,7 @@ impl Endpoints {
         } else {
             None
         };
-        let key = lock(&self.key).pass(now);
+        let key = self.key.pass(now);
         all.zip(&self.tracks)
             .filter(|(candidate, _)| !wish.tried.contains(&candidate.index))
             .filter(|(candidate, _)| own.is_none_or(|own| own == candidate.index))
@@ -377,7 +392,7 @@ impl Track {
     }
 
     /// `None`: a request that came under the config before has taken the last place.
-    fn enter(self: &Arc<Self>, index: usize, model: &str, key: &Arc<Mutex<Breaker>>, now: Instant) -> Option<Lease> {
+    fn enter(self: &Arc<Self>, index: usize, model: &str, key: &Arc<VendorKey>, now: Instant) -> Option<Lease> {
         let mut health = lock(&self.health);
         if self.max_concurrent.is_some_and(|most| health.in_flight >= most) {
             return None;
@@ -391,12 +406,8 @@ impl Track {
             health.breaker.probe();
         }
         drop(health);
-        let is_key_probe = lock(key).pass(now) == Pass::Probe;
-        if is_key_probe {
-            lock(key).probe();
-        }
-        let (track, key) = (Arc::clone(self), Arc::clone(key));
-        Some(Lease { track, key, index, began: now, is_probe, is_key_probe, is_decided: false })
+        let (track, key) = (Arc::clone(self), key.enter(now));
+        Some(Lease { track, key, index, began: now, is_probe, is_decided: false })
     }
 
     /// Tells the metrics.
@@ -443,12 +454,10 @@ impl Drop for Track {
 /// A request at an endpoint. It counts there until this is dropped; the first verdict stands.
 pub struct Lease {
     track: Arc<Track>,
-    /// The vendor's key.
-    key: Arc<Mutex<Breaker>>,
+    key: KeyLease,
     pub index: usize,
     began: Instant,
     is_probe: bool,
-    is_key_probe: bool,
     is_decided: bool,
 }
 
@@ -490,7 +499,7 @@ impl Lease {
         }
         self.track.show(&health);
         drop(health);
-        lock(&self.key).answers(self.began);
+        self.key.accepted();
     }
 
     /// The vendor refuses the gateway's key or account. That does not pass by asking: the endpoint is left alone at once, and
@@ -504,7 +513,7 @@ impl Lease {
         }
         self.track.show(&health);
         drop(health);
-        lock(&self.key).trip(&rules, now)
+        self.key.refused(&rules, now)
     }
 
     pub fn succeeded(&mut self, limits: &Limits, now: Instant) {
@@ -535,6 +544,7 @@ impl Lease {
         if std::mem::replace(&mut self.is_decided, true) {
             return;
         }
+        self.key.mark_known();
         let mut health = lock(&self.track.health);
         if judge(&mut health) {
             let (vendor, label) = (&self.track.vendor, &self.track.label);
@@ -551,11 +561,6 @@ impl Drop for Lease {
         health.in_flight = health.in_flight.saturating_sub(1);
         if self.is_probe && !self.is_decided {
             health.breaker.probe_again(Instant::now());
-        }
-        drop(health);
-        if self.is_key_probe {
-            // Unless it was decided meanwhile.
-            lock(&self.key).probe_again(Instant::now());
         }
     }
 }

@@ -55,7 +55,7 @@ const PAGE_SILENT: Duration = Duration::from_secs(120);
 /// The endpoint for the next attempt.
 pub async fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>> {
     let Some(call) = ctx.call() else { return sidecar(gateway) };
-    attempts::begin(&gateway.fleet, call)?;
+    attempts::begin(&gateway.fleet, call).await?;
     let Some(endpoint) = call.endpoint().cloned() else {
         return Error::e_explain(ErrorType::InternalError, "an endpoint that is no longer configured");
     };

@@ -23,7 +23,7 @@ fn limits() -> Limits {
 }
 
 fn any() -> Wish<'static> {
-    Wish { model: "m", key: None, stays: false, has_instead: false, tried: &[] }
+    Wish { model: "m", key: None, stays: false, has_instead: false, has_waited: false, tried: &[] }
 }
 
 fn of_key(key: u64) -> Wish<'static> {
@@ -455,4 +455,39 @@ mod budget {
             }
         }
     }
+}
+
+#[test]
+fn few_requests_find_out_at_once_whether_the_vendor_takes_the_key() {
+    let (endpoints, now) = (three(), Instant::now());
+    let mut first: Vec<_> =
+        (0..vendor_key::MAX_UNCONFIRMED).map(|_| endpoints.choose(instead(), now).unwrap()).collect();
+    let next = || endpoints.choose(instead(), now);
+    assert_eq!(next().err(), Some(Unavailable::KeyUnconfirmed));
+    assert!(endpoints.choose(any(), now).is_ok(), "one that has no other model does not wait");
+    let waited = Wish { has_waited: true, ..instead() };
+    assert!(endpoints.choose(waited, now).is_ok(), "nor one that has waited");
+    // A request that ends without a verdict leaves its room to another.
+    drop(first.pop());
+    first.push(next().unwrap());
+    assert_eq!(next().err(), Some(Unavailable::KeyUnconfirmed));
+    first[0].answers("m");
+    assert!((0..50).all(|_| next().is_ok()));
+}
+
+#[tokio::test]
+async fn a_request_waits_for_the_verdict_on_the_key_and_no_longer() {
+    let (endpoints, now) = (three(), Instant::now());
+    let mut first: Vec<_> =
+        (0..vendor_key::MAX_UNCONFIRMED).map(|_| endpoints.choose(instead(), now).unwrap()).collect();
+    endpoints.wait_for_key(Duration::from_millis(20)).await;
+    assert_eq!(endpoints.choose(instead(), now).err(), Some(Unavailable::KeyUnconfirmed), "nothing came");
+    let waiting = tokio::spawn({
+        let endpoints = Arc::clone(&endpoints);
+        async move { endpoints.wait_for_key(Duration::from_secs(600)).await }
+    });
+    tokio::task::yield_now().await;
+    assert!(first[0].refused_key(&limits(), now));
+    waiting.await.unwrap();
+    assert_eq!(endpoints.choose(instead(), now).err(), Some(Unavailable::Tried), "the key is refused");
 }

@@ -59,6 +59,50 @@ fn a_vendor_that_refuses_the_gateway_s_key_costs_no_client_an_answer_and_is_hard
     }
 }
 
+/// The vendor takes its time to refuse, so that all requests of a burst are under way before the first refusal.
+#[test]
+fn of_requests_that_come_together_few_find_out_that_the_key_is_refused() {
+    for together in [10, 20, 50] {
+        let refusal = error("authentication_error", "invalid_api_key", "Incorrect API key");
+        let mut steps = vec![Step::Wait(Duration::from_millis(100))];
+        steps.extend(json(401, &refusal));
+        let (bad, good) = (Scripted::start(steps), Simulator::start(None));
+        let world = with_fallback(Chat, bad.port, &good).start();
+        let account = world.account();
+        std::thread::scope(|scope| {
+            for _ in 0..together {
+                scope.spawn(|| {
+                    for _ in 0..100 / together {
+                        is_from(&world.ask(&Chat.whole(&account.key, "input=1 output=1")), Messages.model());
+                    }
+                });
+            }
+        });
+        assert!((1..=5).contains(&bad.calls()), "{together} at a time: asked {} times", bad.calls());
+        assert_eq!(good.calls(), 100);
+        world.close();
+    }
+}
+
+/// One that takes the key, and is long in answering, gets all the requests after a moment.
+#[test]
+fn a_burst_for_a_vendor_that_is_slow_is_not_sent_elsewhere() {
+    let (slow, other) = (Simulator::start(None), Simulator::start(None));
+    let world = with_fallback(Chat, slow.port, &other).start();
+    let account = world.account();
+    std::thread::scope(|scope| {
+        for _ in 0..10 {
+            scope.spawn(|| {
+                let answer = world.ask(&Chat.whole(&account.key, "input=1 output=1 delay_ms=4000"));
+                assert_eq!((answer.status, answer.header("x-gateway-warnings")), (200, None));
+            });
+        }
+        wait_for("all requests to be under way", Duration::from_secs(8), || (slow.calls() == 10).then_some(()));
+    });
+    assert_eq!((slow.calls(), other.calls()), (10, 0));
+    world.close();
+}
+
 #[test]
 fn the_key_is_tried_again_after_a_while_and_used_once_it_is_good() {
     let (bad, good) = (Simulator::start(Some("status=401")), Simulator::start(None));

@@ -16,10 +16,15 @@ use crate::telemetry::METRICS;
 use crate::upstreams::{Cooling, Fleet, Lease, Unavailable, Wish};
 use pingora::{Error, ErrorSource, ErrorType, Result};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Addresses of one endpoint that a request tries before it goes to the next.
 pub const ADDRESSES_PER_ENDPOINT: usize = 3;
+
+/// Longest wait of a request that has a fallback model for the first verdict on its vendor's key. A vendor refuses a key
+/// within a fraction of that; one that takes it may need longer for a whole answer, and then the request is sent all the same.
+const KEY_WAIT: Duration = Duration::from_secs(2);
 
 impl Call {
     /// The endpoint of the running attempt.
@@ -37,7 +42,7 @@ impl Call {
         let upstream = &self.upstream;
         let model = self.model.upstream_model.as_str();
         let has_instead = self.has_fallback();
-        Wish { model, key: upstream.key, stays: upstream.stays, has_instead, tried: &upstream.tried }
+        Wish { model, key: upstream.key, stays: upstream.stays, has_instead, has_waited: false, tried: &upstream.tried }
     }
 
     /// Another model may be asked in this one's place.
@@ -133,18 +138,26 @@ impl Call {
 ///
 /// # Errors
 /// There is none to be had; `call.failure` says why.
-pub fn begin(fleet: &Fleet, call: &mut Call) -> Result<()> {
+pub async fn begin(fleet: &Fleet, call: &mut Call) -> Result<()> {
     if std::mem::take(&mut call.upstream.here) && call.upstream.lease.is_some() {
         return Ok(());
     }
     call.upstream.lease = None;
     call.upstream.addresses.clear();
+    let mut waits_until = None;
     loop {
-        let why = match choose(call, Instant::now()) {
+        let now = Instant::now();
+        let has_waited = waits_until.is_some_and(|until| now >= until);
+        let why = match choose(call, has_waited, now) {
             Ok(lease) => {
                 call.upstream.tried.push(lease.index);
                 call.upstream.lease = Some(lease);
                 return Ok(());
+            }
+            Err(Unavailable::KeyUnconfirmed) => {
+                let until = *waits_until.get_or_insert(now + KEY_WAIT);
+                Arc::clone(&call.upstream.endpoints).wait_for_key(until.duration_since(now)).await;
+                continue;
             }
             Err(why) => why,
         };
@@ -157,13 +170,17 @@ pub fn begin(fleet: &Fleet, call: &mut Call) -> Result<()> {
 
 /// A place at another endpoint of the model that is being asked, within its vendor's retry budget. Another model's vendor
 /// is asked for the first time: there it is a request and no repeat.
-fn choose(call: &mut Call, now: Instant) -> std::result::Result<Lease, Unavailable> {
-    let repeats = std::mem::take(&mut call.upstream.repeats);
-    if !call.has_attempts() {
-        return Err(Unavailable::Tried);
-    }
+fn choose(call: &mut Call, has_waited: bool, now: Instant) -> std::result::Result<Lease, Unavailable> {
     let endpoints = &call.upstream.endpoints;
-    let lease = endpoints.choose(call.wish(), now)?;
+    let chosen = match call.has_attempts() {
+        true => endpoints.choose(Wish { has_waited, ..call.wish() }, now),
+        false => Err(Unavailable::Tried),
+    };
+    if let Err(Unavailable::KeyUnconfirmed) = chosen {
+        return chosen;
+    }
+    let repeats = std::mem::take(&mut call.upstream.repeats);
+    let lease = chosen?;
     if repeats && !endpoints.take_repeat(&call.settings.limits, now) {
         count_exhausted(call);
         return Err(Unavailable::Tried);
@@ -177,7 +194,7 @@ fn choose(call: &mut Call, now: Instant) -> std::result::Result<Lease, Unavailab
 /// What the vendor itself would say.
 fn unavailable(why: Unavailable) -> Failure {
     match why {
-        Unavailable::Tried => Failure::of(Kind::UpstreamUnreachable),
+        Unavailable::Tried | Unavailable::KeyUnconfirmed => Failure::of(Kind::UpstreamUnreachable),
         Unavailable::Full => Failure::of(Kind::Overloaded).with_retry_after(1),
         Unavailable::Cooling { why, left } => {
             let kind = match why {
