@@ -32,7 +32,7 @@ struct Front {
 impl Front {
     /// Starts the server that `command` makes of its port, its vendor's port and a directory with certificates.
     fn start(command: impl FnOnce(u16, u16, &Path) -> Command) -> Self {
-        let (dir, port, vendor) = (tempfile::tempdir().unwrap(), free_port(), Simulator::start_in_the_clear());
+        let (dir, port, vendor) = (tempfile::tempdir().unwrap(), free_port(), Simulator::start_in_the_clear(None));
         certify(dir.path());
         // Appending, for nginx opens it once more.
         let log = File::options().create(true).append(true).open(dir.path().join("front.log")).unwrap();

@@ -49,7 +49,7 @@ fn chat_at(url: &str) -> String {
 
 #[test]
 fn a_vendor_that_works_is_shown_with_all_that_was_found() {
-    let (vendor, dir) = (Simulator::start(None), tempfile::tempdir().unwrap());
+    let (vendor, dir) = (Simulator::start_in_the_clear(None), tempfile::tempdir().unwrap());
     let url = format!("http://127.0.0.1:{}", vendor.port);
     let config = file(dir.path(), &chat_at(&url), "sim-small");
     let (code, report) = tested(&config);
@@ -91,8 +91,8 @@ fn a_vendor_that_works_is_shown_with_all_that_was_found() {
 #[test]
 fn each_fault_is_one_line_in_plain_words_and_the_key_is_never_printed() {
     let dir = tempfile::tempdir().unwrap();
-    let vendor = Simulator::start(None);
-    let broken = Simulator::start(Some("status=429"));
+    let vendor = Simulator::start_in_the_clear(None);
+    let broken = Simulator::start_in_the_clear(Some("status=429"));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = listener.local_addr().unwrap().port();
     let at = |port: u16| format!("http://127.0.0.1:{port}");

@@ -94,8 +94,8 @@ impl Simulator {
     }
 
     /// Over HTTP/1.1 without TLS, whatever the other vendors speak.
-    pub fn start_in_the_clear() -> Self {
-        Self::start_as(free_port(), None, false)
+    pub fn start_in_the_clear(fault: Option<&str>) -> Self {
+        Self::start_as(free_port(), fault, false)
     }
 
     fn start_as(port: u16, fault: Option<&str>, tls: bool) -> Self {
