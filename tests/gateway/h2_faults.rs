@@ -350,7 +350,9 @@ fn sixty_four_large_bodies_share_a_connection_without_a_deadlock_and_in_little_m
     const BODY_BYTES: usize = 5_000_000;
     let authority = Authority::new();
     let vendor = H2Vendor::start(&authority.signs("localhost"), Flow::default(), Arc::new(|_| answer()));
-    let world = world(&vendor, &authority);
+    // A debug build on a busy machine needs its time for 320 MB.
+    let plan = plan(&vendor, &authority).limit("body_read_seconds", 600).limit("vendor_write_seconds", 600);
+    let world = plan.start();
     let account = world.funded(1_000_000_000_000);
     assert_eq!(world.ask(&Chat.request(&account.key, &body(Chat, false))).status, 200);
     let before = resident_kib(world.pid());
