@@ -93,6 +93,27 @@ impl Parts {
         Self { paid: self.paid.or_zero(), trial: self.trial.or_zero() }
     }
 
+    /// What `has` bears of these parts: what one bucket lacks is taken from the other, as far as that has more.
+    #[must_use]
+    pub fn borne_by(self, has: Self) -> Self {
+        let own = Self { paid: self.paid.min(has.paid), trial: self.trial.min(has.trial) };
+        let (lacking, left) = (self.minus(own), has.minus(own));
+        own.plus(Self { paid: lacking.trial.min(left.paid), trial: lacking.paid.min(left.trial) })
+    }
+
+    /// The same sum, without a bucket below zero as long as the other covers it.
+    #[must_use]
+    pub fn covered(self) -> Self {
+        let Self { paid, trial } = self;
+        if trial < Micro::ZERO {
+            Self { paid: paid.plus(trial), trial: Micro::ZERO }
+        } else if paid < Micro::ZERO {
+            Self { paid: Micro::ZERO, trial: trial.plus(paid) }
+        } else {
+            self
+        }
+    }
+
     /// Of `amount`, what these parts bear, the trial first.
     #[must_use]
     pub fn take(self, amount: Micro) -> Self {
@@ -260,6 +281,24 @@ pub fn exact_line(count: u64, price: Micro, factor: Factor) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_one_bucket_lacks_the_other_bears_up_to_the_sum() {
+        let parts = |paid, trial| Parts { paid: Micro::new(paid), trial: Micro::new(trial) };
+        for (asked, has, borne) in [
+            ((5, 3), (10, 10), (5, 3)),
+            ((0, 8), (10, 3), (5, 3)),
+            ((8, 0), (3, 10), (3, 5)),
+            ((8, 8), (10, 0), (10, 0)),
+            ((9, 9), (0, 4), (0, 4)),
+            ((9, 9), (0, 0), (0, 0)),
+        ] {
+            assert_eq!(parts(asked.0, asked.1).borne_by(parts(has.0, has.1)), parts(borne.0, borne.1), "{asked:?}");
+        }
+        for (has, shown) in [((5, 3), (5, 3)), ((5, -3), (2, 0)), ((-3, 5), (0, 2)), ((1, -3), (-2, 0))] {
+            assert_eq!(parts(has.0, has.1).covered(), parts(shown.0, shown.1), "{has:?}");
+        }
+    }
 
     #[test]
     fn amounts_read_and_print_as_decimal_credits() {

@@ -6,6 +6,8 @@
 #[allow(dead_code, reason = "shared with the tests of the scripts")]
 #[path = "stores/server.rs"]
 mod server;
+#[path = "feeder/stale.rs"]
+mod stale;
 
 use model_gateway::account::{Accounts, Status};
 use model_gateway::billing::feeder::{Feed, Feeder, adjustment};

@@ -142,6 +142,7 @@ mod sidecar_away;
 #[path = "gateway/smuggling.rs"]
 mod smuggling;
 #[path = "gateway/store_cluster.rs"]
+mod stale_replicas;
 mod store_cluster;
 #[path = "gateway/store_faults.rs"]
 mod store_faults;

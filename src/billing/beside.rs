@@ -44,7 +44,7 @@ async fn take_there(address: &Address, change: &Change<'_>) -> Result<Parts, Sto
     for _ in 0..TRIES {
         let shared = known(&store, change.account).await?;
         let runs = shared.trial_ends_at_ms.is_some_and(|ends| clock::now_ms() < ends);
-        let free = shared.has.minus(shared.held).or_zero();
+        let free = shared.has.minus(shared.held).covered().or_zero();
         let free = Parts { trial: if runs { free.trial } else { Micro::ZERO }, ..free };
         // Asked for even where it is not borne: it may have been taken before.
         let parts = bear(change, free).unwrap_or_else(|error| {
@@ -69,7 +69,7 @@ async fn take_there(address: &Address, change: &Change<'_>) -> Result<Parts, Sto
                 let message = format!("reference {reference:?} began as a change by {taken}: run it with that first");
                 return Err(StoreError::Refused(message));
             }
-            redis::Posted::Insufficient { .. } | redis::Posted::Unknown => {}
+            redis::Posted::Insufficient { .. } | redis::Posted::Lost | redis::Posted::Unknown => {}
         }
     }
     let moving = || StoreError::Refused(format!("take {asked} from account {}: its credit is moving", change.account));

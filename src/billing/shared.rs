@@ -329,9 +329,10 @@ fn counted(error: StoreError) -> String {
 }
 
 fn stands(shared: &Shared, now_ms: i64) -> Balance {
+    let has = shared.has.covered();
     let row = Account {
-        paid: shared.has.paid,
-        trial: shared.has.trial,
+        paid: has.paid,
+        trial: has.trial,
         trial_ends_at_ms: shared.trial_ends_at_ms,
         credited: shared.credited,
         ..Account::default()

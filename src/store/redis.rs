@@ -174,6 +174,8 @@ pub enum Posted {
     Insufficient {
         available: Micro,
     },
+    /// The server does not have the end that was to be levelled: it is restored with what the ledger took.
+    Lost,
     Unknown,
 }
 
@@ -369,14 +371,30 @@ impl SharedStore {
     /// # Errors
     /// The store cannot be asked; to be tried again, since it counts once.
     pub async fn post(&self, post: &Post<'_>) -> Result<Posted, StoreError> {
+        self.post_beside(post, None).await
+    }
+
+    /// As [`SharedStore::post`], where the store has the end of `request_id`: it levels what that took.
+    ///
+    /// # Errors
+    /// As [`SharedStore::post`].
+    pub async fn level(&self, post: &Post<'_>, request_id: &str) -> Result<Posted, StoreError> {
+        self.post_beside(post, Some(request_id)).await
+    }
+
+    async fn post_beside(&self, post: &Post<'_>, request_id: Option<&str>) -> Result<Posted, StoreError> {
         let partition = partition(post.account);
         let mut call = self.0.scripts.post.prepare_invoke();
         call.key(key(partition, "a:", post.account)).key(key(partition, "op:", post.operation));
         call.arg(post.change.paid.get()).arg(post.change.trial.get()).arg(post.credited.get());
+        if let Some(request_id) = request_id {
+            call.key(key(partition, "r:", request_id));
+        }
         call.arg(OPERATION_MS).arg(u8::from(post.only_free)).arg(post.seq);
         let answer = self.call("change a balance", &call).await?;
         Ok(match answer.word() {
             "done" => Posted::Done,
+            "lost" => Posted::Lost,
             "known" => Posted::Known { change: answer.parts(1)? },
             "insufficient" => Posted::Insufficient { available: answer.amount(1)? },
             "unknown" => Posted::Unknown,
@@ -461,7 +479,8 @@ impl SharedStore {
     pub async fn expire_trial(&self, account: &str) -> Result<bool, StoreError> {
         let partition = partition(account);
         let mut call = self.0.scripts.expire.prepare_invoke();
-        call.key(key(partition, "a:", account)).key(key(partition, "ev", "")).arg(account);
+        call.key(key(partition, "a:", account)).key(key(partition, "ev", ""));
+        call.key(key(partition, "op:", &lapse(account))).arg(account).arg(OPERATION_MS);
         Ok(self.call("lapse a trial", &call).await?.word() == "done")
     }
 
@@ -570,6 +589,11 @@ fn event(fields: Vec<(String, String)>) -> Result<Event, StoreError> {
         writeoff: amount(&field("writeoff")?)?,
         ending: field("ending")?,
     })
+}
+
+/// The operation by which a trial's lapse counts once.
+pub fn lapse(account: &str) -> String {
+    format!("lapse:{account}")
 }
 
 fn amount(text: &str) -> Result<Micro, StoreError> {

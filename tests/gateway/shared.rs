@@ -36,8 +36,13 @@ impl Fleet {
 impl<R> Fleet<R> {
     /// `store` as the config file says it.
     pub fn on(redis: R, store: &str) -> Self {
+        Self::on_with(redis, store, |plan| plan)
+    }
+
+    /// As [`Fleet::on`], with what `edit` changes of the config.
+    pub fn on_with(redis: R, store: &str, edit: impl Fn(Plan) -> Plan) -> Self {
         let store = format!("store: {store}");
-        let plan = |role| Plan::default().role(role).edit("store: {kind: embedded}", &store);
+        let plan = |role| edit(Plan::default().role(role).edit("store: {kind: embedded}", &store));
         let sidecar = plan("sidecar").start();
         let edge = || plan("edge").sidecar(sidecar.sidecar).endpoints(&[sidecar.vendor.port]).start();
         let edges = vec![edge(), edge()];
@@ -103,6 +108,12 @@ impl<R> Fleet<R> {
     /// Every answer that a client saw whole was debited, each once, and the books add up to the µc.
     #[track_caller]
     pub fn matches(&self, account: &Account, log: &Log) {
+        self.matches_of(account, log, crash::FUNDS);
+    }
+
+    /// As [`Fleet::matches`], of an account that was given so many µc.
+    #[track_caller]
+    pub fn matches_of(&self, account: &Account, log: &Log, funds: i64) {
         self.sidecar.vendor.wait_idle();
         // Refused for a moment is well where a process has just died; anything else is not.
         let odd: Vec<_> = log.odd.iter().filter(|odd| !odd.starts_with("503 ") && !odd.starts_with("529 ")).collect();
@@ -114,7 +125,7 @@ impl<R> Fleet<R> {
             assert!(ending["outcome"] == "completed" && micro(&ending["credits"]) > 0, "{ending}");
         }
         let all: Vec<_> = endings.values().cloned().collect();
-        assert_eq!(taken(&all), crash::FUNDS - balance, "drift");
+        assert_eq!(taken(&all), funds - balance, "drift");
     }
 
     /// The end of every test: all leave with 0, and then the ledger and the store are laid side by side.

@@ -26,6 +26,11 @@ const REPORTED_MOST: usize = 10_000;
 #[derive(Debug, Deserialize)]
 struct Told {
     at_ms: i64,
+    /// What the request's hold bore: its admission promised that much.
+    #[serde(default)]
+    paid: Micro,
+    #[serde(default)]
+    trial: Micro,
     detail: Detail,
     /// Of the version in the detail, should the ledger not have it yet.
     #[serde(default)]
@@ -85,8 +90,8 @@ impl Feed {
         let (mut ids, mut all) = (Vec::new(), Vec::new());
         for (id, event) in events {
             match done(&id, event) {
-                Ok(done) => {
-                    ids.push(id);
+                Ok((done, stored)) => {
+                    ids.push((id, stored));
                     all.push(done);
                 }
                 Err(why) => self.report(partition, &id, &why),
@@ -99,19 +104,19 @@ impl Feed {
         let entered = self.ledger.enter_shared(&all)?;
         failpoint::pass(Point::EventsEntered);
         let (mut events, mut requests) = (Vec::new(), Vec::new());
-        for ((id, done), taken) in ids.into_iter().zip(all).zip(entered) {
+        for (((id, stored), done), taken) in ids.into_iter().zip(all).zip(entered) {
             let Some(taken) = taken else {
                 self.report(partition, &id, "its account is not in the ledger");
                 continue;
             };
             match done {
                 Done::Ended(ending, _) => {
-                    self.level(&ending, taken).await?;
+                    self.level(&ending, stored.minus(taken)).await?;
                     requests.push(ending.request_id);
                 }
                 // What the ledger took for it is posted like what no request caused.
                 Done::EndedLate(ending, _) => requests.push(ending.request_id),
-                Done::Lapsed { .. } => {}
+                Done::Lapsed { account, .. } => self.level_lapse(&account, stored.minus(taken)).await?,
             }
             events.push(id);
         }
@@ -120,16 +125,25 @@ impl Feed {
         Ok(())
     }
 
-    /// The ledger's word stands: what it took otherwise than the store (which may have ended the request twice, having
-    /// lost the first time) is given or taken there too.
-    async fn level(&self, ending: &Ending, taken: Parts) -> Result<(), StoreError> {
-        let change = Parts { paid: ending.paid, trial: ending.trial }.minus(taken);
+    /// The ledger decides: what it took otherwise than the store (of another bucket, or because the store ended the
+    /// request twice, having lost the first time) is given or taken there too. `change` is what is given.
+    async fn level(&self, ending: &Ending, change: Parts) -> Result<(), StoreError> {
         if change == Parts::ZERO {
             return Ok(());
         }
         let operation = format!("ended:{}", ending.request_id);
         let (account, credited) = (ending.account.as_str(), Micro::ZERO);
         let post = Post { operation: &operation, account, change, credited, only_free: false, seq: 0 };
+        self.store.level(&post, &ending.request_id).await.map(drop)
+    }
+
+    /// As [`Feed::level`], for a trial of which the ledger had more or less left than the store.
+    async fn level_lapse(&self, account: &str, change: Parts) -> Result<(), StoreError> {
+        if change == Parts::ZERO {
+            return Ok(());
+        }
+        let operation = format!("lapsed:{account}");
+        let post = Post { operation: &operation, account, change, credited: Micro::ZERO, only_free: false, seq: 0 };
         self.store.post(&post).await.map(drop)
     }
 
@@ -147,13 +161,17 @@ fn told_at_ms(id: &str) -> Option<i64> {
     id.split_once('-').and_then(|(ms, _)| ms.parse().ok())
 }
 
-fn done(id: &str, event: Event) -> Result<Done, String> {
+/// What is to be entered, and what the store took for it. What a hold had promised and the store lacked (a server that had
+/// lost a top-up, or the hold) is asked of the ledger all the same.
+fn done(id: &str, event: Event) -> Result<(Done, Parts), String> {
     match event {
         Event::Ended { request_id, account, taken, writeoff, ending } => {
-            let Told { at_ms, detail, price } = serde_json::from_str(&ending).map_err(|error| error.to_string())?;
-            let Parts { paid, trial } = taken;
-            let ending = Ending { request_id, account, at_ms, paid, trial, writeoff, detail };
-            Ok(Done::Ended(Box::new(ending), price))
+            let Told { at_ms, paid, trial, detail, price } =
+                serde_json::from_str(&ending).map_err(|error| error.to_string())?;
+            let promised = Parts { paid, trial }.total().minus(taken.total()).or_zero().min(writeoff);
+            let (paid, writeoff) = (taken.paid.plus(promised), writeoff.minus(promised));
+            let ending = Ending { request_id, account, at_ms, paid, trial: taken.trial, writeoff, detail };
+            Ok((Done::Ended(Box::new(ending), price), taken))
         }
         Event::EndedLate { request_id, account, ending: text } => {
             let ending: Ending = serde_json::from_str(&text).map_err(|error| error.to_string())?;
@@ -161,10 +179,11 @@ fn done(id: &str, event: Event) -> Result<Done, String> {
             if (&ending.request_id, &ending.account) != (&request_id, &account) {
                 return Err("it tells of another request".into());
             }
-            Ok(Done::EndedLate(Box::new(ending), price))
+            Ok((Done::EndedLate(Box::new(ending), price), Parts::ZERO))
         }
         Event::Lapsed { account, trial } => {
-            Ok(Done::Lapsed { account, trial, at_ms: told_at_ms(id).ok_or("its id tells no time")? })
+            let at_ms = told_at_ms(id).ok_or("its id tells no time")?;
+            Ok((Done::Lapsed { account, trial, at_ms }, Parts { paid: Micro::ZERO, trial }))
         }
         Event::Unreadable(why) => Err(why),
     }

@@ -12,7 +12,7 @@ use crate::money::Parts;
 use crate::store::StoreError;
 use crate::store::app::change::KeyChange;
 use crate::store::ledger::{Claim, Entry};
-use crate::store::redis::{KeySeed, PARTITIONS, Post, Seed, SharedKey, SharedStore, partition};
+use crate::store::redis::{self, KeySeed, PARTITIONS, Post, Posted, Seed, SharedKey, SharedStore, partition};
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
 
@@ -49,9 +49,8 @@ impl Feed {
     /// Tells of one entry, which counts once. An account that the store does not know is seeded with it.
     pub(super) async fn tell_post(&self, entry: &Entry) -> Result<(), StoreError> {
         let operation = match entry.kind.as_str() {
-            // The store decided on it, or has lost that.
-            "lapse" => return self.store.expire_trial(&entry.account).await.map(drop),
-            // Taken there before it was entered.
+            // Done there before they were entered.
+            "lapse" => redis::lapse(&entry.account),
             "adjust" => adjustment(&entry.account, &entry.reference),
             _ => format!("entry:{}", entry.seq),
         };
@@ -63,6 +62,14 @@ impl Feed {
             only_free: false,
             seq: entry.seq,
         };
+        let posted = self.store.post(&post).await?;
+        let Posted::Known { change } = posted else { return Ok(()) };
+        if entry.kind != "adjust" || change == post.change {
+            return Ok(());
+        }
+        // Another bucket bore it in the ledger.
+        let operation = format!("levelled:{operation}");
+        let post = Post { operation: &operation, change: post.change.minus(change), seq: 0, ..post };
         self.store.post(&post).await.map(drop)
     }
 

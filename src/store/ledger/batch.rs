@@ -36,11 +36,12 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// Enters one ending; false where the request had ended before. The balance is the last word: what it cannot bear
-    /// becomes a write-off, whatever the process that settled believed.
+    /// Enters one ending; false where the request had ended before. The balance is the last word: a bucket that lacks
+    /// credit is helped out by the other, and what both together cannot bear becomes a write-off, whatever the process
+    /// that settled believed.
     pub(super) fn end(&mut self, ending: &'a Ending, detail: String) -> rusqlite::Result<bool> {
         let had = self.balance(&ending.account)?;
-        let taken = Parts { paid: ending.paid.min(had.paid), trial: ending.trial.min(had.trial) };
+        let taken = Parts { paid: ending.paid, trial: ending.trial }.borne_by(had);
         let left = had.minus(taken);
         let change = (Micro::ZERO.minus(taken.paid), Micro::ZERO.minus(taken.trial));
         let entry = Entry::new(ending.kind(), &ending.request_id, &ending.account, ending.at_ms, change, detail);

@@ -222,14 +222,16 @@ impl Ledger {
                 return already(transaction, is_same, &known).map_err(sql)?;
             }
             let (paid, trial) = balances(transaction, account).optional().map_err(sql)?.unwrap_or_default();
-            if taken.paid > paid || taken.trial > trial {
+            // The store may have taken it from another bucket, having lost its last writes.
+            let borne = taken.borne_by(Parts { paid, trial });
+            if borne.total() < taken.total() {
                 let asked = taken.total();
                 return Err(StoreError::Refused(format!(
                     "take {asked} from account {account}: the shared store has given it, the ledger has {paid} paid and \
                      {trial} trial; run the command again in a moment"
                 )));
             }
-            let parts = (Micro::ZERO.minus(taken.paid), Micro::ZERO.minus(taken.trial));
+            let parts = (Micro::ZERO.minus(borne.paid), Micro::ZERO.minus(borne.trial));
             post(transaction, Entry::new(kind, reference, account, at_ms, parts, detail.write()?), sql)
         })
     }

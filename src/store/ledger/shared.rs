@@ -200,21 +200,25 @@ fn enter(transaction: &Transaction<'_>, done: &Done) -> rusqlite::Result<Option<
             end(transaction, ending, late(&ending.detail)?)?;
             Ok(Some(Parts::ZERO))
         }
-        Done::Lapsed { trial, at_ms, .. } => {
-            let trial = left.min(*trial);
+        // All that is left here, whatever the store had: that is levelled.
+        Done::Lapsed { at_ms, .. } => {
+            let reference = format!("lapse:{account}");
             post_in(
                 transaction,
                 &Post {
                     kind: "lapse",
-                    reference: &format!("lapse:{account}"),
+                    reference: &reference,
                     account,
                     d_paid: Micro::ZERO,
-                    d_trial: Micro::ZERO.minus(trial),
+                    d_trial: Micro::ZERO.minus(left),
                     // The store's clock decided, which need not be the ledger's.
                     at_ms: ends_at_ms.map_or(*at_ms, |ends| ends.max(*at_ms)),
                 },
             )?;
-            Ok(Some(Parts { paid: Micro::ZERO, trial }))
+            // Now, or before: as for requests, what is read again is levelled by what was taken then.
+            transaction
+                .prepare_cached("SELECT 0, -d_trial FROM entry WHERE ref = ?1 AND kind = 'lapse'")?
+                .query_row([reference], |row| Ok(Some(Parts { paid: row.get(0)?, trial: row.get(1)? })))
         }
     }
 }

@@ -20,8 +20,12 @@ local function account(key)
     credited = tonumber(v[5]), status = v[6], trial_ends = tonumber(v[7]), seeded = tonumber(v[8]) or 0,
     keyed = v[9] }
 end
+-- What is free of each bucket. A server that lost its last writes may have promised one of them twice: until the ledger
+-- has said which bears it, that bucket may be below zero, and the other one covers it.
 local function free(a, now)
-  local trial = 0
-  if a.trial_ends and now < a.trial_ends then trial = math.max(0, a.trial - a.held_trial) end
-  return math.max(0, a.paid - a.held_paid), trial
+  local paid, trial = a.paid - a.held_paid, a.trial - a.held_trial
+  if not (a.trial_ends and now < a.trial_ends) then trial = math.min(0, trial) end
+  if trial < 0 then paid, trial = paid + trial, 0 end
+  if paid < 0 then paid, trial = 0, trial + paid end
+  return paid, math.max(0, trial)
 end

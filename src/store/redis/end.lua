@@ -18,7 +18,8 @@ local function take(most)
   rest = rest - taken
   return taken
 end
--- Never more than is there: a store that lost its last writes may have promised it twice.
+-- Never more than is there: a store that lost its last writes may have promised it twice. What one bucket lacks is
+-- taken from the other, and the ledger says which of them bears it.
 local trial = take(math.min(held_trial, a.trial))
 local paid = take(math.min(held_paid, a.paid))
 a.trial, a.paid = a.trial - trial, a.paid - paid

@@ -12,9 +12,8 @@ for i = 0, (#ARGV - 1) / 6 - 1 do
     local a = account(key)
     if a then
       local paid, trial = a.paid, a.trial
-      if seq > a.seeded then
-        paid, trial = math.max(0, paid - taken_paid), math.max(0, trial - taken_trial)
-      end
+      -- Not held at zero: what this server took of the same credit in the meantime is levelled by the ledger's entries.
+      if seq > a.seeded then paid, trial = paid - taken_paid, trial - taken_trial end
       local held = redis.call('HGET', holds, request)
       if held then
         local held_paid, held_trial = parts(held)
