@@ -16,6 +16,7 @@ mod guest;
 mod hold;
 pub mod holds;
 pub mod journal;
+mod lapse_clock;
 mod open;
 pub mod owner;
 pub mod pricing;
@@ -53,7 +54,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 pub use till::Till;
-pub use verify::{Finding, Verdict};
+pub use verify::{Finding, Verdict, verify_missing};
 
 /// This program was built to be measured: it bills nothing, and `app.rs` lets it listen on loopback addresses alone.
 pub const UNBILLED: bool = cfg!(feature = "unbilled");
@@ -139,6 +140,24 @@ impl Billing {
         Ok(Self(Arc::new(Inner { ledger, data_dir: data_dir.to_owned(), serving: None, shared })))
     }
 
+    /// As [`Billing::open_beside`], whatever ledger it is: for whoever only looks.
+    ///
+    /// # Errors
+    /// The ledger cannot be opened.
+    pub fn open_to_audit(data_dir: &Path, shared: Option<Address>) -> Result<Self, StoreError> {
+        let ledger = Arc::new(Ledger::open_to_audit(data_dir)?);
+        Ok(Self(Arc::new(Inner { ledger, data_dir: data_dir.to_owned(), serving: None, shared })))
+    }
+
+    /// Accepts the ledger in `data_dir` as it is, after a restore.
+    ///
+    /// # Errors
+    /// The ledger cannot be opened.
+    pub fn accept_ledger(data_dir: &Path) -> Result<(), StoreError> {
+        sqlite::create_dir(data_dir)?;
+        Ledger::accept(data_dir)
+    }
+
     /// For the gateway: replays what dead processes left, then serves.
     ///
     /// # Errors
@@ -183,8 +202,9 @@ impl Billing {
     ) -> Result<Self, StoreError> {
         let ledger = Arc::new(Ledger::open(data_dir)?);
         enter_left_behind(&ledger, data_dir, &ledger.boots()?)?;
-        let journal = Arc::new(Journal::begin(data_dir, limits.journal_segment_bytes, limits.journal_reserve_bytes)?);
-        let mut mirror = HeldMirror::open(data_dir)?;
+        let journal = Journal::begin(data_dir, limits.journal_segment_bytes, limits.journal_reserve_bytes)?;
+        let journal = Arc::new(journal.synced(limits.journal_sync));
+        let mut mirror = HeldMirror::begin(data_dir)?;
         mirror.forget_boots(&journal::live_boots(data_dir)?)?;
         let holds = Arc::new(Holds::new(journal.boot()));
         let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
@@ -433,12 +453,22 @@ impl Billing {
         })
     }
 
+    /// What a process had applied means nothing once its journal is gone; one that left a journal is forgotten after its
+    /// replay.
+    fn forget_own_boot(&self, serving: &Serving) -> Result<(), StoreError> {
+        let boot = serving.journal.boot().to_owned();
+        if journal::boots(&self.0.data_dir)?.contains(&boot) {
+            return Ok(());
+        }
+        self.0.ledger.forget_boots(&[boot])
+    }
+
     /// Brings everything settled into the ledger and ends the settler.
     pub fn finish(&self) {
         if let Some(serving) = &self.0.serving {
             serving.settler.finish();
             serving.journal.close();
-            if let Err(error) = self.0.ledger.checkpoint() {
+            if let Err(error) = self.forget_own_boot(serving).and_then(|()| self.0.ledger.checkpoint()) {
                 log::warn!("{error}; the log beside the file has it all");
             }
         }

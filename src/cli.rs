@@ -50,6 +50,9 @@ enum Command {
         /// Take over from the gateway that runs, when that gets SIGQUIT: no connection is refused, no stream cut.
         #[arg(long)]
         upgrade: bool,
+        /// Start with the ledger as it is, after an older `ledger.db` was restored on purpose.
+        #[arg(long, conflicts_with = "upgrade")]
+        accept_older_ledger: bool,
     },
     /// Run one of many edges that share a store (`store: {kind: redis}`).
     #[command(args_conflicts_with_subcommands = true)]
@@ -61,7 +64,11 @@ enum Command {
         upgrade: bool,
     },
     /// Run the ledger, the dashboard and what edges ask of them, beside a shared store (`store.kind: redis`).
-    Sidecar,
+    Sidecar {
+        /// As of `run`.
+        #[arg(long)]
+        accept_older_ledger: bool,
+    },
     /// Simulate the vendors on one port: chat completions, messages and responses. For tests and load.
     Simulate(simulator::Arguments),
     /// Validate the config file: print every fault, or the URLs that the gateway will call.
@@ -115,14 +122,20 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { config: file, json, fail, command } = arguments;
     fail.iter().for_each(failpoint::arm);
     match command {
-        Command::Run { upgrade } => {
-            app::run(&file, config::load(&file)?, app::Start::of(upgrade))?;
+        Command::Run { upgrade, accept_older_ledger } => {
+            let settings = config::load(&file)?;
+            accept_ledger(&settings, accept_older_ledger)?;
+            app::run(&file, settings, app::Start::of(upgrade))?;
         }
         Command::Edge { command: Some(command), .. } => return edge::run(&command, &config::load(&file)?, json),
         Command::Edge { command: None, upgrade } => {
             app::run_edge(&file, config::load(&file)?, app::Start::of(upgrade))?;
         }
-        Command::Sidecar => app::sidecar(&file, config::load(&file)?)?,
+        Command::Sidecar { accept_older_ledger } => {
+            let settings = config::load(&file)?;
+            accept_ledger(&settings, accept_older_ledger)?;
+            app::sidecar(&file, settings)?;
+        }
         Command::Simulate(arguments) => simulate(arguments)?,
         Command::Check => check(&file, json)?,
         Command::Schema { reference: true } => write!(std::io::stdout(), "{}", config::reference())?,
@@ -137,6 +150,13 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Models(command) => models::run(&command, &file, json)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn accept_ledger(settings: &Settings, is_asked: bool) -> anyhow::Result<()> {
+    if is_asked {
+        Billing::accept_ledger(&settings.data_dir)?;
+    }
+    Ok(())
 }
 
 fn simulate(arguments: simulator::Arguments) -> anyhow::Result<()> {

@@ -38,6 +38,8 @@ points! {
     MidStream = "mid_stream",
     /// The answer is understood to its end; the journal does not know.
     BeforeJournalEnd = "before_journal_end",
+    /// The ending is journalled and not on disk, where each is synced.
+    BeforeJournalSync = "before_journal_sync",
     /// Half of the ending's record is in the journal.
     TornJournalEnd = "torn_journal_end",
     /// The ending is journalled; the client lacks the last byte.

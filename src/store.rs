@@ -11,6 +11,7 @@
 //! done is on disk. Must not decide prices, rules or statuses.
 
 pub mod app;
+mod damage;
 pub mod holds;
 pub mod idempotency;
 mod lately;

@@ -47,6 +47,8 @@ pub struct Metrics {
     pub journal_pending: IntGauge,
     pub journal_oldest_seconds: IntGauge,
     pub interrupted: IntCounterVec,
+    pub damaged_files: IntCounterVec,
+    pub damaged_journal_lines: IntCounterVec,
     pub store_up: IntGauge,
     ledger_errors: IntCounterVec,
     pub revocation_seconds: Histogram,
@@ -135,6 +137,16 @@ impl Metrics {
                 "gateway_interrupted_total",
                 "Requests cut by the death of a process, found at start.",
                 &[],
+            ),
+            damaged_files: counter(
+                "gateway_damaged_files_total",
+                "Databases that were damaged at the start, set aside and made anew.",
+                &["file"],
+            ),
+            damaged_journal_lines: counter(
+                "gateway_damaged_journal_lines_total",
+                "Lines of a dead process's journal that were damaged: `repaired` by their checksum, or `lost`.",
+                &["outcome"],
             ),
             ledger_errors: counter("gateway_ledger_errors_total", "Failures around the ledger.", &["reason"]),
             revocation_seconds: histogram(

@@ -141,8 +141,9 @@ mod shutdown;
 mod sidecar_away;
 #[path = "gateway/smuggling.rs"]
 mod smuggling;
-#[path = "gateway/store_cluster.rs"]
+#[path = "gateway/stale_replicas.rs"]
 mod stale_replicas;
+#[path = "gateway/store_cluster.rs"]
 mod store_cluster;
 #[path = "gateway/store_faults.rs"]
 mod store_faults;

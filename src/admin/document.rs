@@ -74,7 +74,7 @@ pub fn entry(entry: &Entry) -> Result<Value, StoreError> {
         row["writeoff"] = json!(entry.writeoff);
         return Ok(row);
     }
-    let PostedDetail { request_id, reason, actor } = PostedDetail::read(&entry.detail).map_err(unread)?;
+    let PostedDetail { request_id, reason, actor, .. } = PostedDetail::read(&entry.detail).map_err(unread)?;
     for (name, value) in [("request_id", request_id), ("reason", reason), ("actor", actor)] {
         if let Some(value) = value {
             row[name] = json!(value);

@@ -9,6 +9,7 @@
 use super::Billing;
 use super::journal;
 use crate::store::StoreError;
+use crate::store::ledger;
 use crate::store::sqlite;
 use std::path::Path;
 
@@ -37,6 +38,8 @@ impl Billing {
             sqlite::copy(&keys, &partial.join("idempotency.db"), "back up idempotency.db")?;
         }
         let files = journal::copy(from, partial)?;
+        // Before the ledger, which is never behind it then.
+        ledger::anchor::copy(from, partial)?;
         sqlite::copy(&from.join("ledger.db"), &partial.join("ledger.db"), "back up the ledger")?;
         let accounts = from.join("app.db");
         if accounts.exists() {

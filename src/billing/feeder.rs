@@ -12,6 +12,7 @@ mod lineage;
 mod tell;
 
 use super::journal::{self, Place};
+use super::lapse_clock::LapseClock;
 use super::owner::{self, Owner};
 use crate::clock;
 use crate::money::Parts;
@@ -95,6 +96,7 @@ pub struct Feed {
     wanted: BTreeSet<String>,
     mirrored: BTreeMap<String, Parts>,
     backlog: follow::Backlog,
+    lapse_clock: LapseClock,
     /// Events that cannot be entered and have been reported.
     reported: HashSet<String>,
     _owner: Owner,
@@ -109,8 +111,9 @@ impl Feed {
         let ledger = Ledger::open(data_dir)?;
         let owner = owner::begin(data_dir)?;
         let place = Place::begin(data_dir)?;
-        let mut mirror = HeldMirror::open(data_dir)?;
+        let mut mirror = HeldMirror::begin(data_dir)?;
         mirror.forget_boots(&journal::live_boots(data_dir)?)?;
+        let lapse_clock = LapseClock::new(ledger.last_known_ms()?, clock::now_ms(), Instant::now());
         let found = (0..PARTITIONS).map(|partition| ledger.found(partition)).collect::<Result<_, _>>()?;
         Ok(Self {
             pushed: ledger.pushed()?,
@@ -125,6 +128,7 @@ impl Feed {
             wanted: BTreeSet::new(),
             mirrored: BTreeMap::new(),
             backlog: follow::Backlog::default(),
+            lapse_clock,
             reported: HashSet::new(),
             _owner: owner,
         })

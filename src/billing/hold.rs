@@ -20,6 +20,7 @@ use crate::telemetry::METRICS;
 use crate::usage::Usage;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Who asks for what: fixed at admission.
 #[derive(Debug, Clone)]
@@ -48,8 +49,8 @@ pub struct Hold {
     parts: Parts,
     /// Which tier the vendor was asked for: what is billed goes by it.
     tier: TierAsked,
-    /// None for what was never opened.
-    opened_at_ms: Option<i64>,
+    /// None for what was never opened. By the clock that nobody sets.
+    opened_at: Option<Instant>,
     /// From then on, in ms.
     first_token_ms: Option<u64>,
     opened_in: Option<Arc<Segment>>,
@@ -70,9 +71,8 @@ impl Hold {
         parts: Parts,
         now_ms: i64,
     ) -> Result<Self, std::io::Error> {
-        let (opened_at_ms, first_token_ms, opened_in, meters) = (None, None, None, Meters::default());
-        let mut hold =
-            Self { opening, parts, tier, opened_at_ms, first_token_ms, opened_in, ended: false, till, meters };
+        let (opened_at, first_token_ms, opened_in, meters) = (None, None, None, Meters::default());
+        let mut hold = Self { opening, parts, tier, opened_at, first_token_ms, opened_in, ended: false, till, meters };
         METRICS.open_holds.inc();
         let Some((journal, open)) = hold.till.counted() else { return Ok(hold) };
         open.fetch_add(1, Ordering::Relaxed);
@@ -83,7 +83,7 @@ impl Hold {
         let opened_in =
             journal.write(&Record::Open(unfinished)).inspect_err(|_| METRICS.ledger_error("journal_write"))?;
         hold.opened_in = Some(opened_in);
-        hold.opened_at_ms = Some(now_ms);
+        hold.opened_at = Some(Instant::now());
         failpoint::pass(Point::AfterJournalOpen);
         Ok(hold)
     }
@@ -91,18 +91,8 @@ impl Hold {
     /// Of nothing, and ended by nothing: what a program that is measured has in a hold's place.
     pub(super) fn unbilled(till: Till, opening: Opening) -> Self {
         let tier = TierAsked::default();
-        let (opened_at_ms, first_token_ms, opened_in, meters) = (None, None, None, Meters::default());
-        Self {
-            opening,
-            parts: Parts::default(),
-            tier,
-            opened_at_ms,
-            first_token_ms,
-            opened_in,
-            ended: true,
-            till,
-            meters,
-        }
+        let (opened_at, first_token_ms, opened_in, meters) = (None, None, None, Meters::default());
+        Self { opening, parts: Parts::default(), tier, opened_at, first_token_ms, opened_in, ended: true, till, meters }
     }
 
     /// The same, with what was set aside for it after it was journalled.
@@ -169,12 +159,12 @@ impl Hold {
     /// The answer has a token by now: of many calls the first one counts.
     pub fn note_token(&mut self) {
         if self.first_token_ms.is_none() {
-            self.first_token_ms = self.since_opened(clock::now_ms());
+            self.first_token_ms = self.since_opened();
         }
     }
 
-    fn since_opened(&self, at_ms: i64) -> Option<u64> {
-        self.opened_at_ms.map(|opened| at_ms.saturating_sub(opened).max(0).unsigned_abs())
+    fn since_opened(&self) -> Option<u64> {
+        self.opened_at.map(|opened| u64::try_from(opened.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
     /// Ends the request with what it used. Once this returns, the debit outlives the process: the client may have the
@@ -324,7 +314,7 @@ impl Hold {
                 price_version: model.price.version.clone(),
                 estimated,
                 conversation: conversation.clone(),
-                took_ms: self.since_opened(at_ms),
+                took_ms: self.since_opened(),
                 first_token_ms: self.first_token_ms,
             },
         }

@@ -9,6 +9,7 @@
 //! On a full disk whatever runs may still end: a reserve, set aside while there was room, takes ends and nothing else.
 //! Nothing begins until it is whole again. Must not know prices or balances.
 
+mod repair;
 #[cfg(test)]
 mod tests;
 
@@ -50,6 +51,8 @@ pub struct Journal {
     place: Place,
     segment_bytes: u64,
     reserve_bytes: u64,
+    /// An end is on disk before it counts as written.
+    is_synced: bool,
     files: Mutex<Files>,
     /// A write failed, or the reserve is not whole.
     short: AtomicBool,
@@ -106,6 +109,8 @@ pub struct Segment {
     bytes: AtomicU64,
     /// Holds something that only a replay will bring to the ledger.
     kept: AtomicBool,
+    /// Its name is on disk.
+    named: AtomicBool,
 }
 
 impl Segment {
@@ -141,9 +146,16 @@ impl Journal {
             place,
             segment_bytes,
             reserve_bytes,
+            is_synced: false,
             files: Mutex::new(files),
             short: AtomicBool::new(set_aside.is_err()),
         })
+    }
+
+    /// The same, of which each end is on disk before [`Journal::write`] returns, where `is_synced`.
+    #[must_use]
+    pub fn synced(self, is_synced: bool) -> Self {
+        Self { is_synced, ..self }
     }
 
     pub fn boot(&self) -> &str {
@@ -156,6 +168,26 @@ impl Journal {
     /// # Errors
     /// The record is not (wholly) in the file.
     pub fn write(&self, record: &Record) -> io::Result<Arc<Segment>> {
+        let segment = self.append(record)?;
+        // Without the lock: requests that end at one time share a sync.
+        if self.is_synced && matches!(record, Record::End(_)) {
+            self.sync(&segment);
+        }
+        Ok(segment)
+    }
+
+    /// A disk that does not sync admits nothing more. The record outlives the process all the same, so it counts.
+    fn sync(&self, segment: &Segment) {
+        failpoint::pass(Point::BeforeJournalSync);
+        if let Err(error) = segment.sync() {
+            METRICS.ledger_error("journal_sync");
+            if !self.short.swap(true, Ordering::AcqRel) {
+                log::error!("sync the journal: {error}; nothing is admitted until it works");
+            }
+        }
+    }
+
+    fn append(&self, record: &Record) -> io::Result<Arc<Segment>> {
         let line = encode(record)?;
         let mut files = self.files();
         files.roll(&self.place.dir, self.segment_bytes);
@@ -252,7 +284,7 @@ impl Segment {
 
     fn create(path: PathBuf) -> io::Result<Self> {
         let file = OpenOptions::new().create_new(true).append(true).mode(0o600).open(&path)?;
-        Ok(Self { path, file, bytes: AtomicU64::new(0), kept: AtomicBool::new(false) })
+        Ok(Self { path, file, bytes: AtomicU64::new(0), kept: AtomicBool::new(false), named: AtomicBool::new(false) })
     }
 
     /// Appends `line`, or nothing of it. One caller at a time.
@@ -271,6 +303,18 @@ impl Segment {
             self.bytes.store(before.saturating_add(count as u64), Ordering::Relaxed);
         }
         outcome
+    }
+
+    /// Has what was appended on disk, and the names of the file and its folders.
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()?;
+        if !self.named.load(Ordering::Acquire) {
+            for folder in self.path.ancestors().skip(1).take(2) {
+                sqlite::sync_dir(folder)?;
+            }
+            self.named.store(true, Ordering::Release);
+        }
+        Ok(())
     }
 
     /// Sets `bytes` aside behind the file's end: that much can be appended however full the disk becomes.
@@ -408,8 +452,8 @@ fn try_claim(dir: &Path) -> Result<Claimed, StoreError> {
 }
 
 impl Left {
-    /// How every request in it ended, and how many lines could not be read (a torn last line is none: its request's
-    /// client never got the end).
+    /// How every request in it ended, and how many lines were damaged (a torn last line is none: its request's client never
+    /// got the end).
     ///
     /// # Errors
     /// A file cannot be read.
@@ -427,13 +471,13 @@ impl Left {
         }
     }
 
-    /// Removes it: the ledger covers it whole. Where lines could not be read it is set aside instead.
+    /// Removes it: the ledger covers it whole. Where lines were damaged it is set aside instead.
     ///
     /// # Errors
     /// The folder cannot be removed.
-    pub fn remove(self, unreadable: usize) -> Result<(), StoreError> {
+    pub fn remove(self, damaged: usize) -> Result<(), StoreError> {
         let failed = |source| StoreError::io("remove a replayed journal", source);
-        if unreadable > 0 {
+        if damaged > 0 {
             let aside = self.dir.with_extension("damaged");
             std::fs::remove_file(self.dir.join(LOCK)).map_err(failed)?;
             return std::fs::rename(&self.dir, aside).map_err(failed);
@@ -534,14 +578,56 @@ pub fn kept(data_dir: &Path) -> Result<Vec<Kept>, StoreError> {
     Ok(all)
 }
 
-/// How every request in the journal folder `dir` ended, and the number of unreadable lines.
+/// Damaged lines of a journal.
+pub struct Damaged {
+    pub folder: String,
+    pub repaired: usize,
+    pub lost: usize,
+}
+
+impl std::fmt::Display for Damaged {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { folder, repaired, lost } = self;
+        write!(f, "journal/{folder} has {lost} unreadable lines, and {repaired} that its checksums repair")
+    }
+}
+
+/// The journals with damaged lines, those set aside among them.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn damaged(data_dir: &Path) -> Result<Vec<Damaged>, StoreError> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(data_dir.join("journal")).into_iter().flatten().flatten() {
+        if entry.path().is_dir() {
+            let Read { repaired, unreadable: lost, .. } = read_journal(&entry.path())?;
+            let folder = entry.file_name().to_string_lossy().into_owned();
+            all.extend((repaired + lost > 0).then_some(Damaged { folder, repaired, lost }));
+        }
+    }
+    Ok(all)
+}
+
+/// How every request in the journal folder `dir` ended, and the number of damaged lines.
 ///
 /// # Errors
 /// A file cannot be read.
 fn read_endings(dir: &Path) -> Result<(Vec<Ending>, usize), StoreError> {
-    let Read { mut ended, open, unreadable } = read_journal(dir)?;
+    let Read { mut ended, open, repaired, unreadable } = read_journal(dir)?;
     ended.extend(open.into_values());
-    Ok((ended, unreadable))
+    if repaired + unreadable > 0 {
+        let count = |outcome: &str, lines: usize| {
+            METRICS.damaged_journal_lines.with_label_values(&[outcome]).inc_by(lines as u64);
+        };
+        count("repaired", repaired);
+        count("lost", unreadable);
+        log::error!(
+            "{}: {repaired} damaged lines were repaired by their checksum, {unreadable} are lost; a request whose end is \
+             lost is entered as interrupted, free of charge: the folder is kept, `ledger verify` finds it",
+            dir.display()
+        );
+    }
+    Ok((ended, repaired + unreadable))
 }
 
 /// What a folder's files say.
@@ -549,6 +635,9 @@ fn read_endings(dir: &Path) -> Result<(Vec<Ending>, usize), StoreError> {
 struct Read {
     ended: Vec<Ending>,
     open: std::collections::BTreeMap<String, Ending>,
+    /// Damaged lines whose record was found by their checksum.
+    repaired: usize,
+    /// Those whose record was not.
     unreadable: usize,
 }
 
@@ -561,20 +650,21 @@ fn read_journal(dir: &Path) -> Result<Read, StoreError> {
             bytes => bytes.map_err(failed)?,
         };
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
-        for line in bytes.get(..whole).unwrap_or_default().split(|byte| *byte == b'\n').filter(|line| !line.is_empty())
-        {
-            match decode(line) {
-                Some(Record::Open(ending)) => {
+        let lines = repair::lines(bytes.get(..whole).unwrap_or_default());
+        read.unreadable += lines.lost;
+        read.repaired += lines.repaired;
+        for record in lines.records {
+            match record {
+                Record::Open(ending) => {
                     read.open.insert(ending.request_id.clone(), ending);
                 }
-                Some(Record::End(ending)) => {
+                Record::End(ending) => {
                     read.open.remove(&ending.request_id);
                     read.ended.push(ending);
                 }
-                Some(Record::Forgotten(request_id)) => {
+                Record::Forgotten(request_id) => {
                     read.open.remove(&request_id);
                 }
-                None => read.unreadable += 1,
             }
         }
     }

@@ -7,6 +7,7 @@
 
 use super::holds::Holds;
 use super::journal::{Journal, Segment};
+use super::lapse_clock::LapseClock;
 use crate::clock;
 use crate::failpoint::{self, Point};
 use crate::money::{Micro, Parts};
@@ -29,6 +30,8 @@ const BATCH: usize = 512;
 const GATHER: Duration = Duration::from_millis(10);
 const MIRROR_EVERY: Duration = Duration::from_millis(20);
 const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
+/// How often the ledger's anchor says that it is in use.
+const ANCHOR_EVERY: Duration = Duration::from_secs(60);
 const RETRY_LEAST: Duration = Duration::from_millis(20);
 const RETRY_MOST: Duration = Duration::from_secs(2);
 
@@ -77,7 +80,9 @@ impl Settler {
     /// # Errors
     /// The thread cannot be started.
     pub fn start(work: Work, capacity: usize) -> Result<Self, StoreError> {
-        let (mut settler, run) = Self::new(work, capacity);
+        let (mut settler, mut run) = Self::new(work, capacity);
+        let last_known_ms = run.ledger.last_known_ms()?;
+        run.lapse_clock = Some(LapseClock::new(last_known_ms, clock::now_ms(), Instant::now()));
         let thread = std::thread::Builder::new()
             .name("settler".into())
             .spawn(move || run.run())
@@ -106,7 +111,10 @@ impl Settler {
             state: Arc::clone(&state),
         };
         let Work { ledger, holds, journal, mirror, data_dir } = work;
-        (settler, Run { ledger, holds, journal, mirror, data_dir, told_nothing: false, state, receiver })
+        let (told_nothing, lapse_clock, anchored) = (false, None, Instant::now());
+        let run =
+            Run { ledger, holds, journal, mirror, data_dir, told_nothing, lapse_clock, anchored, state, receiver };
+        (settler, run)
     }
 
     /// One turn by hand: a commit of what waits, up to a batch, and the quiet duties. False where nothing waited.
@@ -162,6 +170,9 @@ struct Run {
     data_dir: PathBuf,
     /// A guest has taken back what it told as the one that admits.
     told_nothing: bool,
+    /// None where whoever calls says what time it is.
+    lapse_clock: Option<LapseClock>,
+    anchored: Instant,
     state: Arc<State>,
     receiver: Receiver<Settlement>,
 }
@@ -194,10 +205,13 @@ impl Run {
         }
     }
 
-    fn housekeep(&self, now_ms: i64) {
+    fn housekeep(&mut self, now_ms: i64) {
         if !self.ledger.is_guest() {
             self.clear_dead_guests();
-            self.lapse(now_ms);
+            if self.lapse_clock.as_mut().is_none_or(|clock| clock.believes(now_ms, Instant::now())) {
+                self.lapse(now_ms);
+                self.renew_anchor();
+            }
         }
         self.journal.reap();
         self.journal.recover();
@@ -284,6 +298,15 @@ impl Run {
         if let Err(error) = outcome {
             METRICS.ledger_error("dead_guests");
             log::warn!("clear the claims of ended processes: {error}");
+        }
+    }
+
+    fn renew_anchor(&mut self) {
+        if self.anchored.elapsed() >= ANCHOR_EVERY {
+            self.anchored = Instant::now();
+            if let Err(error) = self.ledger.renew_anchor() {
+                log::warn!("{error}");
+            }
         }
     }
 

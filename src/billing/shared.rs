@@ -96,7 +96,8 @@ impl SharedBilling {
         owner: Owner,
     ) -> Result<Self, StoreError> {
         let (store, courier_store) = stores;
-        let journal = Arc::new(Journal::begin(data_dir, limits.journal_segment_bytes, limits.journal_reserve_bytes)?);
+        let journal = Journal::begin(data_dir, limits.journal_segment_bytes, limits.journal_reserve_bytes)?;
+        let journal = Arc::new(journal.synced(limits.journal_sync));
         let count = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
         let most_pending = count(limits.journal_pending);
         let capacity = count(limits.open_requests).saturating_add(most_pending);

@@ -11,7 +11,11 @@
 //! * entries follow one another and are as they were written: `hash chain`;
 //! * credit comes from somewhere and goes somewhere: `direction`, `trial balance`, `credited`, `a void costs nothing`;
 //! * refunds of a debit never pass it: `refund`; an adjustment says why: `detail`; a trial lapses once it is over: `lapse`;
-//! * the journal has nothing old that the ledger lacks: `journal`;
+//! * the journal has nothing old that the ledger lacks: `journal`; no line of one is damaged: `damaged journal`;
+//! * the ledger is the one that was written last, and there: `anchor` (`store/ledger/anchor.rs`);
+//! * a trial ends when its grant and its sign-up say: `trial end`; every account that was granted is there: `balance`;
+//! * what keeps entries from being changed is in place: `schema`;
+//! * nobody but processes that live, or left a journal, has anything applied or set aside: `claims`;
 //! * what pages and limits read added up is what the entries add up to: `sums` (`store/ledger/sums.rs`);
 //! * a store that edges share has every balance as the ledger has it: `shared balance` (`billing/shared.rs`).
 //!
@@ -20,8 +24,10 @@
 use super::journal::{self, Kept};
 use super::pricing;
 use crate::catalog::Price;
+use crate::clock::rfc3339;
 use crate::money::Micro;
 use crate::store::StoreError;
+use crate::store::app;
 use crate::store::holds::HeldMirror;
 use crate::store::ledger::{self, Detail, Entry, Ledger, PostedDetail};
 use serde::Serialize;
@@ -63,15 +69,28 @@ const JOURNAL_AGE_MS: i64 = 60_000;
 const LOOKS: u32 = 4;
 const LOOK_AGAIN: Duration = Duration::from_millis(60);
 
+/// The verdict where there are accounts and no ledger; `None` where there is one, or nothing was ever in it.
+///
+/// # Errors
+/// The accounts cannot be read.
+pub fn verify_missing(data_dir: &Path) -> Result<Option<Verdict>, StoreError> {
+    Ok(ledger::anchor::is_ledger_missing(data_dir)?.then(|| {
+        let finding = Finding { rule: "anchor", seq: 0, message: ledger::anchor::missing_ledger(data_dir) };
+        Verdict { findings: vec![finding], ..Verdict::default() }
+    }))
+}
+
 pub fn verify(ledger: &Ledger, data_dir: &Path, now_ms: i64) -> Result<Verdict, StoreError> {
     // Before the ledger: what the journal has by now, the ledger must have by then, but for the youngest.
     let kept = journal::kept(data_dir)?;
+    let granted = app::granted_accounts(data_dir)?;
     let mut audit = Audit {
         ledger,
         verdict: Verdict::default(),
         prev: (0, vec![0; 32]),
         sums: HashMap::new(),
         lapsed_at: HashMap::new(),
+        trial_ends: HashMap::new(),
         debits: HashMap::new(),
         refunds: Vec::new(),
         ended: HashSet::new(),
@@ -81,7 +100,9 @@ pub fn verify(ledger: &Ledger, data_dir: &Path, now_ms: i64) -> Result<Verdict, 
     };
     let accounts = ledger.walk(&mut |entry| audit.entry(&entry))?;
     audit.refunds();
+    audit.sign_ups(&accounts, granted.as_ref());
     audit.accounts(&accounts);
+    audit.files(data_dir)?;
     audit.journal(&kept, !journal::live_boots(data_dir)?.is_empty(), now_ms);
     audit.holds(data_dir)?;
     audit.kept_sums()?;
@@ -102,6 +123,8 @@ struct Audit<'a> {
     prev: (i64, Vec<u8>),
     sums: HashMap<String, Sums>,
     lapsed_at: HashMap<String, (i64, i64)>,
+    /// When each trial ends as its grant says, ms since 1970.
+    trial_ends: HashMap<String, i64>,
     /// What was taken from whom, for the requests that were refunded.
     debits: HashMap<String, (String, Micro)>,
     refunds: Vec<(i64, String, String, Micro)>,
@@ -146,6 +169,7 @@ impl Audit<'_> {
                     self.find("detail", entry.seq, "an adjustment gives no reason".into());
                 }
             }
+            "trial" => self.trial(entry),
             "grant" | "topup" if PostedDetail::read(&entry.detail).is_err() => {
                 self.find("detail", entry.seq, "cannot be read".into());
             }
@@ -231,6 +255,58 @@ impl Audit<'_> {
             }
             None => self.find("detail", entry.seq, "a refund does not say of what".into()),
         }
+    }
+
+    fn trial(&mut self, entry: &Entry) {
+        match PostedDetail::read(&entry.detail) {
+            Ok(detail) => self.trial_ends.extend(detail.trial_ends_at_ms.map(|ends| (entry.account.clone(), ends))),
+            Err(_) => self.find("detail", entry.seq, "cannot be read".into()),
+        }
+    }
+
+    /// Accounts are as their sign-ups and their trials' grants have them. `granted`: the former, where there are any.
+    fn sign_ups(&mut self, accounts: &[ledger::AccountRow], granted: Option<&HashMap<String, Option<i64>>>) {
+        for row in accounts {
+            let promised = granted.and_then(|granted| granted.get(&row.id)).copied();
+            let entered = self.trial_ends.get(&row.id).map(|ends| Some(*ends));
+            let differs = [promised, entered].into_iter().flatten().find(|ends| *ends != row.trial_ends_at_ms);
+            if let Some(ends) = differs {
+                let time = |ends: Option<i64>| ends.map_or_else(|| "never".into(), rfc3339);
+                let (says, was) = (time(row.trial_ends_at_ms), time(ends));
+                self.find(
+                    "trial end",
+                    0,
+                    format!("the trial of account {} ends {says}; it was given until {was}", row.id),
+                );
+            }
+        }
+        let known: HashSet<_> = accounts.iter().map(|row| row.id.as_str()).collect();
+        let mut lost: Vec<_> = granted.into_iter().flatten().filter(|(id, _)| !known.contains(id.as_str())).collect();
+        lost.sort();
+        for (id, _) in lost {
+            self.find("balance", 0, format!("account {id} is in app.db and has no balance in the ledger"));
+        }
+    }
+
+    /// The ledger's anchor and schema, damaged journals, and what is kept of processes.
+    fn files(&mut self, data_dir: &Path) -> Result<(), StoreError> {
+        if let Some(fault) = self.ledger.anchor_fault(data_dir)? {
+            self.find("anchor", 0, fault.to_string());
+        }
+        for fault in self.ledger.schema_faults()? {
+            self.find("schema", 0, fault);
+        }
+        for damaged in journal::damaged(data_dir)? {
+            self.find("damaged journal", 0, damaged.to_string());
+        }
+        let strange = || Ok(self.ledger.strange_boots(&journal::boots(data_dir)?)?.first().cloned());
+        // A process that ends removes its journal a moment before its rows.
+        if at_every_look(strange)?.is_some() {
+            for row in self.ledger.strange_boots(&journal::boots(data_dir)?)? {
+                self.find("claims", 0, row);
+            }
+        }
+        Ok(())
     }
 
     fn refunds(&mut self) {
@@ -333,18 +409,6 @@ impl Audit<'_> {
             if let Some(message) = at_every_look(|| self.uncovered(&mirror, &live, &account))? {
                 self.find("holds", 0, message);
             }
-        }
-        let orphaned = || -> Result<Option<String>, StoreError> {
-            let claimants = self.ledger.claimants_of_credit()?;
-            let known = journal::boots(data_dir)?;
-            let orphan = claimants.into_iter().find(|boot| !known.contains(boot));
-            Ok(orphan.map(|boot| format!("boot {boot}, which is gone, still has claims")))
-        };
-        // Whoever serves clears them within a second or two.
-        if !live.is_empty()
-            && let Some(message) = at_every_look(orphaned)?
-        {
-            self.find("holds", 0, message);
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use super::account::command_line;
 use crate::account::Accounts;
 use crate::admin::document::{self, hex};
 use crate::billing::courier::Carried;
-use crate::billing::{Billing, courier};
+use crate::billing::{Billing, Verdict, courier, verify_missing};
 use crate::catalog::Model;
 use crate::clock::{self, rfc3339};
 use crate::config::Settings;
@@ -107,8 +107,19 @@ pub fn run(command: LedgerCommand, settings: &Settings, json: bool) -> anyhow::R
     if let (LedgerCommand::Replay { dir }, Some(address)) = (&command, settings.store.address()) {
         return replay(dir, address, settings.catalog.models(), json);
     }
-    let billing = Billing::open_beside(&settings.data_dir, settings.store.address())?;
     let mut out = io::BufWriter::new(io::stdout().lock());
+    let looks_only = matches!(
+        command,
+        LedgerCommand::Verify { .. }
+            | LedgerCommand::Show { .. }
+            | LedgerCommand::Export { .. }
+            | LedgerCommand::Backup { .. }
+    );
+    if let (LedgerCommand::Verify { .. }, Some(verdict)) = (&command, verify_missing(&settings.data_dir)?) {
+        return report(&verdict, json, &mut out);
+    }
+    let open = if looks_only { Billing::open_to_audit } else { Billing::open_beside };
+    let billing = open(&settings.data_dir, settings.store.address())?;
     let account_id = |account: &str| -> anyhow::Result<String> {
         let found = Accounts::open(&settings.data_dir)?.find(account)?;
         Ok(found.with_context(|| format!("no account has the id or e-mail {account:?}"))?.id)
@@ -199,9 +210,12 @@ fn moment(text: &str) -> Result<i64, String> {
 }
 
 fn verify(billing: &Billing, json: bool, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    let verdict = billing.verify(clock::now_ms())?;
+    report(&billing.verify(clock::now_ms())?, json, out)
+}
+
+fn report(verdict: &Verdict, json: bool, out: &mut impl Write) -> anyhow::Result<ExitCode> {
     if json {
-        writeln!(out, "{}", serde_json::to_string(&verdict)?)?;
+        writeln!(out, "{}", serde_json::to_string(verdict)?)?;
     } else {
         for finding in &verdict.findings {
             writeln!(out, "entry {}: {}: {}", finding.seq, finding.rule, finding.message)?;

@@ -712,11 +712,16 @@ macro_rules! limits {
             $( $(#[doc = $doc])* pub $name: u64, )*
             /// Further names under which clients send the messages protocol's version header.
             pub version_header_aliases: Vec<String>,
+            /// Whether the journal is on disk before an answer's last byte is sent, so that a power cut loses no debit: one
+            /// sync a request. False (default): it outlives the process, and the ledger's next commit is on disk within
+            /// some 15 ms (an edge's: once the shared store has it). Taken at a start or upgrade.
+            pub journal_sync: bool,
         }
 
         impl Default for Limits {
             fn default() -> Self {
-                Self { $( $name: $default, )* version_header_aliases: vec!["anthropic-version".into()] }
+                let version_header_aliases = vec!["anthropic-version".into()];
+                Self { $( $name: $default, )* version_header_aliases, journal_sync: false }
             }
         }
 

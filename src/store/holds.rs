@@ -5,6 +5,7 @@
 //! synced.
 
 use super::StoreError;
+use super::damage;
 use super::ledger::Claim;
 use super::sqlite;
 use crate::money::Parts;
@@ -38,6 +39,14 @@ const MIGRATIONS: &[&str] = &[
 pub struct HeldMirror(Connection);
 
 impl HeldMirror {
+    /// As [`HeldMirror::open`], at the start of the process that admits: a damaged file is made anew.
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub fn begin(dir: &Path) -> Result<Self, StoreError> {
+        damage::open_or_renew(&dir.join("holds.db"), "held", || Self::open(dir))
+    }
+
     /// Opens `holds.db` in `dir`.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //! asked again under their keys is a new request then. Must not judge keys, nor know what a request costs.
 
 use super::StoreError;
+use super::damage;
 use super::sqlite;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::path::Path;
@@ -64,14 +65,18 @@ pub struct Room {
 }
 
 impl IdempotencyDb {
-    /// Opens `idempotency.db` in `dir`.
+    /// Opens `idempotency.db` in `dir`; a damaged one is made anew.
     ///
     /// # Errors
     /// The file cannot be opened or migrated.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join("idempotency.db");
+        damage::open_or_renew(&path, "asked", || Self::open_at(&path))
+    }
+
+    fn open_at(path: &Path) -> Result<Self, StoreError> {
         let connect = || -> Result<Connection, StoreError> {
-            let connection = sqlite::open(&path, "open idempotency.db")?;
+            let connection = sqlite::open(path, "open idempotency.db")?;
             // The log is carried back by `checkpoint`, off the path of requests.
             connection
                 .execute_batch("PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0;")

@@ -4,12 +4,14 @@
 //! by whichever process is asked to (`ledger/correct.rs`). Must not decide what a response costs.
 
 mod activity;
+pub mod anchor;
 mod batch;
 mod claim;
 mod correct;
 #[cfg(test)]
 mod fixture;
 mod key;
+mod schema;
 mod shared;
 mod sums;
 
@@ -22,6 +24,7 @@ use crate::money::{Micro, Parts};
 use crate::protocol::Protocol;
 use crate::usage::Usage;
 pub use activity::{Conversation, Filter, HOUR_MS, Place, Spent, Sum};
+use anchor::{Anchor, Trust};
 use batch::{Batch, append};
 pub use claim::Claim;
 pub use correct::{Change, ChangeKind, Posted, PostedDetail, Refund, bear};
@@ -54,6 +57,10 @@ pub struct Ledger {
     standing: Lately<Account>,
     /// This process has handed over. Changes under the writer's lock.
     guest: AtomicBool,
+    /// `None` where the ledger is only looked at.
+    anchor: Option<Anchor>,
+    /// When the anchor had been written last before it was opened.
+    anchored_ms: i64,
 }
 
 /// The one connection that writes. Once it is let go, admission reads anew.
@@ -288,18 +295,30 @@ pub struct Post<'a> {
 }
 
 impl Ledger {
-    /// Opens `ledger.db` in `dir`.
+    /// Opens `ledger.db` in `dir`, which must be the one that its anchor names.
     ///
     /// # Errors
-    /// The file cannot be opened or migrated.
+    /// The file cannot be opened or migrated; it is missing beside accounts, or is an older or another one.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        Self::open_as(dir, Trust::Anchored)
+    }
+
+    fn open_as(dir: &Path, trust: Trust) -> Result<Self, StoreError> {
         let path = dir.join("ledger.db");
+        if anchor::is_ledger_missing(dir)? {
+            return Err(StoreError::Unusable(anchor::missing_ledger(dir)));
+        }
+        // Before the ledger, which only grows.
+        let named = anchor::read(dir)?;
+        let anchored_ms = anchor::written_ms(dir);
         let mut writer = sqlite::open(&path, "open the ledger")?;
         sqlite::migrate(&mut writer, MIGRATIONS, "bring the ledger up to date")?;
         writer.set_prepared_statement_cache_capacity(64);
         let readers = Readers::open(&path, READERS, "open the ledger for reading")?;
         let standing = Lately::of(&path, "open the ledger for reading")?;
-        Ok(Self { writer: Mutex::new(writer), readers, standing, guest: AtomicBool::new(false) })
+        let anchor = anchor::begin(dir, &writer, named, trust)?;
+        let (writer, guest) = (Mutex::new(writer), AtomicBool::new(false));
+        Ok(Self { writer, readers, standing, guest, anchor, anchored_ms })
     }
 
     fn writer(&self) -> Writer<'_> {
@@ -396,7 +415,7 @@ impl Ledger {
         let sql = |source| StoreError::sqlite("post to the ledger", source);
         let transaction = sqlite::write(&mut writer).map_err(sql)?;
         let posted = post_in(&transaction, post).map_err(sql)?;
-        transaction.commit().map_err(sql)?;
+        self.commit(transaction, || {}).map_err(sql)?;
         Ok(posted)
     }
 
@@ -426,8 +445,7 @@ impl Ledger {
         if !boot.is_empty() {
             applied.write(&transaction, boot).map_err(sql)?;
         }
-        transaction.commit().map_err(sql)?;
-        failpoint::pass(Point::AfterCommit);
+        self.commit(transaction, || failpoint::pass(Point::AfterCommit)).map_err(sql)?;
         Ok(new)
     }
 
@@ -438,7 +456,7 @@ impl Ledger {
     pub fn boots(&self) -> Result<Vec<String>, StoreError> {
         self.read("look for processes", |connection| {
             connection
-                .prepare("SELECT boot FROM claim UNION SELECT boot FROM applied")?
+                .prepare("SELECT boot FROM claim UNION SELECT boot FROM applied UNION SELECT boot FROM applied_key")?
                 .query_map([], |row| row.get(0))?
                 .collect()
         })
@@ -635,9 +653,20 @@ fn post_in(transaction: &Transaction<'_>, post: &Post<'_>) -> rusqlite::Result<b
     }
     let (paid, trial) = balances(transaction, post.account)?;
     let parts = (post.d_paid, post.d_trial);
-    let entry = Entry::new(post.kind, post.reference, post.account, post.at_ms, parts, String::new());
+    let entry =
+        Entry::new(post.kind, post.reference, post.account, post.at_ms, parts, posted_detail(transaction, post)?);
     append(transaction, Entry { bal_paid: paid.plus(post.d_paid), bal_trial: trial.plus(post.d_trial), ..entry })?;
     Ok(true)
+}
+
+/// A trial's grant says when it ends, so that the chain of hashes covers that.
+fn posted_detail(transaction: &Transaction<'_>, post: &Post<'_>) -> rusqlite::Result<String> {
+    if post.kind != "trial" {
+        return Ok(String::new());
+    }
+    let trial_ends_at_ms = correct::trial_ends(transaction, post.account)?;
+    let detail = PostedDetail { trial_ends_at_ms, ..PostedDetail::default() };
+    serde_json::to_string(&detail).map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
 
 /// An ending's detail as it is entered.

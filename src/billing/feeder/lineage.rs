@@ -139,6 +139,7 @@ impl Feed {
         let found = self.found.iter().zip(0..).filter_map(|(found, partition)| Some((partition, found.clone()?)));
         self.ledger.set_found(&found.collect::<Vec<_>>())?;
         self.ledger.set_pushed(self.pushed)?;
+        self.ledger.renew_anchor()?;
         self.ledger.set_mark(clock::now_ms())
     }
 }

@@ -14,6 +14,7 @@ use crate::store::app::change::KeyChange;
 use crate::store::ledger::{Claim, Entry};
 use crate::store::redis::{self, KeySeed, PARTITIONS, Post, Posted, Seed, SharedKey, SharedStore, partition};
 use std::collections::BTreeMap;
+use std::time::Instant;
 use tokio::task::JoinSet;
 
 const PAGE: u32 = 1_000;
@@ -172,7 +173,11 @@ impl Feed {
 
     /// Has trials lapse that are over; what that gives is an event like others.
     pub(super) async fn lapse(&mut self) -> Result<(), StoreError> {
-        for (account, _) in self.ledger.lapsing(clock::now_ms())? {
+        let now_ms = clock::now_ms();
+        if !self.lapse_clock.believes(now_ms, Instant::now()) {
+            return Ok(());
+        }
+        for (account, _) in self.ledger.lapsing(now_ms)? {
             if !self.store.expire_trial(&account).await? && self.store.account(&account).await?.is_none() {
                 self.wanted.insert(account);
             }

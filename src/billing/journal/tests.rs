@@ -138,21 +138,23 @@ fn changed_lines_are_not_believed_and_what_they_were_in_is_kept() {
     let dir = DataDir::new();
     let folder = died_with(dir.path(), &[end("req_1"), end("req_2"), end("req_3")]);
     let log = folder.join("000001.log");
-    // One pays less than it did, one is another's.
+    // One pays less than it did, which is one flipped bit; one is another's.
     let text = std::fs::read_to_string(&log).unwrap().replacen("req_2", "req_X", 1);
     let (rest, last) = text.split_at(text.find("req_3").unwrap());
     std::fs::write(&log, format!("{rest}{}", last.replacen(r#""paid":"1""#, r#""paid":"0""#, 1))).unwrap();
     let left = left(dir.path());
     let (endings, unreadable) = left.endings().unwrap();
-    assert_eq!((told(endings), unreadable), (expected(&[("req_1", true)]), 2));
+    assert_eq!((told(endings), unreadable), (expected(&[("req_1", true), ("req_3", true)]), 2));
     left.remove(unreadable).unwrap();
     let aside = folder.with_extension("damaged");
     assert!(!folder.exists() && aside.join("000001.log").exists());
     assert!(!aside.join(LOCK).exists(), "it is not to be replayed again");
     assert!(boots(dir.path()).unwrap().is_empty());
     let kept = kept(dir.path()).unwrap();
-    assert_eq!(kept.len(), 1, "the audit sees what could be read");
-    assert!(!kept[0].is_living && kept[0].ended);
+    assert_eq!(kept.len(), 2, "the audit sees what could be read");
+    assert!(kept.iter().all(|kept| !kept.is_living && kept.ended && kept.ending.paid == Micro::new(1_000_000)));
+    let damaged: Vec<_> = damaged(dir.path()).unwrap().iter().map(ToString::to_string).collect();
+    assert!(damaged.len() == 1 && damaged[0].contains("1 unreadable lines, and 1 that"), "{damaged:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 use super::{COLUMNS, Ending, Entry, activity, balances, entry_hash, key};
 use crate::money::{Micro, Parts};
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::collections::BTreeMap;
 
 pub(super) struct Batch<'a> {
@@ -94,8 +94,8 @@ pub(super) fn append(transaction: &Transaction<'_>, mut entry: Entry) -> rusqlit
     set_balance(transaction, &entry.account, Parts { paid: entry.bal_paid, trial: entry.bal_trial })
 }
 
-fn last(transaction: &Transaction<'_>) -> rusqlite::Result<(i64, Vec<u8>)> {
-    let last = transaction
+pub(super) fn last(connection: &Connection) -> rusqlite::Result<(i64, Vec<u8>)> {
+    let last = connection
         .prepare_cached("SELECT seq, hash FROM entry ORDER BY seq DESC LIMIT 1")?
         .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;

@@ -94,20 +94,11 @@ impl Ledger {
     /// # Errors
     /// The ledger cannot be read.
     pub fn claimants(&self) -> Result<Vec<String>, StoreError> {
-        self.claimants_where("SELECT DISTINCT boot FROM claim LIMIT 100")
-    }
-
-    /// Those of them that still claim something.
-    ///
-    /// # Errors
-    /// The ledger cannot be read.
-    pub fn claimants_of_credit(&self) -> Result<Vec<String>, StoreError> {
-        self.claimants_where("SELECT DISTINCT boot FROM claim WHERE paid <> 0 OR trial <> 0 LIMIT 100")
-    }
-
-    fn claimants_where(&self, sql: &str) -> Result<Vec<String>, StoreError> {
         self.read("look for claims", |connection| {
-            connection.prepare_cached(sql)?.query_map([], |row| row.get(0))?.collect()
+            connection
+                .prepare_cached("SELECT DISTINCT boot FROM claim LIMIT 100")?
+                .query_map([], |row| row.get(0))?
+                .collect()
         })
     }
 }

@@ -65,7 +65,7 @@ impl Change<'_> {
             ChangeKind::Adjust { reason } => Some(reason.into()),
             ChangeKind::Grant | ChangeKind::TopUp => None,
         };
-        PostedDetail { request_id: None, reason, actor: self.actor.map(Into::into) }
+        PostedDetail { reason, actor: self.actor.map(Into::into), ..PostedDetail::default() }
     }
 }
 
@@ -92,6 +92,9 @@ pub struct PostedDetail {
     /// The administrator's account that posted it, where it was not the command line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actor: Option<String>,
+    /// On a trial's grant: when the trial ends, ms since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trial_ends_at_ms: Option<i64>,
 }
 
 impl PostedDetail {
@@ -102,7 +105,8 @@ impl PostedDetail {
     }
 
     fn write(&self) -> Result<String, StoreError> {
-        if self.request_id.is_none() && self.reason.is_none() && self.actor.is_none() {
+        let Self { request_id, reason, actor, trial_ends_at_ms } = self;
+        if request_id.is_none() && reason.is_none() && actor.is_none() && trial_ends_at_ms.is_none() {
             return Ok(String::new());
         }
         serde_json::to_string(self).map_err(|error| StoreError::Unusable(format!("write an entry's detail: {error}")))
@@ -126,8 +130,8 @@ impl Ledger {
         let sql = |source| StoreError::sqlite("refund a debit", source);
         self.correct(sql, |transaction| {
             let Refund { reference, request_id, amount, actor, at_ms } = *refund;
-            let detail =
-                PostedDetail { request_id: Some(request_id.into()), reason: None, actor: actor.map(Into::into) };
+            let (request, actor) = (Some(request_id.into()), actor.map(Into::into));
+            let detail = PostedDetail { request_id: request, actor, ..PostedDetail::default() };
             if let Some(known) = find(transaction, "refund", reference).map_err(sql)? {
                 let is_same = detail.is_same(&known) && amount.is_none_or(|amount| amount == known.change());
                 return already(transaction, is_same, &known).map_err(sql)?;
@@ -244,7 +248,7 @@ impl Ledger {
         let mut writer = self.writer();
         let transaction = sqlite::write(&mut writer).map_err(&sql)?;
         let posted = work(&transaction)?;
-        transaction.commit().map_err(&sql)?;
+        self.commit(transaction, || {}).map_err(&sql)?;
         Ok(posted)
     }
 }
@@ -310,7 +314,7 @@ fn refunded(transaction: &Transaction<'_>, account: &str, request_id: &str) -> r
         .query_row([account, request_id], |row| row.get(0))
 }
 
-fn trial_ends(transaction: &Transaction<'_>, account: &str) -> rusqlite::Result<Option<i64>> {
+pub(super) fn trial_ends(transaction: &Transaction<'_>, account: &str) -> rusqlite::Result<Option<i64>> {
     transaction
         .prepare_cached("SELECT trial_ends_at FROM account WHERE id = ?1")?
         .query_row([account], |row| row.get(0))

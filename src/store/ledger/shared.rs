@@ -45,7 +45,7 @@ impl Ledger {
         let mut writer = self.writer();
         let transaction = sqlite::write(&mut writer).map_err(sql)?;
         let taken = done.iter().map(|done| enter(&transaction, done)).collect::<Result<_, _>>().map_err(sql)?;
-        transaction.commit().map_err(sql)?;
+        self.commit(transaction, || {}).map_err(sql)?;
         Ok(taken)
     }
 

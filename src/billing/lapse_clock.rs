@@ -1,0 +1,108 @@
+//! Whether the wall clock may end trials: a lapse is never taken back, and a clock can be days ahead for seconds.
+//!
+//! The wall clock is held beside the monotonic one. Where it is ahead of what both said before, it is believed once they
+//! have agreed for longer than it is ahead: a real jump delays a lapse, a false one ends no trial. Admission does not ask
+//! here: a trial that is over pays for nothing the moment it is. Must not be asked about anything but lapses.
+
+use std::time::{Duration, Instant};
+
+/// What the clocks may differ by between two looks without a jump, in ms: a clock that is slewed.
+const SLEW_MAX_MS: i64 = 2_000;
+
+/// The wall clock as it is believed.
+pub struct LapseClock {
+    base: Instant,
+    /// The believed wall time at `base`, ms since 1970.
+    believed_ms: i64,
+    /// Another wall time at `base`, and since when it stands.
+    doubted: Option<(i64, Instant)>,
+}
+
+impl LapseClock {
+    /// `last_known_ms`: the latest moment at which the data was in use; what the clock is ahead of that may be false.
+    pub fn new(last_known_ms: Option<i64>, now_ms: i64, now: Instant) -> Self {
+        Self { base: now, believed_ms: last_known_ms.unwrap_or(now_ms), doubted: None }
+    }
+
+    /// Whether `now_ms` is to be believed. Asked every second or so.
+    pub fn believes(&mut self, now_ms: i64, now: Instant) -> bool {
+        let offset = now_ms.saturating_sub(millis(now.duration_since(self.base)));
+        let ahead = offset.saturating_sub(self.believed_ms);
+        if ahead.abs() <= SLEW_MAX_MS {
+            self.believed_ms = offset;
+            self.doubted = None;
+            return true;
+        }
+        let since = match self.doubted {
+            Some((doubted, since)) if offset.abs_diff(doubted) <= SLEW_MAX_MS.unsigned_abs() => since,
+            _ => now,
+        };
+        self.doubted = Some((offset, since));
+        if millis(now.duration_since(since)) > ahead.saturating_abs() {
+            self.believed_ms = offset;
+            self.doubted = None;
+            return true;
+        }
+        // A clock that is behind ends no trial too early.
+        ahead < 0
+    }
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_800_000_000_000;
+    const DAY: i64 = 86_400_000;
+
+    #[test]
+    fn a_clock_that_is_ahead_is_believed_after_it_has_agreed_for_longer_than_that() {
+        let base = Instant::now();
+        let at = |seconds: u64| base + Duration::from_secs(seconds);
+        let wall = |seconds: i64| NOW + seconds * 1_000;
+        let mut clock = LapseClock::new(Some(NOW), NOW, base);
+        assert!(clock.believes(wall(1), at(1)));
+        // Eight days ahead for three seconds.
+        for second in 2..5 {
+            assert!(!clock.believes(wall(i64::try_from(second).unwrap()) + 8 * DAY, at(second)));
+        }
+        assert!(clock.believes(wall(5), at(5)), "back again");
+        // A minute ahead for good: after a minute.
+        for second in 6..=66 {
+            assert!(!clock.believes(wall(i64::try_from(second).unwrap()) + 60_000, at(second)), "{second}");
+        }
+        assert!(clock.believes(wall(67) + 60_000, at(67)));
+        assert!(clock.believes(wall(68) + 60_000, at(68)));
+        // Another jump begins anew.
+        assert!(!clock.believes(wall(69) + 120_000, at(69)));
+        assert!(!clock.believes(wall(129) + 180_000, at(129)), "two jumps are not one that lasts");
+    }
+
+    #[test]
+    fn a_clock_that_is_slewed_or_behind_ends_no_trial_too_early_and_is_followed() {
+        let base = Instant::now();
+        let at = |seconds: u64| base + Duration::from_secs(seconds);
+        let mut clock = LapseClock::new(None, NOW, base);
+        for second in 1..100_u64 {
+            let slewed = i64::try_from(second).unwrap() * 1_500;
+            assert!(clock.believes(NOW + slewed, at(second)), "half a second a second");
+        }
+        assert!(clock.believes(NOW - DAY, at(100)), "behind");
+        assert!(clock.believes(NOW + 150_000, at(101)), "as before");
+    }
+
+    #[test]
+    fn a_start_with_a_clock_ahead_of_the_last_use_waits_as_long() {
+        let base = Instant::now();
+        let mut clock = LapseClock::new(Some(NOW), NOW + 10_000, base);
+        assert!(!clock.believes(NOW + 10_000, base));
+        assert!(!clock.believes(NOW + 20_000, base + Duration::from_secs(10)));
+        assert!(clock.believes(NOW + 20_100, base + Duration::from_millis(10_100)));
+        let mut clock = LapseClock::new(Some(NOW), NOW, base);
+        assert!(clock.believes(NOW, base), "used a moment ago");
+    }
+}

@@ -1,0 +1,395 @@
+//! The ledger's anchor: a file beside `ledger.db` that names the last entry that was committed.
+//!
+//! Written after each commit that adds entries, before the commit is reported as done; never synced, for the ledger is
+//! synced before it. So after any crash the anchor is at most behind: its entry is in the ledger. Where it is not, the
+//! ledger is an older or another one. Must not be read back into the ledger.
+
+use super::{Ledger, batch};
+use crate::store::{StoreError, app};
+use crate::telemetry::METRICS;
+use rusqlite::{Connection, OptionalExtension, Transaction};
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+pub const FILE: &str = "ledger.anchor";
+const HASH_BYTES: usize = 32;
+/// Longer than the one line.
+const READ_MAX: usize = 256;
+
+/// An entry's place in the chain. 0 and zeroes: before the first one.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Head {
+    pub seq: i64,
+    pub hash: Vec<u8>,
+}
+
+impl Head {
+    /// Of an empty ledger.
+    pub fn none() -> Self {
+        Self { seq: 0, hash: vec![0; HASH_BYTES] }
+    }
+}
+
+impl fmt::Display for Head {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hash = hex(&self.hash);
+        write!(f, "entry {} (#{})", self.seq, hash.get(..16).unwrap_or(&hash))
+    }
+}
+
+impl fmt::Debug for Head {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Why a ledger is not the one that its anchor knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// There is no anchor, although the ledger has entries.
+    Missing,
+    Unreadable,
+    /// The ledger ends before the anchor's entry.
+    Older {
+        anchor: Head,
+        ledger: Head,
+    },
+    /// The ledger has another entry in the place of the anchor's.
+    Other {
+        anchor: Head,
+        ledger: Head,
+    },
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing => write!(f, "{FILE} is missing: an older ledger.db would not be noticed"),
+            Self::Unreadable => write!(f, "{FILE} cannot be read: it is damaged"),
+            Self::Older { anchor, ledger } => {
+                write!(f, "ledger.db is older than it was: it ends with {ledger}, {FILE} names {anchor}")
+            }
+            Self::Other { anchor, ledger } => {
+                write!(
+                    f,
+                    "ledger.db is not the one that was written last: it ends with {ledger} and lacks {anchor}, which {FILE} names"
+                )
+            }
+        }
+    }
+}
+
+pub struct Anchor(File);
+
+/// What the file says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Named {
+    Nothing,
+    Garbage,
+    Head(Head),
+}
+
+impl Anchor {
+    /// # Errors
+    /// The file cannot be made or opened.
+    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(dir.join(FILE));
+        file.map(Self).map_err(|source| StoreError::io("open the ledger's anchor", source))
+    }
+
+    /// Names `head`. Where that fails, what it said before stands, which is not wrong.
+    pub fn write(&self, head: &Head) {
+        let text = format!("{:020} {}", head.seq, hex(&head.hash));
+        let line = format!("{text} {:08x}\n", crc32fast::hash(text.as_bytes()));
+        if let Err(error) = self.0.write_all_at(line.as_bytes(), 0) {
+            METRICS.ledger_error("anchor");
+            log::error!("write {FILE}: {error}; it stays behind the ledger until the next commit");
+        }
+    }
+}
+
+/// When the anchor in `dir` was last written, ms since 1970; 0 where that is not known.
+pub(super) fn written_ms(dir: &Path) -> i64 {
+    let since = std::fs::metadata(dir.join(FILE)).and_then(|metadata| metadata.modified()).ok();
+    let since = since.and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+    since.and_then(|since| i64::try_from(since.as_millis()).ok()).unwrap_or_default()
+}
+
+/// What the anchor in `dir` says.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read(dir: &Path) -> Result<Named, StoreError> {
+    let bytes = match std::fs::read(dir.join(FILE)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Named::Nothing),
+        bytes => bytes.map_err(|source| StoreError::io("read the ledger's anchor", source))?,
+    };
+    Ok(if bytes.is_empty() { Named::Nothing } else { parse(&bytes).map_or(Named::Garbage, Named::Head) })
+}
+
+/// Copies the anchor of `from` to the new folder `to`, where it can be read.
+///
+/// # Errors
+/// It cannot be read or written.
+pub fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
+    if let Named::Head(head) = read(from)? {
+        let copy = Anchor::open(to)?;
+        copy.write(&head);
+        copy.0.sync_all().map_err(|source| StoreError::io("copy the ledger's anchor", source))?;
+    }
+    Ok(())
+}
+
+fn parse(bytes: &[u8]) -> Option<Head> {
+    let line = std::str::from_utf8(bytes.get(..bytes.len().min(READ_MAX))?).ok()?.strip_suffix('\n')?;
+    let (text, crc) = line.rsplit_once(' ')?;
+    if crc != format!("{:08x}", crc32fast::hash(text.as_bytes())) {
+        return None;
+    }
+    let (seq, hash) = text.split_once(' ')?;
+    let digits = (0..hash.len()).step_by(2).map(|at| u8::from_str_radix(hash.get(at..at + 2)?, 16).ok());
+    let hash: Vec<u8> = digits.collect::<Option<_>>()?;
+    Some(Head { seq: seq.parse().ok()?, hash }).filter(|head| head.hash.len() == HASH_BYTES)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+}
+
+/// How far a ledger is believed that is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// It must be the one that the anchor names.
+    Anchored,
+    /// Whatever it is: it is looked at, and the anchor stays as it is.
+    Any,
+    /// Whatever it is: the anchor names it from here on.
+    Accepted,
+}
+
+/// `ledger.db` is missing in a folder whose accounts had one.
+///
+/// # Errors
+/// The accounts cannot be read.
+pub fn is_ledger_missing(dir: &Path) -> Result<bool, StoreError> {
+    Ok(!dir.join("ledger.db").exists() && app::has_accounts(dir)?)
+}
+
+/// What an operator is to know of a missing ledger.
+pub fn missing_ledger(dir: &Path) -> String {
+    let dir = dir.display();
+    format!(
+        "{dir}/ledger.db is missing, and app.db has accounts: restore ledger.db (with {FILE}) from the latest backup and \
+         keep {dir}/journal; where that backup is older, start once with --accept-older-ledger"
+    )
+}
+
+/// Judges the ledger behind `connection` by what its anchor `named` before it was read.
+pub(super) fn judge(connection: &Connection, named: Named) -> rusqlite::Result<Option<Fault>> {
+    let ledger = head(connection)?;
+    let anchor = match named {
+        Named::Nothing if ledger.seq == 0 => return Ok(None),
+        Named::Nothing => return Ok(Some(Fault::Missing)),
+        Named::Garbage => return Ok(Some(Fault::Unreadable)),
+        Named::Head(anchor) => anchor,
+    };
+    if anchor.seq == 0 {
+        return Ok(None);
+    }
+    let known: Option<Vec<u8>> =
+        connection.query_row("SELECT hash FROM entry WHERE seq = ?1", [anchor.seq], |row| row.get(0)).optional()?;
+    Ok(match known {
+        Some(hash) if hash == anchor.hash => None,
+        None if ledger.seq < anchor.seq => Some(Fault::Older { anchor, ledger }),
+        _ => Some(Fault::Other { anchor, ledger }),
+    })
+}
+
+/// Opens the anchor of the ledger behind `connection`; none for one that is only looked at.
+pub(super) fn begin(
+    dir: &Path,
+    connection: &Connection,
+    named: Named,
+    trust: Trust,
+) -> Result<Option<Anchor>, StoreError> {
+    if trust == Trust::Any {
+        return Ok(None);
+    }
+    let sql = |source| StoreError::sqlite("compare the ledger with its anchor", source);
+    let fault = judge(connection, named).map_err(sql)?;
+    match &fault {
+        None => {}
+        // As after an upgrade from a version that had none.
+        Some(Fault::Missing) => log::warn!("{FILE} is missing; made anew from the ledger as it is"),
+        Some(fault) if trust == Trust::Accepted => log::warn!("{fault}; accepted as it is"),
+        Some(fault) => {
+            return Err(StoreError::Unusable(format!(
+                "{fault}. Put the newest ledger.db back; after restoring a backup on purpose, start once with \
+                 --accept-older-ledger"
+            )));
+        }
+    }
+    let anchor = Anchor::open(dir)?;
+    if fault.is_some() {
+        anchor.write(&head(connection).map_err(sql)?);
+    }
+    Ok(Some(anchor))
+}
+
+fn head(connection: &Connection) -> rusqlite::Result<Head> {
+    batch::last(connection).map(|(seq, hash)| Head { seq, hash })
+}
+
+impl Ledger {
+    /// As [`Ledger::open`], without asking whether it is the one that its anchor names: for whoever only looks.
+    ///
+    /// # Errors
+    /// The file cannot be opened or migrated.
+    pub fn open_to_audit(dir: &Path) -> Result<Self, StoreError> {
+        Self::open_as(dir, Trust::Any)
+    }
+
+    /// Has the anchor name the ledger in `dir` as it is: a backup was restored on purpose.
+    ///
+    /// # Errors
+    /// As [`Ledger::open`].
+    pub fn accept(dir: &Path) -> Result<(), StoreError> {
+        Self::open_as(dir, Trust::Accepted).map(drop)
+    }
+
+    /// Why this is not the ledger that the anchor in `dir` names, if so.
+    ///
+    /// # Errors
+    /// One of the two cannot be read.
+    pub fn anchor_fault(&self, dir: &Path) -> Result<Option<Fault>, StoreError> {
+        let named = read(dir)?;
+        self.read("compare the ledger with its anchor", |connection| judge(connection, named))
+    }
+
+    /// Commits what may have added entries, then names the last of them; `between` is for a process that is to die there.
+    pub(super) fn commit(&self, transaction: Transaction<'_>, between: impl FnOnce()) -> rusqlite::Result<()> {
+        let head = head(&transaction)?;
+        transaction.commit()?;
+        between();
+        if let Some(anchor) = &self.anchor {
+            anchor.write(&head);
+        }
+        Ok(())
+    }
+
+    /// The latest moment that the ledger knows of, ms since 1970: of its last entry, or of the anchor as it was found.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn last_known_ms(&self) -> Result<Option<i64>, StoreError> {
+        let entered = self.read("look at the ledger's last entry", |connection| {
+            connection.query_row("SELECT at FROM entry ORDER BY seq DESC LIMIT 1", [], |row| row.get(0)).optional()
+        })?;
+        Ok(entered.max((self.anchored_ms > 0).then_some(self.anchored_ms)))
+    }
+
+    /// Writes the anchor again, so that its time says that the ledger was in use.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn renew_anchor(&self) -> Result<(), StoreError> {
+        let writer = self.writer();
+        let head = head(&writer).map_err(|source| StoreError::sqlite("look at the ledger's last entry", source))?;
+        if let Some(anchor) = &self.anchor {
+            anchor.write(&head);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::money::Micro;
+    use crate::store::ledger::Post;
+    use std::fs;
+
+    fn grant(ledger: &Ledger, reference: &str) {
+        let (d_paid, d_trial) = (Micro::new(5), Micro::ZERO);
+        let post = Post { kind: "grant", reference, account: "acct", d_paid, d_trial, at_ms: 1 };
+        assert!(ledger.post(&post).unwrap());
+    }
+
+    fn opened(dir: &Path) -> Ledger {
+        let ledger = Ledger::open(dir).unwrap();
+        ledger.open_account("acct", None, 1).unwrap();
+        ledger
+    }
+
+    fn copy(from: &Path, to: &Path) {
+        fs::copy(from.join("ledger.db"), to.join("ledger.db")).unwrap();
+        for log in ["ledger.db-wal", "ledger.db-shm"] {
+            let _ = fs::remove_file(to.join(log));
+        }
+    }
+
+    #[test]
+    fn an_older_or_another_ledger_is_refused_by_name_until_it_is_accepted() {
+        let (dir, older, other) =
+            (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let ledger = opened(dir.path());
+        grant(&ledger, "first");
+        ledger.checkpoint().unwrap();
+        copy(dir.path(), older.path());
+        copy(dir.path(), other.path());
+        grant(&ledger, "second");
+        grant(&ledger, "third");
+        let last = ledger.entries_after(2, 1).unwrap().remove(0);
+        drop(ledger);
+        let ledger = opened(dir.path());
+        assert_eq!(ledger.anchor_fault(dir.path()).unwrap(), None, "the newest is taken");
+        drop(ledger);
+        let beside = Ledger::open(other.path()).unwrap();
+        for reference in ["a", "b", "c"] {
+            grant(&beside, reference);
+        }
+        beside.checkpoint().unwrap();
+        drop(beside);
+        for (from, name, ends) in [(older.path(), "older", "entry 1 (#"), (other.path(), "not the one", "entry 4 (#")] {
+            copy(from, dir.path());
+            let refused = Ledger::open(dir.path()).err().unwrap().to_string();
+            let anchor = Head { seq: 3, hash: last.hash.clone() }.to_string();
+            let names_all = [name, ends, &anchor, "--accept-older-ledger"].iter().all(|part| refused.contains(part));
+            assert!(names_all, "{refused}");
+            let fault = Ledger::open_to_audit(dir.path()).unwrap().anchor_fault(dir.path()).unwrap();
+            assert!(fault.is_some_and(|fault| refused.contains(&fault.to_string())), "and an audit finds it");
+        }
+        Ledger::accept(dir.path()).unwrap();
+        let ledger = opened(dir.path());
+        grant(&ledger, "fourth");
+        assert_eq!(ledger.anchor_fault(dir.path()).unwrap(), None);
+    }
+
+    #[test]
+    fn an_anchor_that_is_behind_is_no_fault_and_a_missing_one_is_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let ledger = opened(dir.path());
+        grant(&ledger, "first");
+        let behind = fs::read(dir.path().join(FILE)).unwrap();
+        grant(&ledger, "second");
+        drop(ledger);
+        // Died between the commit and the anchor.
+        fs::write(dir.path().join(FILE), behind).unwrap();
+        grant(&opened(dir.path()), "third");
+        let third = Head { seq: 3, hash: opened(dir.path()).entries_after(2, 1).unwrap().remove(0).hash };
+        assert_eq!(read(dir.path()).unwrap(), Named::Head(third.clone()));
+        fs::remove_file(dir.path().join(FILE)).unwrap();
+        let fault = Ledger::open_to_audit(dir.path()).unwrap().anchor_fault(dir.path()).unwrap();
+        assert_eq!(fault, Some(Fault::Missing));
+        opened(dir.path());
+        assert_eq!(read(dir.path()).unwrap(), Named::Head(third));
+        let mut flipped = fs::read(dir.path().join(FILE)).unwrap();
+        flipped[30] ^= 1;
+        fs::write(dir.path().join(FILE), flipped).unwrap();
+        assert!(Ledger::open(dir.path()).err().unwrap().to_string().contains("damaged"));
+    }
+}

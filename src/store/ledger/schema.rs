@@ -1,0 +1,61 @@
+//! Whether `ledger.db` still has the triggers and indexes that protect it, and what it remembers of processes.
+//!
+//! Must not write.
+
+use super::{Ledger, MIGRATIONS};
+use crate::store::StoreError;
+use crate::store::sqlite;
+use rusqlite::Connection;
+use std::collections::BTreeMap;
+
+/// Tables by name alone: SQLite rewrites their text when they are renamed. Triggers and indexes by their text.
+const OBJECTS: &str = "SELECT type || ' ' || name, iif(type = 'table', '', ifnull(sql, '')) FROM sqlite_schema
+  WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
+
+impl Ledger {
+    /// What differs from the schema that this program makes, one line each.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn schema_faults(&self) -> Result<Vec<String>, StoreError> {
+        let operation = "compare the ledger's schema";
+        let sql = |source| StoreError::sqlite(operation, source);
+        let mut fresh = Connection::open_in_memory().map_err(sql)?;
+        sqlite::migrate(&mut fresh, MIGRATIONS, operation)?;
+        let expected = objects(&fresh).map_err(sql)?;
+        let found = self.read(operation, objects)?;
+        let missing = expected.iter().filter_map(|(name, text)| match found.get(name) {
+            None => Some(format!("{name} is missing")),
+            Some(known) if known != text => Some(format!("{name} was changed")),
+            Some(_) => None,
+        });
+        let strange = found.keys().filter(|name| !expected.contains_key(*name));
+        Ok(missing.chain(strange.map(|name| format!("{name} does not belong there"))).collect())
+    }
+
+    /// What is set aside or counted as applied in the name of processes that `known` does not have, one line each.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn strange_boots(&self, known: &[String]) -> Result<Vec<String>, StoreError> {
+        let known = serde_json::to_string(known).unwrap_or_default();
+        self.read("look for rows of unknown processes", |connection| {
+            connection
+                .prepare(
+                    "SELECT name || ': boot ' || boot || ', which is gone, ' || what FROM (
+                       SELECT 'claim' AS name, boot, 'claims ' || paid || ' + ' || trial || ' µc of account ' || account AS what
+                         FROM claim WHERE paid <> 0 OR trial <> 0
+                       UNION ALL SELECT 'applied', boot, 'has applied ' || paid || ' + ' || trial || ' µc to account ' || account
+                         FROM applied
+                       UNION ALL SELECT 'applied_key', boot, 'has applied ' || spent || ' µc to key ' || key FROM applied_key
+                     ) WHERE boot NOT IN (SELECT value FROM json_each(?1)) ORDER BY 1 LIMIT 100",
+                )?
+                .query_map([&known], |row| row.get(0))?
+                .collect()
+        })
+    }
+}
+
+fn objects(connection: &Connection) -> rusqlite::Result<BTreeMap<String, String>> {
+    connection.prepare(OBJECTS)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+}
