@@ -100,6 +100,9 @@
 //!
 //! # What is counted
 //!
+//! Without `input`, a token is four bytes of the body but for media, which are counted as the vendors document: see
+//! `simulator/count.rs`.
+//!
 //! `/_sim/stats` has the counters (`connections_by_http`: connections by version), `/_sim/requests?last=N`
 //! the last requests in full, each with its version (`http`: `1.1` or `2`; `:authority` stands among the
 //! headers) and with what its answer came to: `answer` has the true token counts (`usage`), the `events` that were written, the bytes
@@ -120,6 +123,7 @@ mod answer;
 mod behaviour;
 mod chat;
 mod checks;
+mod count;
 mod errors;
 mod events;
 mod exchange;

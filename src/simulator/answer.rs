@@ -45,7 +45,7 @@ impl Answer {
             deltas: behaviour.events,
             usage: Usage {
                 mode: behaviour.usage,
-                input: behaviour.input.unwrap_or_else(|| tokens(turn.body_bytes)),
+                input: behaviour.input.unwrap_or(turn.input_tokens),
                 cache_read: behaviour.cache_read,
                 write_5m: behaviour.write_5m,
                 write_1h: behaviour.write_1h,

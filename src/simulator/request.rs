@@ -6,6 +6,7 @@
 use serde_json::Value;
 
 use super::checks::models;
+use super::count;
 use super::errors::{Problem, Vendor};
 use super::marker;
 use super::responses::Offered;
@@ -41,7 +42,8 @@ pub struct Turn {
     pub user_text: String,
     /// The text of the tool result that ends the conversation, if one does.
     pub tool_result: Option<String>,
-    pub body_bytes: usize,
+    /// As the vendor counts the body.
+    pub input_tokens: u64,
     /// Responses: what an answer depends on besides.
     pub offered: Offered,
 }
@@ -92,7 +94,7 @@ pub fn read_chat(body: &[u8]) -> Result<Asked, Problem> {
         service_tier: tier.unwrap_or("default").to_owned(),
         user_text: last_user_text(messages).to_owned(),
         tool_result: is_result.then(|| joined_text(&last["content"])),
-        body_bytes: body.len(),
+        input_tokens: count::input_tokens(Vendor::Chat, model, &value, body.len()),
         offered: Offered::default(),
     };
     Ok(Asked { turn, body: value })
@@ -121,7 +123,7 @@ pub fn read_responses(body: &[u8]) -> Result<Asked, Problem> {
         service_tier: value["service_tier"].as_str().filter(|tier| *tier != "auto").unwrap_or("default").to_owned(),
         user_text: value["input"].as_str().unwrap_or_else(|| last_user_text(items)).to_owned(),
         tool_result: is_result.then(|| joined_text(&last["output"])),
-        body_bytes: body.len(),
+        input_tokens: count::input_tokens(Vendor::Responses, model, &value, body.len()),
         offered: Offered::read(&value),
     };
     Ok(Asked { turn, body: value })
@@ -158,7 +160,7 @@ pub fn read_messages(body: &[u8], counts: bool) -> Result<Asked, Problem> {
         service_tier: "standard".to_owned(),
         user_text: last_user_text(messages).to_owned(),
         tool_result: result.map(|block| joined_text(&block["content"])),
-        body_bytes: body.len(),
+        input_tokens: count::input_tokens(Vendor::Messages, model, &value, body.len()),
         offered: Offered::default(),
     };
     Ok(Asked { turn, body: value })

@@ -167,8 +167,7 @@ impl Call<'_> {
             let problem = Problem::of_marker(self.vendor, status, &behaviour);
             return Ok(self.refuse(&problem, behaviour));
         }
-        let count = super::answer::tokens(turn.body_bytes);
-        let count = behaviour.input.unwrap_or(count);
+        let count = behaviour.input.unwrap_or(turn.input_tokens);
         Ok(self.json(200, format!(r#"{{"input_tokens":{count}}}"#), behaviour))
     }
 
