@@ -16,6 +16,7 @@ use model_gateway::protocol::rules::{
 };
 use model_gateway::protocol::same::StreamPass;
 use model_gateway::protocol::translate::{self, Asked, StreamTranslation};
+use model_gateway::usage::UsageEstimator;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::hint::black_box;
@@ -273,6 +274,7 @@ impl Models {
             strict: false,
             clock: || 1_700_000_000,
             request_id: "req_0",
+            estimator: UsageEstimator::default(),
         }
     }
 }

@@ -11,6 +11,7 @@ mod beside;
 pub mod bounds;
 pub mod correct;
 pub mod courier;
+pub mod estimate;
 pub mod feeder;
 mod guest;
 mod hold;
@@ -28,6 +29,7 @@ pub mod shown;
 #[cfg(test)]
 mod tests;
 mod till;
+pub mod turns;
 mod verify;
 pub mod watch;
 

@@ -18,10 +18,12 @@ mod rates;
 mod reject;
 mod reply;
 mod trace;
+mod turn;
 mod upstream;
 
 use crate::account::Keys;
 use crate::billing::Till;
+use crate::billing::turns::ReportedTurns;
 use crate::config::{ATTEMPTS_MAX, FALLBACKS_MAX, Limits, Settings};
 use crate::idempotency::Idempotency;
 use crate::telemetry::access::AccessLog;
@@ -59,6 +61,8 @@ pub struct Gateway {
     pressure: Arc<pressure::Pressure>,
     /// How the vendors' endpoints are.
     pub fleet: Arc<Fleet>,
+    /// What unreported turns of conversations are estimated by.
+    turns: ReportedTurns,
     names: Arc<upstream::Names>,
 }
 
@@ -88,6 +92,7 @@ impl Gateway {
             bodies: Arc::default(),
             pressure: Arc::default(),
             fleet: Arc::default(),
+            turns: ReportedTurns::default(),
             names: Arc::default(),
         }
     }

@@ -20,6 +20,7 @@ mod counters;
 mod estimate;
 pub mod failure;
 pub mod form;
+mod image_size;
 mod messages;
 pub mod request;
 pub mod responses;

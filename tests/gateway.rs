@@ -46,6 +46,8 @@ mod dead_edges;
 mod disconnect;
 #[path = "gateway/disk.rs"]
 mod disk;
+#[path = "gateway/estimates.rs"]
+mod estimates;
 #[path = "gateway/failover.rs"]
 mod failover;
 #[path = "gateway/failure.rs"]

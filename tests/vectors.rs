@@ -10,7 +10,7 @@
 use model_gateway::protocol::Protocol;
 use model_gateway::protocol::failure::Failure;
 use model_gateway::protocol::form::Effort;
-use model_gateway::protocol::request::{self, Edits, Sender};
+use model_gateway::protocol::request::{self, Content, Edits, Sender};
 use model_gateway::protocol::responses::kinds::KINDS;
 use model_gateway::protocol::rules::known::{KnownCapabilities, RepairRules};
 use model_gateway::protocol::rules::{
@@ -19,7 +19,7 @@ use model_gateway::protocol::rules::{
 };
 use model_gateway::protocol::same::{self, StreamPass};
 use model_gateway::protocol::translate::{self, Asked, StreamTranslation};
-use model_gateway::usage::Usage;
+use model_gateway::usage::{Usage, UsageEstimator};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -223,6 +223,8 @@ fn usual_request(surface: Protocol, streams: bool) -> Value {
 fn ask(vector: &Vector, body: &[u8]) -> Result<translate::Translated, Failure> {
     let accepts = accepts(&vector.case.model);
     let max_output_tokens = if vector.vendor == Protocol::Messages { 64_000 } else { 128_000 };
+    let content = request::read(vector.surface, body).map_or_else(|_| Content::default(), |read| read.features.content);
+    let estimator = UsageEstimator::from_input_tokens(content.tokens());
     let asked = Asked {
         surface: vector.surface,
         body,
@@ -238,6 +240,7 @@ fn ask(vector: &Vector, body: &[u8]) -> Result<translate::Translated, Failure> {
         strict: vector.case.strict,
         clock: || 1_700_000_000,
         request_id: "req_0",
+        estimator,
     };
     translate::request(&asked, false)
 }

@@ -9,11 +9,7 @@ use crate::catalog::{Model, Rates};
 use crate::money::Micro;
 use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
-use crate::protocol::request::Outline;
-
-/// Tokens that one image can be read as, on a messages vendor: (width × height) ÷ 750 at the largest size it takes.
-/// Source: the vendor's vision guide, read 2026-11. Chat vendors multiply tiles by model: no bound is assumed there.
-const MESSAGES_IMAGE_TOKENS: u64 = 5_000;
+use crate::protocol::request::{IMAGE_TOKENS_MAX, Outline};
 
 /// The least thinking budget a messages vendor accepts.
 pub const THINKING_TOKENS_LEAST: u64 = 1_024;
@@ -23,8 +19,8 @@ pub const THINKING_TOKENS_LEAST: u64 = 1_024;
 /// than one search can pass it: what it then costs beyond the hold is taken from what is available.
 const WEB_SEARCHES_MOST: u64 = 10;
 
-/// The largest cost of a request as a function of its output limit. `outline` and `body_bytes` are of the body that the
-/// vendor gets; `surface` is the caller's, for the words of a refusal.
+/// The largest cost of a request as a function of its output limit. `outline` and `text_bytes` (all but the base64 of images)
+/// are of the body that the vendor gets; `surface` is the caller's, for the words of a refusal.
 ///
 /// # Errors
 /// It asks for something that has no price.
@@ -32,7 +28,7 @@ pub fn quote(
     model: &Model,
     surface: Protocol,
     outline: &Outline,
-    body_bytes: u64,
+    text_bytes: u64,
     min_output: u64,
 ) -> Result<Quote, Failure> {
     if let Some(param) = unpriced(model, surface, outline) {
@@ -46,7 +42,7 @@ pub fn quote(
     };
     let service_tier = tier_asked(outline);
     Ok(Quote {
-        reaches: reaches(model, outline, body_bytes),
+        reaches: reaches(model, outline, text_bytes),
         choices: outline.choices.max(1),
         web_searches: web_searches(outline),
         web_search_price: model.price.features.web_search.unwrap_or_default(),
@@ -90,9 +86,9 @@ fn web_searches(outline: &Outline) -> u64 {
 }
 
 /// By price tier, the most input that it can be and the dearest that its tokens can be.
-fn reaches(model: &Model, outline: &Outline, body_bytes: u64) -> Vec<Reach> {
+fn reaches(model: &Model, outline: &Outline, text_bytes: u64) -> Vec<Reach> {
     let (features, priced) = (&outline.features, &model.price.features);
-    let tokens = input_tokens(model, outline, body_bytes);
+    let tokens = input_tokens(model, outline, text_bytes);
     let audio_input = priced.audio_input.filter(|_| features.audio_input);
     let audio_output = priced.audio_output.filter(|_| features.audio_output);
     let within = model.price.spans().take_while(|span| span.least <= tokens);
@@ -105,8 +101,9 @@ fn reaches(model: &Model, outline: &Outline, body_bytes: u64) -> Vec<Reach> {
         .collect()
 }
 
-fn input_tokens(model: &Model, outline: &Outline, body_bytes: u64) -> u64 {
+fn input_tokens(model: &Model, outline: &Outline, text_bytes: u64) -> u64 {
     let features = &outline.features;
+    // Chat vendors multiply tiles by model.
     let images_unbounded = features.images > 0 && model.protocol() != Protocol::Messages;
     let unbounded = images_unbounded
         || features.documents_or_files
@@ -118,8 +115,8 @@ fn input_tokens(model: &Model, outline: &Outline, body_bytes: u64) -> u64 {
     if unbounded {
         return model.context_tokens;
     }
-    let images = u64::from(features.images).saturating_mul(MESSAGES_IMAGE_TOKENS);
-    body_bytes.saturating_add(images).min(model.context_tokens)
+    let images = u64::from(features.images).saturating_mul(IMAGE_TOKENS_MAX);
+    text_bytes.saturating_add(images).min(model.context_tokens)
 }
 
 /// The dearest class that the input can be charged at: a chat vendor writes its cache unasked.

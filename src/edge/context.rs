@@ -5,6 +5,7 @@ use super::intake::Shared;
 use super::panics;
 use super::reply::Reply;
 use super::trace::Trace;
+use super::turn::Turn;
 use crate::account::Principal;
 use crate::address::Caller;
 use crate::billing::Hold;
@@ -15,6 +16,7 @@ use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
 use crate::store::ledger::Outcome;
 use crate::upstreams::{Endpoints, Lease};
+use crate::usage::UsageEstimator;
 use bytes::Bytes;
 use std::fmt;
 use std::net::SocketAddr;
@@ -63,8 +65,10 @@ pub struct Call {
     pub upstream: Upstream,
     /// `None` for what is free, and once it has been ended.
     pub hold: Option<Hold>,
-    /// Bytes of the client's body, for estimates.
+    /// Bytes of the client's body.
     pub body_bytes: u64,
+    /// What its usage is estimated by.
+    pub turn: Turn,
     /// Bytes of the body as the vendor gets it.
     pub sent_bytes: usize,
     pub stream: bool,
@@ -97,6 +101,8 @@ pub struct Again {
     pub output_limit: Option<u64>,
     pub account_id: Arc<str>,
     pub request_id: String,
+    /// As it is told to the caller where the vendor reports no usage.
+    pub estimator: UsageEstimator,
 }
 
 /// How to call the vendor.

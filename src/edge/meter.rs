@@ -13,7 +13,6 @@ use crate::protocol::failure::Kind;
 use crate::store::ledger::Outcome;
 use crate::telemetry::METRICS;
 use crate::telemetry::access::{CallRecord, Record};
-use crate::usage::Usage;
 use pingora::proxy::Session;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -74,7 +73,10 @@ pub fn resolve(call: &mut Call) {
         return hold.release(outcome, now_ms);
     }
     let estimated = usage.is_none();
-    let usage = usage.unwrap_or_else(|| Usage::estimated(input, call.body_bytes, generated));
+    if let Some(usage) = &usage {
+        call.turn.remember(usage, generated);
+    }
+    let usage = usage.unwrap_or_else(|| call.turn.estimate(input, generated));
     match hold.settle(usage, outcome, estimated, now_ms) {
         Ok(credits) => {
             call.billed = Some((outcome, credits));

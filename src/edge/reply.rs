@@ -6,6 +6,7 @@
 
 use super::context::{Call, Context};
 use super::intake::Late;
+use super::turn::Turn;
 use super::{meter, own, rates, upstream};
 use crate::billing::Hold;
 use crate::catalog::Model;
@@ -410,13 +411,14 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
         if let Some(hold) = &mut call.hold {
             hold.note_token();
         }
-        call.shared.set_unseen(match &call.model.accepts {
+        let hides_output = match &call.model.accepts {
             // A chat vendor that shows its reasoning shows all of it, a messages vendor a summary or nothing.
             Accepts::Chat(_) => call.model.hides_reasoning() && !pass.shows_thinking(),
             Accepts::Messages(_) => pass.shows_thinking(),
             // It shows a summary or nothing.
             Accepts::Responses(_) => call.model.hides_reasoning(),
-        });
+        };
+        call.shared.set_unseen(hides_output || call.turn.is_still_doubtful(pass.input_learned()));
     }
     if pass.is_finishing() {
         call.shared.set_finishing();
@@ -433,7 +435,7 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
         cut: None,
     };
     if !pass.completed() && !pass.has_stopped() {
-        counted.cut = past_hold(&call.model, call.hold.as_ref(), call.body_bytes, &counted);
+        counted.cut = past_hold(&call.model, call.hold.as_ref(), &call.turn, &counted);
     }
     if let Some(usage) = &counted.cut {
         pass.end_at_limit(usage, &mut out);
@@ -469,13 +471,13 @@ fn failed(call: &mut Call, fault: &Fault, nothing_generated: bool) -> Failure {
 /// What is billed of an answer that has gone on past its hold: its vendor was told the output limit and ignores it. The
 /// vendors that defined the protocols keep it. No answer that keeps it comes here, for the hold is its worst case:
 /// what it costs for certain must be more than that.
-fn past_hold(model: &Model, hold: Option<&Hold>, body_bytes: u64, so_far: &Counted) -> Option<Usage> {
+fn past_hold(model: &Model, hold: Option<&Hold>, turn: &Turn, so_far: &Counted) -> Option<Usage> {
     let hold = hold.filter(|_| !model.vendor.official)?;
     let Counted { usage, learned, generated_bytes, .. } = *so_far;
     if hold.covers(Usage::at_least(learned, generated_bytes)) {
         return None;
     }
-    Some(hold.bears(usage.unwrap_or_else(|| Usage::estimated(learned, body_bytes, generated_bytes))))
+    Some(hold.bears(usage.unwrap_or_else(|| turn.estimate(learned, generated_bytes))))
 }
 
 /// Ends an answer whose model has finished although its vendor has broken off, or goes on saying nothing. `None`: it is
@@ -531,7 +533,7 @@ fn fold(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failu
         cut: None,
     };
     if !stream.completed() && !stream.is_finishing() {
-        counted.cut = past_hold(&call.model, call.hold.as_ref(), call.body_bytes, &counted);
+        counted.cut = past_hold(&call.model, call.hold.as_ref(), &call.turn, &counted);
     }
     if let Some(usage) = &counted.cut {
         stream.end_at_limit(usage, &mut out);
@@ -609,7 +611,10 @@ fn settle(call: &mut Call, answer: Counted) -> Result<Option<crate::money::Micro
         (false, false) => Outcome::Completed,
     };
     let estimated = cut.is_some() || usage.is_none() && !refused_free;
-    let usage = cut.or(usage).unwrap_or_else(|| Usage::estimated(learned, call.body_bytes, generated_bytes));
+    if let (Some(usage), None, false) = (&usage, &cut, refused_free) {
+        call.turn.remember(usage, generated_bytes);
+    }
+    let usage = cut.or(usage).unwrap_or_else(|| call.turn.estimate(learned, generated_bytes));
     let credits = hold.settle(usage, outcome, estimated, clock::now_ms()).map_err(|error| {
         log::error!("journal a debit: {error}; the answer is withheld");
         Failure::of(Kind::LedgerUnavailable)

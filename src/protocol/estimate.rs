@@ -9,20 +9,23 @@
 use super::form::{Arguments, Block, BlockKind, FileContent, OutcomeContent, Request, Thinking, ToolKind};
 use super::text::Text;
 use super::tree::Value;
+use crate::usage::HUNDREDTHS_PER_TEXT_BYTE;
 use base64::Engine;
 use memchr::memmem;
+use std::borrow::Cow;
 
 /// Hundredths of a token: a byte of UTF-8 text is 1 ÷ 3.5, with the margin of × 1.05; a token counted is the margin.
-const PER_BYTE: u64 = 30;
+const PER_BYTE: u64 = HUNDREDTHS_PER_TEXT_BYTE;
 const PER_TOKEN: u64 = 105;
 
 const PER_MESSAGE: u64 = 4;
 const PER_TOOL: u64 = 8;
 const FOR_TOOLS: u64 = 300;
 const PER_IMAGE: u64 = 1_600;
-const PER_PAGE: u64 = 1_500;
+/// Of a page that is read as text and as an image.
+pub(super) const PER_PAGE: u64 = 1_500;
 /// Of a document that only its vendor will see.
-const PAGES_UNSEEN: u64 = 10;
+pub(super) const PAGES_UNSEEN: u64 = 10;
 /// Base64 of a page: of a large one where the pages were counted, of a small one where they are packed.
 const PAGE_BASE64_BYTES: u64 = 1_048_576;
 const PACKED_PAGE_BASE64_BYTES: u64 = 8_192;
@@ -98,7 +101,7 @@ impl Sum {
             BlockKind::File(file) => {
                 file.title.iter().chain(&file.context).for_each(|text| self.text(text));
                 match &file.content {
-                    FileContent::Pdf(data) => self.tokens += PER_PAGE * pages(data),
+                    FileContent::Pdf(data) => self.tokens += PER_PAGE * pages(&data.value()),
                     FileContent::Text(text) => self.text(text),
                     FileContent::Url(_) => self.tokens += PER_PAGE * PAGES_UNSEEN,
                     FileContent::Blocks(blocks) => blocks.iter().for_each(|block| self.block(block)),
@@ -128,9 +131,10 @@ impl Sum {
     }
 }
 
-/// Pages of a PDF, upwards: where its objects are not packed each page says so, and else the size tells.
-fn pages(data: &Text<'_>) -> u64 {
-    let base64 = data.value();
+/// Pages of the PDF that `base64` is, upwards: where its objects are not packed each page says so, and else the size tells.
+pub(super) fn pages(base64: &str) -> u64 {
+    // Some writers of JSON escape every slash.
+    let base64 = if base64.contains('\\') { base64.replace('\\', "").into() } else { Cow::Borrowed(base64) };
     let packed = u64::try_from(base64.len()).unwrap_or(u64::MAX);
     let told = base64::engine::general_purpose::STANDARD.decode(base64.as_bytes()).map_or(0, |pdf| {
         let marks = memmem::find_iter(&pdf, b"/Type").filter(|at| {
@@ -149,11 +153,11 @@ mod tests {
 
     #[test]
     fn pages_are_counted_where_they_show_and_guessed_upwards_where_not() {
-        let pages = |pdf: &[u8]| pages(&Text::made(base64::engine::general_purpose::STANDARD.encode(pdf)));
+        let pages = |pdf: &[u8]| pages(&base64::engine::general_purpose::STANDARD.encode(pdf));
         let page = "<< /Type /Page /Parent 2 0 R >>\n<</Type/Page>>\n".repeat(15);
         assert_eq!(pages(format!("%PDF-1.4 << /Type /Pages >> {page}").as_bytes()), 30);
         assert_eq!(pages(b"%PDF-1.7"), 1);
         assert_eq!(pages(&[7; 60_000]), 10);
-        assert_eq!(super::pages(&Text::made("not base64")), 1);
+        assert_eq!(super::pages("not base64"), 1);
     }
 }

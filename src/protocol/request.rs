@@ -5,16 +5,18 @@
 //! member in another case) is refused, because the vendor's reading would be billed by ours.
 //!
 //! Read next: `request/features.rs` (what makes a request cost more than its bytes), `request/rewrite.rs`,
-//! `request/strip.rs` (what another vendor's answer left behind), `request/dialect.rs` (what this model refuses), `request/conversation.rs` (whose turn it is).
+//! `request/strip.rs` (what another vendor's answer left behind), `request/dialect.rs` (what this model refuses), `request/content.rs` (what it holds, by kind), `request/conversation.rs` (whose turn it is).
 
 use super::Protocol;
 use super::failure::{Failure, Kind as FailureKind};
 use super::form::Effort;
 use super::scan::{Broken, COUNT_MAX, Kind, Scan, Span};
 use crate::usage::ServiceTier;
+pub use content::{Content, IMAGE_TOKENS_MAX};
 use conversation::{Head, Signs};
 use dialect::{Dialect, Setting, Word};
 
+mod content;
 mod conversation;
 mod dialect;
 mod features;
@@ -117,7 +119,7 @@ pub fn read(protocol: Protocol, body: &[u8]) -> Result<Outline, Failure> {
     match outcome {
         Err(Stop::Broken(broken)) => Err(unread(broken)),
         Err(Stop::Refused(failure)) => Err(*failure),
-        Ok(()) => reader.finish(),
+        Ok(()) => reader.finish(body.len(), scan.escape_bytes()),
     }
 }
 
@@ -419,8 +421,9 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn finish(self) -> Result<Outline, Failure> {
+    fn finish(self, body_bytes: usize, escape_bytes: usize) -> Result<Outline, Failure> {
         let mut outline = self.outline;
+        outline.features.content.finish(body_bytes, escape_bytes);
         outline.dialect.other_than_nine = outline.features.leftovers.other_than_nine;
         if outline.model.is_empty() {
             let message = match self.protocol {

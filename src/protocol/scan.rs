@@ -85,11 +85,12 @@ pub(crate) struct Scan<'a> {
     at: usize,
     depth: u32,
     depth_max: u32,
+    escape_bytes: usize,
 }
 
 impl<'a> Scan<'a> {
     pub fn new(text: &'a str, depth_max: u32) -> Self {
-        Scan { text, ends: Ends::of(text.as_bytes()), at: 0, depth: 0, depth_max }
+        Scan { text, ends: Ends::of(text.as_bytes()), at: 0, depth: 0, depth_max, escape_bytes: 0 }
     }
 
     /// What the next value is, by its first byte.
@@ -175,6 +176,7 @@ impl<'a> Scan<'a> {
         }
         let raw = self.text.get(start..at).ok_or(self.broken())?;
         self.at = at + 1;
+        self.escape_bytes = self.escape_bytes.wrapping_add(saved);
         Ok(Text { raw, saved, span: Span { start: start.saturating_sub(1), end: self.at } })
     }
 
@@ -238,6 +240,11 @@ impl<'a> Scan<'a> {
     /// Where the last token ended.
     pub fn at(&self) -> usize {
         self.at
+    }
+
+    /// By how many bytes the strings that were read are shorter in UTF-8 than their JSON.
+    pub fn escape_bytes(&self) -> usize {
+        self.escape_bytes
     }
 
     /// Only white space may be left.

@@ -17,7 +17,7 @@ use super::sse::Decoder;
 use super::text::Text;
 use super::tree::{Nodes, Tree};
 use super::{Protocol, chat, estimate, messages, responses};
-use crate::usage::{ServiceTier, Usage};
+use crate::usage::{ServiceTier, Usage, UsageEstimator};
 use bytes::Bytes;
 
 /// The deepest nesting of an answer that is read. Requests are bounded more tightly.
@@ -42,6 +42,8 @@ pub struct Asked<'a> {
     pub clock: fn() -> u64,
     /// This request's own id.
     pub request_id: &'a str,
+    /// What the caller is told where the vendor reports no usage.
+    pub estimator: UsageEstimator,
 }
 
 #[cfg(test)]
@@ -57,7 +59,18 @@ impl<'a> Asked<'a> {
         };
         let account_id = "acct_1";
         let request_id = "req_0";
-        Asked { surface, body, target, account_id, output_limit: None, strict: false, clock: || 0, request_id }
+        let estimator = UsageEstimator::default();
+        Asked {
+            surface,
+            body,
+            target,
+            account_id,
+            output_limit: None,
+            strict: false,
+            clock: || 0,
+            request_id,
+            estimator,
+        }
     }
 }
 
@@ -130,7 +143,7 @@ pub fn request(asked: &Asked<'_>, without_thinking: bool) -> Result<Translated, 
         seed: asked.request_id.to_owned(),
         include_usage: request.include_usage,
         input_estimate: estimate::input_tokens(&request),
-        body_bytes: u64::try_from(asked.body.len()).unwrap_or(u64::MAX),
+        estimator: asked.estimator,
         own_tools: std::mem::take(&mut request.own_tools),
         output_limit: request.limit.map_or(0, |limit| limit.tokens.min(asked.output_limit.unwrap_or(u64::MAX))),
         ..Recall::default()

@@ -79,7 +79,7 @@ enum Leaves {
 enum Due {
     /// It is read to its end: the vendor's own count is billed.
     Told,
-    /// It is cut off: what it showed is billed, two bytes a token.
+    /// It is cut off: what it showed is billed, three tokens for ten bytes.
     Cut,
     /// The vendor breaks off after the client left: the same.
     BrokeOff,
@@ -104,21 +104,22 @@ struct Played {
     case: Case,
     tag: String,
     id: Option<String>,
+    /// What is billed for the input where nobody counted it.
+    estimate: i64,
     body_bytes: i64,
 }
 
 impl Case {
-    fn request(&self, account: &Account, tag: &str) -> (Request, i64) {
+    fn request(&self, account: &Account, tag: &str) -> (Request, String) {
         let mut body = self.surface.body(self.marker, self.leaves != Leaves::Waiting, self.limit);
         body["model"] = self.model.id.into();
         let body = body.to_string().replace("]] hello", &format!("]] hello {tag};"));
-        let bytes = body.len() as i64;
-        (Request::post(self.surface.path(), body).bearer(&account.key), bytes)
+        (Request::post(self.surface.path(), body.clone()).bearer(&account.key), body)
     }
 
     fn play(self, world: &World, account: &Account, number: usize) -> Played {
         let tag = format!("case-{number}");
-        let (request, body_bytes) = self.request(account, &tag);
+        let (request, body) = self.request(account, &tag);
         let mut connection = world.connect();
         assert!(connection.send(&request.bytes()));
         let id = match self.leaves {
@@ -145,8 +146,18 @@ impl Case {
                 connection.forget();
             }
         }
-        Played { case: self, tag, id, body_bytes }
+        Played { case: self, tag, id, estimate: input_estimate(&body), body_bytes: body.len() as i64 }
     }
+}
+
+/// Three tokens for ten bytes, rounded up.
+fn text_tokens(bytes: i64) -> i64 {
+    (bytes * 3 + 9) / 10
+}
+
+/// Of a body without media; each escape in it stands for one byte.
+fn input_estimate(body: &str) -> i64 {
+    text_tokens((body.len() - body.matches('\\').count()) as i64)
 }
 
 /// Reads so many frames of a stream.
@@ -169,7 +180,7 @@ fn recorded(world: &World, tag: &str) -> Option<Value> {
 
 /// What is to be billed, from the vendor's own books: the least and the most, in µc.
 fn due(played: &Played, answer: &Value) -> (i64, i64) {
-    let Played { case, body_bytes, .. } = played;
+    let Played { case, estimate: unreported, .. } = played;
     let count = |value: &Value| value.as_i64().unwrap_or_else(|| panic!("not counted: {answer}"));
     let (input, output) = (count(&answer["usage"]["input"]), count(&answer["usage"]["output"]));
     if case.due == Due::Told {
@@ -183,10 +194,10 @@ fn due(played: &Played, answer: &Value) -> (i64, i64) {
     let end = if case.due == Due::Cut { "gone" } else { "sent" };
     assert_eq!(answer["end"], end, "{case:?}");
     // A messages vendor tells the input when it begins, a chat vendor when it ends.
-    let input = if case.model.vendor == Messages { input } else { (body_bytes + 1) / 2 };
+    let input = if case.model.vendor == Messages { input } else { *unreported };
     let shown = count(&answer["shown_bytes"]);
     // The last frames, of two bytes, may have been on their way, on a busy machine some more.
-    let estimate = |bytes: i64| case.model.cost(input, (bytes + 1) / 2);
+    let estimate = |bytes: i64| case.model.cost(input, text_tokens(bytes));
     (estimate((shown - 16).max(0)), estimate(shown))
 }
 
@@ -338,11 +349,10 @@ fn large((surface, model): (Surface, Model), account: &Account, end: &str) -> (R
     let marker = format!("lenient=1 overrun=1 bytes={LARGE_BYTES} events={LARGE_EVENTS} input=311 output=900 {end}");
     let mut body = surface.body(&marker, true, 6_000_000);
     body["model"] = model.id.into();
-    let bytes = body.to_string().len() as i64;
-    (surface.request(&account.key, &body), bytes)
+    (surface.request(&account.key, &body), input_estimate(&body.to_string()))
 }
 
-/// Outcome and bill of a large answer of which the client reads as `how` says, and the bytes of what was asked.
+/// Outcome and bill of a large answer of which the client reads as `how` says, and the estimate of its input.
 fn bill(
     world: &World,
     account: &Account,
@@ -391,8 +401,8 @@ fn a_client_that_holds_the_stream_up_is_the_cause_of_what_its_vendor_does_then()
                 let (outcome, billed, body) = bill(world, account, way, "cut", pauses);
                 assert_eq!(outcome, "client_left", "{way:?} holds it up");
                 if way.0 == model.vendor {
-                    let input = if model.vendor == Messages { 311 } else { (body + 1) / 2 };
-                    assert_eq!(billed, model.cost(input, LARGE_BYTES / 2), "{way:?} holds it up");
+                    let input = if model.vendor == Messages { 311 } else { body };
+                    assert_eq!(billed, model.cost(input, text_tokens(LARGE_BYTES)), "{way:?} holds it up");
                 } else {
                     // The limit is the model's own there, and so is the hold that the estimate keeps to.
                     assert!(billed > model.cost(0, 60_000) && billed < model.cost(1_000, 128_000), "{way:?}: {billed}");

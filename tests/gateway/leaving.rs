@@ -99,7 +99,7 @@ fn a_stream_that_goes_on_too_long_without_its_client_is_ended_and_estimated() {
         assert!(took > Duration::from_millis(700) && took < Duration::from_secs(4), "drained for {took:?}");
         assert_eq!(receipt["estimated"], true, "{receipt}");
         let output = receipt["usage"]["output"].as_i64().unwrap();
-        assert!(output > 20 && output < 2_000, "some of the 4000 bytes, two a token: {receipt}");
+        assert!(output > 20 && output < 1_200, "some of the 4000 bytes, three tokens for ten: {receipt}");
         world.vendor.wait_idle();
         assert_eq!(world.vendor.stats()["client_gone"], index as u64 + 1, "the vendor was told to stop");
     }

@@ -319,7 +319,7 @@ fn usage_that_is_missing_or_nonsense_is_estimated_within_the_hold() {
                 assert!(cost > 0, "{surface:?} {usage} {stream}: free");
                 if usage == "none" || usage == "zero" {
                     assert_eq!(receipt["estimated"], true, "{surface:?} {usage} {stream}: {receipt}");
-                    assert_eq!(receipt["usage"]["output"], 200, "{receipt}");
+                    assert_eq!(receipt["usage"]["output"], 120, "{receipt}");
                 }
             }
         }

@@ -138,8 +138,8 @@ fn an_answer_without_usage_is_estimated_at_the_tier_of_its_size_and_within_its_h
     let body = sized(4_000, "usage=none events=4", false, 50);
     let receipt = receipt(&world, &account, &world.ask(&Messages.request(&account.key, &body)));
     assert_eq!(receipt["estimated"], true, "{receipt}");
-    // Half of the bytes, rounded up, is above the first threshold; the output does not fit the limit and is lowered.
-    assert_eq!((&receipt["usage"]["input"], &receipt["price"]["above_input_tokens"]), (&json!(2_000), &json!(1_000)));
+    // Three tokens for ten bytes are above the first threshold; the output does not fit the limit and is lowered.
+    assert_eq!((&receipt["usage"]["input"], &receipt["price"]["above_input_tokens"]), (&json!(1_200), &json!(1_000)));
     assert!(micro(&receipt["credits"]) <= worst(4_000, 50), "{receipt}");
     world.close();
 }

@@ -3,7 +3,7 @@
 //! Read next: `properties/failures.rs`.
 
 use model_gateway::protocol::Protocol;
-use model_gateway::protocol::request::{Features, read};
+use model_gateway::protocol::request::{Content, Features, read};
 
 fn features(protocol: Protocol, members: &str) -> Features {
     let body = format!(r#"{{"model":"m",{members}}}"#);
@@ -11,6 +11,7 @@ fn features(protocol: Protocol, members: &str) -> Features {
     // What is counted to know the turn that is going on costs nothing.
     (features.leftovers.thoughts, features.leftovers.tool_results) = (0, 0);
     features.leftovers.other_than_nine = false;
+    features.content = Content::default();
     features
 }
 

@@ -31,7 +31,8 @@ fn a_chat_request_is_read_and_rewritten() {
     assert_eq!((outline.model.as_str(), outline.stream, outline.choices), ("alpha/opus", true, 1));
     assert!(!outline.include_usage);
     assert_eq!(outline.output_limit, Some(OutputLimit { field: "max_tokens", tokens: 4096 }));
-    assert_eq!(outline.features, Features { tools: true, ..Features::default() });
+    let content = outline.features.content;
+    assert_eq!(outline.features, Features { tools: true, content, ..Features::default() });
     let edits = Edits { output_limit: Some(1000), include_usage: true, ..edits("up/\"1\"") };
     let expected = CHAT_REQUEST
         .replace("alpha/opus", r#"up/\"1\""#)

@@ -123,6 +123,7 @@ pub fn ask(surface: Protocol, body: &[u8], accepts: &Accepts) -> Result<Translat
         strict: false,
         clock: || 1_700_000_000,
         request_id: "req_0",
+        estimator: model_gateway::usage::UsageEstimator::default(),
     };
     translate::request(&asked, false)
 }

@@ -16,6 +16,7 @@ use crate::config::Settings;
 use crate::edge::context::{Call, Context, InFlight, Upstream};
 use crate::edge::intake::{self, BodyShare, Deadlines};
 use crate::edge::reply::Reply;
+use crate::edge::turn::Turn;
 use crate::edge::{EdgeLimits, Gateway, rates};
 use crate::idempotency::Answer;
 use crate::protocol::Protocol;
@@ -70,8 +71,10 @@ pub async fn prepare(
         Keyed::Replay(answer) => return Ok(Prepared::Replay(answer)),
     };
     let flags = flags(session, surface);
+    let conversation = conversation(session, &principal, &outline, &body);
     let order = Order {
-        conversation: conversation(session, &principal, &outline, &body),
+        turn: Turn::new(&gateway.turns, &principal.account_id, conversation, outline.features.content, model),
+        conversation,
         settings,
         surface,
         model,
@@ -100,13 +103,14 @@ pub async fn prepare(
     // Under an idempotency key the whole answer is wanted, whoever has left.
     let shared = intake::install(session, sent.body, share, deadlines(settings, ctx.arrived, is_drained));
     shared.set_keyed(keyed);
-    shared.expect(model.hides_reasoning(), order.sign_of_life(voice));
+    shared.expect(model.hides_reasoning() || order.turn.is_doubtful(), order.sign_of_life(voice));
     Ok(Prepared::Call(Box::new(Call {
         settings: Arc::clone(settings),
         model,
         upstream,
         hold,
         body_bytes: order.body.len() as u64,
+        turn: order.turn.clone(),
         sent_bytes,
         stream,
         warnings,

@@ -10,6 +10,7 @@ use crate::billing::pricing::Quote;
 use crate::catalog::Model;
 use crate::config::Settings;
 use crate::edge::context::{Call, Upstream};
+use crate::edge::turn::Turn;
 use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
 use crate::protocol::request::{ConversationKey, Outline};
@@ -35,6 +36,7 @@ pub struct Fallbacks {
     body: Bytes,
     outline: Outline,
     conversation: ConversationKey,
+    turn: Turn,
     account_id: Arc<str>,
     request_id: String,
 }
@@ -75,6 +77,7 @@ impl Fallbacks {
             body: order.body.clone(),
             outline: order.outline.clone(),
             conversation: order.conversation,
+            turn: order.turn.clone(),
             account_id: Arc::clone(&order.account_id),
             request_id: order.request_id.to_owned(),
         });
@@ -112,6 +115,7 @@ impl Fallbacks {
     fn order<'a>(&'a self, settings: &'a Settings, model: &'a Arc<Model>) -> Order<'a> {
         Order {
             conversation: self.conversation,
+            turn: self.turn.with_model(model),
             settings,
             surface: self.surface,
             model,
@@ -128,7 +132,7 @@ impl Fallbacks {
 /// The most that this model can cost. What is passed on as it stands need not be said for that.
 fn quoted(order: &Order<'_>) -> Result<(Quote, Option<Priced>), Failure> {
     if order.is_passed_on_unchanged() {
-        return Ok((order.quote(order.outline, order.body.len())?, None));
+        return Ok((order.quote(order.outline, order.outline.features.content.text_bytes_max())?, None));
     }
     let priced = order.priced()?;
     Ok((priced.quote.clone(), Some(priced)))
@@ -176,7 +180,8 @@ fn ask(fleet: &Fleet, call: &mut Call, fallbacks: &Fallbacks, Waiting { model, p
     call.shared.set_body(sent.body);
     call.reply.begin_anew(sent.recall);
     let voice = call.reply.voice().cloned().filter(|_| !call.shared.is_keyed());
-    call.shared.expect(model.hides_reasoning(), order.sign_of_life(voice));
+    call.shared.expect(model.hides_reasoning() || order.turn.is_doubtful(), order.sign_of_life(voice));
+    call.turn = order.turn.clone();
     if let Some(hold) = &mut call.hold {
         hold.change_model(&model, tier);
     }

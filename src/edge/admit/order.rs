@@ -10,6 +10,7 @@ use crate::catalog::Model;
 use crate::clock;
 use crate::config::Settings;
 use crate::edge::context::Again;
+use crate::edge::turn::Turn;
 use crate::protocol::Protocol;
 use crate::protocol::aside::SignOfLife;
 use crate::protocol::failure::{Failure, Kind};
@@ -19,12 +20,14 @@ use crate::protocol::responses::Voice;
 use crate::protocol::rules::Target;
 use crate::protocol::rules::known::RepairRules;
 use crate::protocol::translate::{self, Translated};
+use crate::usage::UsageEstimator;
 use bytes::Bytes;
 use std::sync::Arc;
 
 /// What a request asks for, of which model.
 pub(super) struct Order<'a> {
     pub conversation: ConversationKey,
+    pub turn: Turn,
     pub settings: &'a Settings,
     pub surface: Protocol,
     pub model: &'a Arc<Model>,
@@ -73,14 +76,17 @@ impl<'a> Order<'a> {
     /// The same, of another model.
     pub fn of(&self, model: &'a Arc<Model>) -> Self {
         let (body, account_id) = (self.body.clone(), Arc::clone(&self.account_id));
-        Self { model, body, account_id, ..*self }
+        let turn = self.turn.with_model(model);
+        Self { model, body, account_id, turn, ..*self }
     }
 
     /// Says the request in the vendor's protocol, with these limits.
     pub fn sent(&self, output_limit: Option<u64>, thinking_budget: Option<u64>) -> Result<Sent, Failure> {
         if !self.model.passes(self.surface) {
             let asked = asked(self.model, self.surface, &self.body, (&self.account_id, self.request_id), output_limit);
-            let translated = translate::request(&translate::Asked { strict: self.strict, ..asked }, false)?;
+            let estimator = self.turn.estimator();
+            let asked = translate::Asked { strict: self.strict, estimator, ..asked };
+            let translated = translate::request(&asked, false)?;
             let body = match thinking_budget.filter(|_| translated.budget_is_given) {
                 Some(budget) => self.with_budget(&translated.body, budget)?,
                 None => translated.body,
@@ -169,22 +175,23 @@ impl<'a> Order<'a> {
             true => Some(request::read(self.model.protocol(), &sent.body)?),
             false => None,
         };
-        let body_bytes = match translated {
-            Some(_) => self.body.len().max(sent.body.len()),
-            None => self.body.len(),
+        let client_bytes = self.outline.features.content.text_bytes_max();
+        let text_bytes = match &translated {
+            Some(outline) => client_bytes.max(outline.features.content.text_bytes_max()),
+            None => client_bytes,
         };
         if let Some(outline) = &mut translated {
             // A budget that was made here can be made smaller, or left out.
             outline.thinking_budget = outline.thinking_budget.filter(|_| sent.budget_is_given);
         }
-        let quote = self.quote(translated.as_ref().unwrap_or(self.outline), body_bytes)?;
+        let quote = self.quote(translated.as_ref().unwrap_or(self.outline), text_bytes)?;
         Ok(Priced { sent, translated, quote })
     }
 
-    /// The most that a body of this outline can cost.
-    pub fn quote(&self, outline: &Outline, body_bytes: usize) -> Result<Quote, Failure> {
+    /// The most that a body of this outline can cost, with as much text.
+    pub fn quote(&self, outline: &Outline, text_bytes: u64) -> Result<Quote, Failure> {
         let min_output = self.settings.limits.min_output_tokens;
-        rules::quote(self.model, self.surface, outline, body_bytes as u64, min_output)
+        rules::quote(self.model, self.surface, outline, text_bytes, min_output)
     }
 
     /// The same with an output limit of at most `limit`.
@@ -225,6 +232,7 @@ impl<'a> Order<'a> {
             output_limit: sent.output_limit,
             account_id: Arc::clone(&self.account_id),
             request_id: self.request_id.to_owned(),
+            estimator: self.turn.estimator(),
         })
     }
 
@@ -273,7 +281,8 @@ fn asked<'a>(
         accepts: &model.accepts,
     };
     let clock = clock::now_seconds;
-    translate::Asked { surface, body, target, account_id, output_limit, strict: false, clock, request_id }
+    let estimator = UsageEstimator::default();
+    translate::Asked { surface, body, target, account_id, output_limit, strict: false, clock, request_id, estimator }
 }
 
 /// A request said once more.
@@ -312,6 +321,7 @@ pub fn without_thinking(again: &Again, model: &Model) -> Result<Said, Failure> {
         return Ok(Said { body, warnings, recall: None });
     }
     let asked = asked(model, again.surface, &again.body, (&again.account_id, &again.request_id), again.output_limit);
+    let asked = translate::Asked { estimator: again.estimator, ..asked };
     let Translated { body, warnings, recall, .. } = translate::request(&asked, true)?;
     Ok(Said { body, warnings, recall: Some(recall) })
 }

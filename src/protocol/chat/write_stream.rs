@@ -92,7 +92,7 @@ mod tests {
     use super::*;
     use crate::protocol::form::answer::{Piece, Start, Stop};
     use crate::protocol::text::Text;
-    use crate::usage::Usage;
+    use crate::usage::{Usage, UsageEstimator};
 
     fn call(name: &'static str) -> Piece<'static> {
         Piece::Call { id: Some(Text::made("toolu_1")), name: Text::made(name), is_custom: false }
@@ -165,7 +165,8 @@ mod tests {
 
     #[test]
     fn usage_that_is_not_the_last_word_is_a_floor() {
-        let recall = Recall { include_usage: true, body_bytes: 140, ..Recall::default() };
+        let recall =
+            Recall { include_usage: true, estimator: UsageEstimator::from_input_tokens(70), ..Recall::default() };
         let usage = |output, is_final| Event::Usage { usage: Usage { output, ..Usage::default() }, is_final };
         let text = [Event::Open { slot: 1, piece: Piece::Text }, delta(1, "12345")];
         let tells = |out: &str, completion: &str| out.contains(completion) && out.contains(r#""prompt_tokens":70"#);
@@ -173,7 +174,7 @@ mod tests {
         assert!(tells(&out, r#""completion_tokens":9"#), "{out}");
         let text = [Event::Open { slot: 1, piece: Piece::Text }, delta(1, "12345")];
         let (out, _) = written(recall, text.into_iter().chain([usage(0, true), Event::End]));
-        assert!(tells(&out, r#""completion_tokens":3"#), "{out}");
+        assert!(tells(&out, r#""completion_tokens":2"#), "{out}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ pub use crate::protocol::answer::Fault;
 use crate::protocol::responses::Voice;
 use crate::protocol::rules::ReasoningReplay;
 use crate::protocol::text::Text;
-use crate::usage::Usage;
+use crate::usage::{Usage, UsageEstimator};
 use std::collections::HashMap;
 
 /// One thing that happened. Slots are the reader's own numbers, one per piece of the answer, never used again.
@@ -137,8 +137,8 @@ pub struct Recall {
     pub output_limit: u64,
     /// Input tokens as estimated beforehand, for the places where a number must stand before the vendor told one.
     pub input_estimate: u64,
-    /// Of the request, for the usage of a vendor that tells none.
-    pub body_bytes: u64,
+    /// For the usage of a vendor that reports none, or not all.
+    pub estimator: UsageEstimator,
     /// How calls go back whose tools are more than a function (responses), by the caller's name in one piece: see
     /// [`Recall::own_name`].
     pub own_tools: HashMap<String, OwnTool>,

@@ -6,9 +6,10 @@
 //!
 //! Read next: `protocol/request/rewrite.rs`.
 
+use super::content::Content;
 use crate::protocol::carrier;
 use crate::protocol::rules::names;
-use crate::protocol::scan::{Broken, Kind, Scan, Span};
+use crate::protocol::scan::{Broken, Kind, Scan, Span, Text};
 use crate::usage::ServiceTier;
 
 /// The features of a body.
@@ -53,6 +54,8 @@ pub struct Features {
     /// Something of another vendor may stand in the conversation, which this one would refuse: `request/strip.rs`
     /// reads the body for it. In doubt, yes.
     pub leftovers: Leftovers,
+    /// What the body holds, by kind.
+    pub content: Content,
 }
 
 /// Web searches that the vendor may run.
@@ -118,9 +121,18 @@ impl Features {
     }
 }
 
+/// What a chat part holds.
+struct Media<'a> {
+    is_given: bool,
+    data: Option<Text<'a>>,
+}
+
+/// No address is longer: some servers take bare base64 in the place of one.
+const ADDRESS_BYTES_MAX: usize = 8_192;
+
 /// What one object under `messages` or `system` turned out to be, its members in any order.
 #[derive(Default)]
-struct Block {
+struct Block<'a> {
     is_image: bool,
     is_document: bool,
     has_text_source: bool,
@@ -128,6 +140,11 @@ struct Block {
     is_signed: bool,
     /// Given next to a text source it wins: which of two a vendor reads is not ours to guess.
     has_other_source: bool,
+    /// What its source or its address holds itself.
+    data: Option<Text<'a>>,
+    /// Its member `data`, which encrypted reasoning has.
+    own_data: Option<Text<'a>>,
+    is_encrypted: bool,
 }
 
 impl Features {
@@ -158,14 +175,26 @@ impl Features {
         self.images = self.images.saturating_add(u32::from(block.is_image));
         let is_text = block.has_text_source && !block.has_other_source;
         self.documents_or_files |= block.is_document && !is_text;
+        self.hold(&block);
         self.leftovers.unsigned_thinking |= block.is_thinking && !block.is_signed;
         self.leftovers.thoughts =
             self.leftovers.thoughts.saturating_add(u32::from(block.is_thinking && block.is_signed));
         Ok(())
     }
 
+    /// Counts what the block holds beside text. Data of a block that is not sure to be an image stays text.
+    fn hold(&mut self, block: &Block<'_>) {
+        let data = block.data.as_ref();
+        if block.is_image {
+            self.content.image(data.filter(|_| !block.is_document && !block.has_text_source));
+        } else if block.is_document && (!block.has_text_source || block.has_other_source) {
+            self.content.document(data);
+        }
+        block.own_data.iter().filter(|_| block.is_encrypted).for_each(|data| self.content.encrypted(data));
+    }
+
     /// Some servers go by a part's `type`, some by the member that holds it: either counts.
-    fn block_member(&mut self, block: &mut Block, name: &str, scan: &mut Scan<'_>) -> Result<(), Broken> {
+    fn block_member<'a>(&mut self, block: &mut Block<'a>, name: &str, scan: &mut Scan<'a>) -> Result<(), Broken> {
         match name {
             "type" => {
                 let kind = scan.text_or_skip()?;
@@ -178,7 +207,10 @@ impl Features {
             // Items of the responses protocol bring tools along.
             "tools" => scan.array_or_skip(|scan| self.tool(scan)).map(drop),
             "signature" => {
-                block.is_signed = scan.text_or_skip()?.is_some_and(|text| carrier::is_vendors(&text.name()));
+                if let Some(text) = scan.text_or_skip()? {
+                    block.is_signed = carrier::is_vendors(&text.name());
+                    self.content.binary(&text);
+                }
                 Ok(())
             }
             "id" | "tool_use_id" | "tool_call_id" => {
@@ -198,23 +230,40 @@ impl Features {
             }
             "source" => self.source(block, scan),
             "image_url" | "input_image" => {
-                block.is_image |= self.media(scan)?;
+                let media = self.media(scan)?;
+                block.is_image |= media.is_given;
+                block.data = media.data;
                 Ok(())
             }
             "file" | "input_file" | "video_url" | "input_video" => {
-                block.is_document |= self.media(scan)?;
+                let media = self.media(scan)?;
+                block.is_document |= media.is_given;
+                block.data = media.data;
                 Ok(())
             }
             "input_audio" | "audio" | "audio_url" => {
-                let is_given = self.media(scan)?;
-                self.audio_input |= is_given;
+                let media = self.media(scan)?;
+                self.audio_input |= media.is_given;
+                media.data.iter().for_each(|data| self.content.audio(data));
+                Ok(())
+            }
+            "file_data" => {
+                block.data = scan.text_or_skip()?;
+                Ok(())
+            }
+            "data" if scan.kind()? == Kind::String => {
+                block.own_data = scan.text_or_skip()?;
+                Ok(())
+            }
+            "encrypted_content" => {
+                scan.text_or_skip()?.iter().for_each(|data| self.content.encrypted(data));
                 Ok(())
             }
             _ => self.content(scan),
         }
     }
 
-    fn block_type(&mut self, block: &mut Block, kind: &str) {
+    fn block_type(&mut self, block: &mut Block<'_>, kind: &str) {
         match kind {
             "image" | "image_url" | "input_image" => block.is_image = true,
             "document" | "file" | "input_file" | "container_upload" | "video" | "video_url" | "input_video" => {
@@ -222,7 +271,11 @@ impl Features {
             }
             "audio" | "input_audio" | "audio_url" => self.audio_input = true,
             "thinking" => block.is_thinking = true,
-            "redacted_thinking" => self.leftovers.thoughts = self.leftovers.thoughts.saturating_add(1),
+            "redacted_thinking" => {
+                block.is_encrypted = true;
+                self.leftovers.thoughts = self.leftovers.thoughts.saturating_add(1);
+            }
+            "reasoning.encrypted" => block.is_encrypted = true,
             "tool_use" => self.tools = true,
             "tool_result" => {
                 self.tools = true;
@@ -233,7 +286,7 @@ impl Features {
     }
 
     /// `source` of a messages block. Its own `content` may hold blocks.
-    fn source(&mut self, block: &mut Block, scan: &mut Scan<'_>) -> Result<(), Broken> {
+    fn source<'a>(&mut self, block: &mut Block<'a>, scan: &mut Scan<'a>) -> Result<(), Broken> {
         scan.object_or_skip(|scan, key| {
             match key.name().as_ref() {
                 "type" => {
@@ -247,7 +300,7 @@ impl Features {
                 }
                 "url" => some(scan, &mut self.url_sources)?,
                 "file_id" => some(scan, &mut self.documents_or_files)?,
-                "data" => drop(scan.skip()?),
+                "data" => block.data = scan.text_or_skip()?,
                 _ => self.content(scan)?,
             }
             Ok(())
@@ -255,31 +308,34 @@ impl Features {
         .map(drop)
     }
 
-    /// What a chat part holds: an address, or an object with one in `url`. Whether anything is there.
-    fn media(&mut self, scan: &mut Scan<'_>) -> Result<bool, Broken> {
+    /// What a chat part holds: an address, or an object with one in `url`, or with the data itself.
+    fn media<'a>(&mut self, scan: &mut Scan<'a>) -> Result<Media<'a>, Broken> {
         match scan.kind()? {
-            Kind::String => {
-                self.address(scan)?;
-                Ok(true)
-            }
+            Kind::String => Ok(Media { is_given: true, data: self.address(scan)? }),
             Kind::Object => {
+                let mut data = None;
                 scan.object(|scan, key| {
-                    if key.name() == "url" {
-                        return self.address(scan);
+                    match key.name().as_ref() {
+                        "url" => data = self.address(scan)?,
+                        "file_data" | "data" => data = scan.text_or_skip()?,
+                        _ => drop(scan.skip()?),
                     }
-                    scan.skip().map(drop)
+                    Ok::<(), Broken>(())
                 })?;
-                Ok(true)
+                Ok(Media { is_given: true, data })
             }
-            _ => scan.skip().map(|_| false),
+            _ => scan.skip().map(|_| Media { is_given: false, data: None }),
         }
     }
 
-    fn address(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
+    /// The address, if it is a data URL, or no address at all but bare base64.
+    fn address<'a>(&mut self, scan: &mut Scan<'a>) -> Result<Option<Text<'a>>, Broken> {
+        let Some(address) = scan.text_or_skip()? else { return Ok(None) };
         // Escaped or in capitals it may be a `data:` still; taking it for an address is the safe side.
-        let is_far = scan.text_or_skip()?.is_some_and(|address| !address.raw.starts_with("data:"));
+        let is_far = !address.raw.starts_with("data:");
         self.url_sources |= is_far;
-        Ok(())
+        let is_bare = address.raw.len() > ADDRESS_BYTES_MAX;
+        Ok(Some(address).filter(|_| !is_far || is_bare))
     }
 
     /// A tool definition: its schema is not looked into.

@@ -118,16 +118,17 @@ fn why(outcome: Outcome, estimated: bool) -> &'static str {
     match (outcome, estimated) {
         (Outcome::Completed, false) => "The answer was finished, and is billed by the vendor's own count.",
         (Outcome::Completed, true) => {
-            "The answer was finished, but the vendor did not say what it used: two bytes count as a token, and never more \
-             than was held."
+            "The answer was finished, but the vendor reported no usage: it is estimated, from the content of the request and \
+             the length of the answer, and is never more than was held."
         }
         (Outcome::ClientLeft, false) => {
             "The client left before the answer ended. The vendor was read on to learn its count; what it had generated is \
              billed."
         }
         (Outcome::ClientLeft, true) => {
-            "The client left before the answer ended, and the vendor's count was not learned in time. What was generated \
-             until then is billed: two bytes count as a token, and never more than was held."
+            "The client left before the answer ended, and the vendor did not report its usage in time. What was generated \
+             until then is billed: it is estimated, from the content of the request and the length of the answer, and is \
+             never more than was held."
         }
         (Outcome::GatewayEnded, _) => {
             "The gateway ended the answer at one of its limits: time, size, a client that reads too slowly, or the end of \
@@ -197,7 +198,7 @@ mod tests {
             assert!(text.contains(part), "{part} is not on the receipt");
         }
         for part in
-            ["0.5553", "12.3 s", "840 ms", "two bytes count as a token", "3 × 500 + 1\u{202f}234 × 50 + 17 × 2500"]
+            ["0.5553", "12.3 s", "840 ms", "is estimated, from the content", "3 × 500 + 1\u{202f}234 × 50 + 17 × 2500"]
         {
             assert!(text.contains(part), "{part} is not on the receipt: {text}");
         }

@@ -103,7 +103,7 @@ impl Course {
     /// `budget`: bytes that may be held back.
     pub fn new(recall: Recall, budget: usize) -> Self {
         Course {
-            told: Told::new(recall.body_bytes),
+            told: Told::new(recall.estimator),
             recall,
             pieces: Vec::new(),
             content_points: 0,

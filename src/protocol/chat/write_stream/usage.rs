@@ -3,20 +3,20 @@
 //! It must always be numbers: clients add them up. What the vendor left out is estimated, as it is for the bill.
 
 use crate::protocol::text::{Json, Text};
-use crate::usage::Usage;
+use crate::usage::{Usage, UsageEstimator};
 
 /// What was heard of the usage so far.
 #[derive(Debug, Default)]
 pub(super) struct Told {
-    body_bytes: u64,
+    estimator: UsageEstimator,
     usage: Option<Usage>,
     is_final: bool,
     generated_bytes: u64,
 }
 
 impl Told {
-    pub fn new(body_bytes: u64) -> Self {
-        Told { body_bytes, ..Told::default() }
+    pub fn new(estimator: UsageEstimator) -> Self {
+        Told { estimator, ..Told::default() }
     }
 
     pub fn learn(&mut self, usage: Usage, is_final: bool) {
@@ -34,7 +34,7 @@ impl Told {
         if let Some(usage) = believed {
             return usage;
         }
-        Usage::estimated(self.usage, self.body_bytes, self.generated_bytes)
+        self.estimator.usage(self.usage, self.generated_bytes)
     }
 
     pub fn write(&self, json: &mut Json) {

@@ -89,7 +89,7 @@ impl Heard {
 
     pub(super) fn usage(&self) -> Usage {
         let told = self.usage.and_then(|usage| usage.believed(self.generated_bytes));
-        told.unwrap_or_else(|| Usage::estimated(self.usage, self.recall.body_bytes, self.generated_bytes))
+        told.unwrap_or_else(|| self.recall.estimator.usage(self.usage, self.generated_bytes))
     }
 
     /// `id` to `model`.

@@ -53,7 +53,7 @@ impl Heard {
     /// The member `usage`: the vendor's last word, or what comes nearest.
     pub fn write_usage(&self, recall: &Recall, json: &mut Json) {
         let told = self.usage.filter(|_| self.is_final).and_then(|usage| usage.believed(self.generated_bytes));
-        let usage = told.unwrap_or_else(|| Usage::estimated(self.usage, recall.body_bytes, self.generated_bytes));
+        let usage = told.unwrap_or_else(|| recall.estimator.usage(self.usage, self.generated_bytes));
         json.key("usage");
         write(&usage, json);
     }

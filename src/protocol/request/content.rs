@@ -1,0 +1,244 @@
+//! What a request body holds, by kind: text, images, documents, audio. Gathered in the pass that reads the body.
+//!
+//! The one source for the quote (how much text at most) and for the estimate of an answer whose usage no vendor reported.
+//! It must not price anything, nor take base64 for text.
+//!
+//! Read next: `protocol/image_size.rs`, `protocol/estimate.rs` (weights), `billing/estimate.rs` and `billing/rules.rs`.
+
+use crate::protocol::estimate::{PAGES_UNSEEN, PER_PAGE, pages};
+use crate::protocol::image_size;
+use crate::protocol::scan::Text;
+use crate::usage::text_tokens;
+
+/// The most tokens that a messages vendor reads an image as: (width × height) ÷ 750 at the largest size it takes.
+/// Source: the vendor's vision guide, read 2026-11. An image without a known size is estimated at this bound.
+pub const IMAGE_TOKENS_MAX: u64 = 5_000;
+const PIXELS_PER_TOKEN: u64 = 750;
+
+/// Base64 bytes of audio for each token: a chat vendor counts ten tokens a second, of 8 kB to 64 kB of base64 by its coding.
+const AUDIO_BYTES_PER_TOKEN: u64 = 1_000;
+
+/// The content of one body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Content {
+    body_bytes: u64,
+    /// By how many bytes the strings of the body are shorter than their JSON.
+    escape_bytes: u64,
+    /// The base64 of images, as it stands in the body.
+    image_bytes: u64,
+    /// Values that are no text, images among them, in UTF-8.
+    binary_bytes: u64,
+    /// Encrypted reasoning: what its base64 holds.
+    encrypted_bytes: u64,
+    audio_bytes: u64,
+    image_tokens: u64,
+    document_tokens: u64,
+}
+
+impl Content {
+    /// Bytes of the body that a vendor can read as text at most: all but the base64 of images.
+    pub fn text_bytes_max(&self) -> u64 {
+        self.body_bytes.saturating_sub(self.image_bytes)
+    }
+
+    /// Input tokens, estimated: text, images and documents. Without audio.
+    pub fn tokens(&self) -> u64 {
+        let plain = self.body_bytes.saturating_sub(self.escape_bytes).saturating_sub(self.binary_bytes);
+        let text = text_tokens(plain.saturating_add(self.encrypted_bytes));
+        text.saturating_add(self.image_tokens).saturating_add(self.document_tokens)
+    }
+
+    /// Tokens of the audio in it, estimated.
+    pub fn audio_tokens(&self) -> u64 {
+        self.audio_bytes.div_ceil(AUDIO_BYTES_PER_TOKEN)
+    }
+
+    /// An image; `data` is its base64, or the data URL of it. Without, it is somewhere else.
+    pub(super) fn image(&mut self, data: Option<&Text<'_>>) {
+        let size = data.and_then(|data| image_size::pixels(base64(data.raw)));
+        let tokens = size.map_or(IMAGE_TOKENS_MAX, |(width, height)| {
+            u64::from(width).saturating_mul(height.into()).div_ceil(PIXELS_PER_TOKEN).min(IMAGE_TOKENS_MAX)
+        });
+        self.image_tokens = self.image_tokens.saturating_add(tokens);
+        if let Some(data) = data {
+            self.image_bytes = self.image_bytes.saturating_add(length(data.raw));
+            self.binary(data);
+        }
+    }
+
+    /// A document, file or video.
+    pub(super) fn document(&mut self, data: Option<&Text<'_>>) {
+        let pages = data.map_or(PAGES_UNSEEN, |data| pages(base64(data.raw)));
+        self.document_tokens = self.document_tokens.saturating_add(pages.saturating_mul(PER_PAGE));
+        data.into_iter().for_each(|data| self.binary(data));
+    }
+
+    pub(super) fn audio(&mut self, data: &Text<'_>) {
+        self.audio_bytes = self.audio_bytes.saturating_add(length(data.raw));
+        self.binary(data);
+    }
+
+    /// Reasoning that only its vendor can read, and reads as what it was encrypted from.
+    pub(super) fn encrypted(&mut self, data: &Text<'_>) {
+        self.encrypted_bytes = self.encrypted_bytes.saturating_add(data.decoded_bytes() / 4 * 3);
+        self.binary(data);
+    }
+
+    /// A value that no model reads.
+    pub(super) fn binary(&mut self, data: &Text<'_>) {
+        self.binary_bytes = self.binary_bytes.saturating_add(data.decoded_bytes());
+    }
+
+    /// The pass is over.
+    pub(super) fn finish(&mut self, body_bytes: usize, escape_bytes: usize) {
+        self.body_bytes = u64::try_from(body_bytes).unwrap_or(u64::MAX);
+        self.escape_bytes = u64::try_from(escape_bytes).unwrap_or(u64::MAX);
+    }
+}
+
+/// What follows the head of a data URL.
+fn base64(raw: &str) -> &str {
+    let is_url = raw.starts_with("data:");
+    raw.split_once("base64,").filter(|_| is_url).map_or(raw, |(_, data)| data)
+}
+
+fn length(raw: &str) -> u64 {
+    u64::try_from(raw.len()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Protocol::{self, Chat, Messages, Responses};
+    use crate::protocol::request::read;
+    use base64::Engine;
+
+    fn content(protocol: Protocol, body: &str) -> Content {
+        read(protocol, body.as_bytes()).unwrap().features.content
+    }
+
+    fn said(content: &str) -> String {
+        format!(r#"{{"model":"m","messages":[{{"role":"user","content":[{content}]}}]}}"#)
+    }
+
+    fn encoded(bytes: &[u8]) -> String {
+        base64::engine::general_purpose::STANDARD.encode(bytes)
+    }
+
+    fn png(bytes: usize) -> String {
+        let mut image = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x04\xb0\0\0\x03\xe8\x08\x02\0\0\0".to_vec();
+        image.resize(bytes, 0xff);
+        encoded(&image)
+    }
+
+    /// Tokens of what stands around the data.
+    fn around(body: &str, data: &str) -> u64 {
+        text_tokens(length(body) - length(data))
+    }
+
+    #[test]
+    fn text_is_counted_as_it_reads_and_not_as_it_is_escaped() {
+        let plain = r#"{"model":"m","messages":[{"role":"user","content":"ab"}]}"#;
+        let escaped = r#"{"model":"m","messages":[{"role":"user","content":"\u0061\n"}]}"#;
+        assert_eq!(content(Chat, plain).tokens(), text_tokens(length(plain)));
+        assert_eq!(content(Chat, escaped), Content { escape_bytes: 6, ..content(Chat, escaped) });
+        assert_eq!(content(Chat, escaped).tokens(), content(Chat, plain).tokens());
+        assert_eq!(content(Chat, escaped).text_bytes_max(), length(escaped));
+        assert_eq!(content(Chat, plain).audio_tokens(), 0);
+    }
+
+    #[test]
+    fn an_image_is_counted_by_its_pixels_on_every_surface() {
+        let data = png(750_000);
+        let slashed = data.replace('/', "\\/");
+        let url = format!("data:image/png;base64,{data}");
+        let slashed_url = format!(r"data:image\/png;base64,{slashed}");
+        let bodies = [
+            (Messages, said(&format!(r#"{{"type":"image","source":{{"type":"base64","data":"{data}"}}}}"#)), &data),
+            (Messages, said(&format!(r#"{{"source":{{"data":"{slashed}"}},"type":"image"}}"#)), &slashed),
+            (Chat, said(&format!(r#"{{"type":"image_url","image_url":{{"url":"{url}"}}}}"#)), &url),
+            (Chat, said(&format!(r#"{{"image_url":{{"url":"{slashed_url}"}}}}"#)), &slashed_url),
+            (
+                Responses,
+                format!(r#"{{"model":"m","input":[{{"content":[{{"type":"input_image","image_url":"{url}"}}]}}]}}"#),
+                &url,
+            ),
+        ];
+        for (protocol, body, data) in bodies {
+            let content = content(protocol, &body);
+            assert_eq!(content.tokens(), 1_600 + around(&body, data), "{protocol:?}");
+            assert_eq!(content.text_bytes_max(), length(&body) - length(data), "{protocol:?}");
+        }
+    }
+
+    #[test]
+    fn an_image_of_unknown_or_large_size_is_counted_at_the_bound() {
+        let huge = encoded(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\xff\xff\xff\0\xff\xff\xff\x08\x02\0\0\0");
+        for data in ["AAAA", &huge] {
+            let body = said(&format!(r#"{{"type":"image","source":{{"type":"base64","data":"{data}"}}}}"#));
+            assert_eq!(content(Messages, &body).tokens(), 5_000 + around(&body, data));
+        }
+        let far = said(r#"{"type":"image","source":{"type":"url","url":"https://x/y"}}"#);
+        assert_eq!(content(Messages, &far).tokens(), 5_000 + around(&far, ""));
+        let two =
+            said(r#"{"type":"image","source":{}},{"type":"tool_result","content":[{"type":"image","source":{}}]}"#);
+        assert_eq!(content(Messages, &two).tokens(), 10_000 + around(&two, ""));
+    }
+
+    #[test]
+    fn a_document_is_counted_by_its_pages_or_its_size_and_plain_text_as_text() {
+        let pdf = encoded("%PDF-1.4 << /Type /Page >> << /Type /Page >> << /Type /Page >>".as_bytes());
+        let url = format!("data:application/pdf;base64,{pdf}");
+        let packed = encoded(&[7; 60_000]);
+        for (protocol, body, data, pages) in [
+            (Messages, said(&format!(r#"{{"type":"document","source":{{"data":"{pdf}"}}}}"#)), &pdf, 3),
+            (Messages, said(&format!(r#"{{"type":"document","source":{{"data":"{packed}"}}}}"#)), &packed, 10),
+            (Chat, said(&format!(r#"{{"type":"file","file":{{"filename":"a","file_data":"{url}"}}}}"#)), &url, 3),
+            (
+                Responses,
+                format!(r#"{{"model":"m","input":[{{"content":[{{"type":"input_file","file_data":"{url}"}}]}}]}}"#),
+                &url,
+                3,
+            ),
+        ] {
+            let content = content(protocol, &body);
+            assert_eq!(content.tokens(), pages * 1_500 + around(&body, data), "{protocol:?}");
+            assert_eq!(content.text_bytes_max(), length(&body), "no document lowers what is held");
+        }
+        let far = said(r#"{"type":"file","file":{"file_id":"f"}}"#);
+        assert_eq!(content(Chat, &far).tokens(), 15_000 + around(&far, ""));
+        let text = said(r#"{"type":"document","source":{"type":"text","data":"a long text"}}"#);
+        assert_eq!(content(Messages, &text).tokens(), around(&text, ""));
+    }
+
+    #[test]
+    fn what_only_claims_to_be_an_image_is_still_held_for_as_text() {
+        for block in [
+            r#"{"type":"text","text":"x","source":{"type":"base64","data":"some words"}}"#,
+            r#"{"type":"image","source":{"type":"text","data":"some words"}}"#,
+            r#"{"type":"image","data":"some words"}"#,
+            r#"{"type":"image","text":"some words","source":{}}"#,
+        ] {
+            let body = said(block);
+            assert_eq!(content(Messages, &body).text_bytes_max(), length(&body), "{block}");
+        }
+    }
+
+    #[test]
+    fn audio_and_what_is_encrypted_are_no_text() {
+        let data = "A".repeat(12_001);
+        let heard = said(&format!(r#"{{"type":"input_audio","input_audio":{{"data":"{data}","format":"wav"}}}}"#));
+        let counted = content(Chat, &heard);
+        assert_eq!((counted.tokens(), counted.audio_tokens()), (around(&heard, &data), 13));
+        let signed = said(&format!(r#"{{"type":"thinking","thinking":"t","signature":"{data}"}}"#));
+        assert_eq!(content(Messages, &signed).tokens(), around(&signed, &data));
+        let encrypted = [
+            (Messages, said(&format!(r#"{{"type":"redacted_thinking","data":"{data}"}}"#))),
+            (Responses, format!(r#"{{"model":"m","input":[{{"type":"reasoning","encrypted_content":"{data}"}}]}}"#)),
+        ];
+        for (protocol, body) in encrypted {
+            let text = length(&body) - 12_001 + 9_000;
+            assert_eq!(content(protocol, &body).tokens(), text_tokens(text), "{protocol:?}");
+        }
+    }
+}
