@@ -9,6 +9,8 @@
 
 #[path = "properties/answers.rs"]
 mod answers;
+#[path = "properties/billing_examples.rs"]
+mod billing_examples;
 #[path = "properties/billing_text.rs"]
 mod billing_text;
 #[path = "properties/conversation.rs"]
