@@ -128,7 +128,11 @@ impl Metrics {
             web_searches: counter("gateway_web_searches_total", "Web searches billed.", &["model"]),
             credits_micro: counter("gateway_credits_micro_total", "Micro-credits debited.", &["model"]),
             writeoff_micro: counter("gateway_writeoff_micro_total", "Micro-credits borne by the operator.", &["model"]),
-            estimated: counter("gateway_estimated_total", "Debits whose usage the vendor did not tell.", &["model"]),
+            estimated: counter(
+                "gateway_estimated_total",
+                "Debits whose usage the vendor did not report, and that were estimated.",
+                &["model"],
+            ),
             open_holds: gauge("gateway_open_holds", "Requests that hold credit."),
             streams_open: gauge("gateway_streams_open", "Streams being answered."),
             journal_pending: gauge("gateway_journal_pending", "Ended requests that the ledger does not have yet."),

@@ -17,61 +17,64 @@ const CACHED_TOKENS_MIN: u64 = 1_024;
 pub struct ReportedTurn {
     /// What the content alone would have been estimated at, in tokens.
     estimate: u64,
-    /// The input in its classes.
-    input: Usage,
+    usage: Usage,
     output: TokenRate,
-    /// In thousandths, how much of what the turn before could leave in a cache was read from it. `None`: there was no such
-    /// turn.
-    cache_hits: Option<u64>,
+    /// This turn or one before it was read from a cache, or written to one.
+    is_cached: bool,
+    /// The vendor's cache holds its answers as well.
+    caches_output: bool,
 }
 
 impl ReportedTurn {
     /// A turn that held `content` and was answered with `generated_bytes`; `before` is the one before it.
     pub fn new(content: &Content, usage: &Usage, generated_bytes: u64, before: Option<&Self>) -> Self {
-        let cache_hits = before.map(|before| {
-            let hits = u128::from(usage.cache_read) * 1_000 / u128::from(before.cacheable().max(1));
-            u64::try_from(hits.min(1_000)).unwrap_or(1_000)
-        });
-        let shown = usage.output.saturating_sub(usage.reasoning);
-        let output = TokenRate::measured(shown, generated_bytes).unwrap_or_default();
-        Self { estimate: content.tokens(), input: Usage { output: 0, reasoning: 0, ..*usage }, output, cache_hits }
+        let output = TokenRate::measured(shown(usage), generated_bytes).unwrap_or_default();
+        let mut turn = Self {
+            estimate: content.tokens(),
+            usage: *usage,
+            output,
+            is_cached: usage.cache_read > 0,
+            caches_output: before.is_some_and(|before| usage.cache_read > before.tokens()),
+        };
+        turn.is_cached |= turn.written() > 0 || before.is_some_and(|before| before.is_cached);
+        turn.caches_output |= before.is_some_and(|before| before.caches_output);
+        turn
+    }
+
+    /// What its content alone comes to, in tokens.
+    pub(super) fn estimate(&self) -> u64 {
+        self.estimate
     }
 
     /// All of its input but audio.
     fn tokens(&self) -> u64 {
-        self.input.input_total().saturating_sub(self.input.audio_input)
+        self.usage.input_total().saturating_sub(self.usage.audio_input)
     }
 
     fn written(&self) -> u64 {
-        self.input.cache_write_5m.saturating_add(self.input.cache_write_1h)
+        self.usage.cache_write_5m.saturating_add(self.usage.cache_write_1h)
     }
 
-    fn is_cached(&self) -> bool {
-        self.input.cache_read > 0 || self.written() > 0
-    }
-
-    /// What the next turn can find in a cache: where the vendor says what it writes, that and what it read; else everything.
+    /// What the next turn finds in the cache: where the vendor says what it writes, that and what it read; else everything.
+    /// A turn that missed the cache, because it came too late, has filled it for the next one all the same.
     fn cacheable(&self) -> u64 {
-        if self.written() > 0 { self.input.cache_read.saturating_add(self.written()) } else { self.tokens() }
-    }
-
-    /// Whether a later turn's cached part follows from this one: it was cached itself, or it had a turn before it, or it
-    /// is too small for a cache.
-    fn shows_caching(&self) -> bool {
-        self.is_cached() || self.cache_hits.is_some() || self.tokens() < CACHED_TOKENS_MIN
+        match self.written() {
+            _ if !self.is_cached => 0,
+            0 if self.caches_output => self.tokens().saturating_add(shown(&self.usage)),
+            0 => self.tokens(),
+            written => self.usage.cache_read.saturating_add(written),
+        }
     }
 
     /// The input of a later turn, in its classes.
     fn next(&self, content: &Content, model: &Model) -> Usage {
         let tokens = self.next_tokens(content.tokens()).min(model.context_tokens);
-        let hits = self.cache_hits.unwrap_or(if self.is_cached() { 1_000 } else { 0 });
-        let cache_read = share(self.cacheable(), hits, 1_000).min(tokens);
+        let cache_read = self.cacheable().min(tokens);
         let fresh = tokens.saturating_sub(cache_read);
         // What is new is written to the cache in the proportion of the last turn.
-        let of_written = self.input.input.saturating_add(self.written());
-        let cache_write_5m = share(fresh, self.input.cache_write_5m, of_written);
-        let cache_write_1h =
-            share(fresh, self.input.cache_write_1h, of_written).min(fresh.saturating_sub(cache_write_5m));
+        let of_written = self.usage.input.saturating_add(self.written());
+        let cache_write_5m = share(fresh, self.usage.cache_write_5m, of_written);
+        let cache_write_1h = share(fresh, self.usage.cache_write_1h, of_written);
         let input = fresh.saturating_sub(cache_write_5m).saturating_sub(cache_write_1h);
         Usage { input, cache_read, cache_write_5m, cache_write_1h, ..Usage::default() }
     }
@@ -86,11 +89,17 @@ impl ReportedTurn {
     }
 }
 
+/// The output that the client was shown.
+fn shown(usage: &Usage) -> u64 {
+    usage.output.saturating_sub(usage.reasoning)
+}
+
 /// What is assumed of one request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InputEstimate {
     pub estimator: UsageEstimator,
-    /// A cache may have held much of the input, and only the vendor's own report would say how much.
+    /// Most of the input is assumed to be new to the vendor, and so much that a cache may have held it: only the vendor's own
+    /// report would say.
     pub is_doubtful: bool,
 }
 
@@ -100,11 +109,12 @@ impl InputEstimate {
         let by_content = Usage { input: content.tokens().min(model.context_tokens), ..Usage::default() };
         let input = reported.map_or(by_content, |turn| turn.next(content, model));
         let room = model.context_tokens.saturating_sub(input.input_total());
+        let fresh = input.input_total().saturating_sub(input.cache_read);
+        let is_mostly_fresh = fresh >= CACHED_TOKENS_MIN && fresh > input.cache_read;
+        let is_doubtful = is_mostly_fresh && model.price.input > model.price.cache_read;
         let input = Usage { audio_input: content.audio_tokens().min(room), ..input };
-        let is_known = reported.is_some_and(ReportedTurn::shows_caching);
-        let may_be_cached = by_content.input >= CACHED_TOKENS_MIN && model.price.input > model.price.cache_read;
         let output = reported.map(|turn| turn.output).unwrap_or_default();
-        Self { estimator: UsageEstimator::new(input, output), is_doubtful: may_be_cached && !is_known }
+        Self { estimator: UsageEstimator::new(input, output), is_doubtful }
     }
 }
 
@@ -117,10 +127,12 @@ fn share(whole: u64, part: u64, all: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::billing::pricing;
     use crate::catalog::Price;
     use crate::money::Micro;
     use crate::protocol::Protocol;
     use crate::protocol::request;
+    use proptest::prelude::*;
 
     fn model() -> Model {
         let prices = [5_000_000, 500_000, 6_250_000, 10_000_000, 25_000_000].map(Micro::new);
@@ -189,23 +201,98 @@ mod tests {
         assert_eq!(assumed(&[(6_000, [0, 1_000, 4_000, 0])], 12_000), [0, 5_000, 5_000, 0]);
         assert_eq!(assumed(&[(6_000, [0, 1_000, 0, 4_000])], 12_000), [0, 5_000, 0, 5_000]);
         assert_eq!(assumed(&[(6_000, [1_000, 0, 3_000, 1_000])], 12_000), [1_200, 4_000, 3_600, 1_200]);
+        // One that was seen to find more than the turn before keeps its answers too.
+        let answered = |output| {
+            let usage = |counts| Usage { output, ..input(counts) };
+            let first = ReportedTurn::new(&text(6_000), &usage([0, 5_000, 0, 0]), 0, None);
+            let second = ReportedTurn::new(&text(9_600), &usage([1_000, 7_000, 0, 0]), 0, Some(&first));
+            classes(InputEstimate::new(&text(14_400), &model(), Some(&second)).estimator.input())
+        };
+        assert_eq!(answered(2_000), [2_000, 10_000, 0, 0]);
         // A turn that is shorter than what was cached has nothing else.
         assert_eq!(assumed(&[(6_000, [0, 1_000, 4_000, 0])], 3_000), [0, 2_500, 0, 0]);
     }
 
     #[test]
-    fn a_cache_that_was_missed_is_taken_to_be_missed_again() {
-        let first = (6_000, [5_000, 0, 0, 0]);
-        assert_eq!(assumed(&[first, (12_000, [10_000, 0, 0, 0])], 12_000), [10_000, 0, 0, 0]);
-        // Half of the turn before was found, so half of this one will be.
-        assert_eq!(assumed(&[first, (12_000, [7_500, 2_500, 0, 0])], 12_000), [5_000, 5_000, 0, 0]);
-        assert_eq!(assumed(&[first, (12_000, [5_000, 5_000, 0, 0])], 12_000), [0, 10_000, 0, 0]);
+    fn a_turn_that_missed_the_cache_has_filled_it() {
+        let (first, late) = ((6_000, [5_000, 0, 0, 0]), (12_000, [10_000, 0, 0, 0]));
+        let cached = (9_000, [2_500, 5_000, 0, 0]);
+        assert_eq!(assumed(&[cached, late], 12_000), [0, 10_000, 0, 0]);
+        assert_eq!(assumed(&[(6_000, [0, 0, 5_000, 0]), (12_000, [0, 0, 10_000, 0])], 12_000), [0, 10_000, 0, 0]);
+        assert_eq!(assumed(&[first, late], 12_000), [10_000, 0, 0, 0], "of a vendor that was never seen to cache");
         let doubts = |turns: &[_]| after(turns, 12_000).is_doubtful;
-        assert!(doubts(&[first]), "the first turn shows no cache, but fills one");
-        assert!(!doubts(&[first, (12_000, [10_000, 0, 0, 0])]));
-        assert!(!doubts(&[(6_000, [4_000, 1_000, 0, 0])]));
-        assert!(!doubts(&[(6_000, [0, 0, 5_000, 0])]));
-        assert!(!doubts(&[(1_000, [900, 0, 0, 0])]), "too small for a cache");
+        assert!(doubts(&[first]) && doubts(&[first, late]), "it may have filled a cache");
+        assert!(!doubts(&[cached]) && !doubts(&[cached, late]) && !doubts(&[(6_000, [0, 0, 5_000, 0])]));
+        assert!(doubts(&[(1_000, [0, 900, 0, 0])]), "a short turn says little of a long one");
+    }
+
+    /// How a vendor counts, in a conversation that only grows: the rule's tokens for each of its own, in percent, and what
+    /// it caches.
+    #[derive(Clone, Copy, Debug)]
+    enum Caching {
+        Nothing,
+        /// Blocks of the input, and of the answer too.
+        Unasked {
+            block: u64,
+            answers: bool,
+        },
+        Asked,
+    }
+
+    /// The turns of a conversation as a vendor reports them, each with the rule's tokens of its content.
+    fn reported(caching: Caching, percent: u64, turns: &[(usize, u64)]) -> Vec<(usize, Usage)> {
+        let (mut content, mut kept, mut reports) = (0, 0, Vec::new());
+        for (added, output) in turns {
+            content += *added;
+            let tokens = content as u64 * percent / 100;
+            let hit = if kept < CACHED_TOKENS_MIN { 0 } else { kept.min(tokens) };
+            let usage = match caching {
+                Caching::Nothing => input([tokens, 0, 0, 0]),
+                Caching::Unasked { block, .. } => input([tokens - hit / block * block, hit / block * block, 0, 0]),
+                Caching::Asked => input([3, hit, (tokens - hit).saturating_sub(3), 0]),
+            };
+            kept = match caching {
+                Caching::Unasked { answers: true, .. } => tokens + output,
+                Caching::Unasked { .. } => tokens,
+                Caching::Asked => usage.cache_read + usage.cache_write_5m,
+                Caching::Nothing => 0,
+            };
+            reports.push((content, Usage { output: *output, ..usage }));
+            // The answer is a part of the next request.
+            content += (output * 100 / percent) as usize;
+        }
+        reports
+    }
+
+    proptest! {
+        #[test]
+        fn leaving_a_known_conversation_early_costs_at_most_a_tenth_more_than_its_answer(
+            caching in prop_oneof![
+                Just(Caching::Nothing),
+                (prop::sample::select(vec![1_u64, 64, 128]), any::<bool>())
+                    .prop_map(|(block, answers)| Caching::Unasked { block, answers }),
+                Just(Caching::Asked),
+            ],
+            percent in 50_u64..=150,
+            turns in prop::collection::vec((40_usize..3_000, 1_u64..2_000), 3..12),
+        ) {
+            let reports = reported(caching, percent, &turns);
+            let mut last: Option<ReportedTurn> = None;
+            for (number, (content, usage)) in reports.iter().enumerate() {
+                let content = text(*content);
+                let estimate = InputEstimate::new(&content, &model(), last.as_ref());
+                // Nothing was generated yet: the whole answer costs its output besides.
+                let left = pricing::cost(&estimate.estimator.input(), &model().price).get();
+                let whole = pricing::cost(usage, &model().price).get();
+                // The first turn that finds an answer in the cache is the first to show that answers are kept there.
+                let is_known = last.is_some_and(|last: ReportedTurn| last.caches_output)
+                    || !matches!(caching, Caching::Unasked { answers: true, .. });
+                if last.is_some() && !estimate.is_doubtful && is_known {
+                    prop_assert!(left * 10 <= whole * 11, "turn {number} of {reports:?}: {left} of {whole}");
+                }
+                last = Some(ReportedTurn::new(&content, usage, 0, last.as_ref()));
+            }
+        }
     }
 
     #[test]

@@ -9,8 +9,12 @@ use crate::protocol::request::ConversationKey;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Conversations that are remembered at most: some 4 MB.
-pub const CONVERSATIONS_MAX: usize = 16_384;
+/// Conversations that are remembered at most: some 5 MB.
+pub const CONVERSATIONS_MAX: usize = 8_192;
+
+/// Turns of one conversation that are remembered at most. An agent and its subagents run several threads under one
+/// name.
+pub const THREADS_MAX: usize = 4;
 
 /// Whose turn it is, and of which model.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -20,33 +24,41 @@ pub struct TurnKey {
     pub model: String,
 }
 
-/// The last reported turn of each conversation. Cheap to clone.
+/// The last reported turns of each conversation. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct ReportedTurns(Arc<Mutex<Generations>>);
+
+/// The last turn of each thread, oldest first.
+type Threads = Vec<ReportedTurn>;
 
 /// What was written or read since the older half was last dropped, and that half.
 #[derive(Default)]
 struct Generations {
-    young: HashMap<TurnKey, ReportedTurn>,
-    old: HashMap<TurnKey, ReportedTurn>,
+    young: HashMap<TurnKey, Threads>,
+    old: HashMap<TurnKey, Threads>,
 }
 
 impl ReportedTurns {
-    pub fn find(&self, key: &TurnKey) -> Option<ReportedTurn> {
+    /// The turn that a request of `estimate` tokens by its content goes on with: the longest that is not longer, or else the
+    /// shortest.
+    pub fn find(&self, key: &TurnKey, estimate: u64) -> Option<ReportedTurn> {
         let mut turns = self.lock();
-        if let Some(turn) = turns.young.get(key) {
-            return Some(*turn);
-        }
-        let (key, turn) = turns.old.remove_entry(key)?;
-        turns.insert(key, turn);
-        Some(turn)
+        let threads = turns.threads(key)?;
+        let earlier = threads.iter().filter(|turn| turn.estimate() <= estimate);
+        let found = earlier.max_by_key(|turn| turn.estimate());
+        found.or_else(|| threads.iter().min_by_key(|turn| turn.estimate())).copied()
     }
 
-    /// The newest turn takes the place of the one before it.
-    pub fn remember(&self, key: TurnKey, turn: ReportedTurn) {
+    /// `turn` takes the place of the one `before` it, or of the oldest.
+    pub fn remember(&self, key: &TurnKey, turn: ReportedTurn, before: Option<&ReportedTurn>) {
         let mut turns = self.lock();
-        turns.old.remove(&key);
-        turns.insert(key, turn);
+        let Some(threads) = turns.threads(key) else { return turns.insert(key.clone(), vec![turn]) };
+        match threads.iter().position(|kept| Some(kept) == before) {
+            Some(at) => drop(threads.remove(at)),
+            None if threads.len() >= THREADS_MAX => drop(threads.remove(0)),
+            None => threads.reserve_exact(1),
+        }
+        threads.push(turn);
     }
 
     fn lock(&self) -> MutexGuard<'_, Generations> {
@@ -55,11 +67,19 @@ impl ReportedTurns {
 }
 
 impl Generations {
-    fn insert(&mut self, key: TurnKey, turn: ReportedTurn) {
-        if self.young.len() >= CONVERSATIONS_MAX / 2 && !self.young.contains_key(&key) {
+    /// What is kept of a conversation, which is in use again.
+    fn threads(&mut self, key: &TurnKey) -> Option<&mut Threads> {
+        if let Some((key, threads)) = self.old.remove_entry(key) {
+            self.insert(key, threads);
+        }
+        self.young.get_mut(key)
+    }
+
+    fn insert(&mut self, key: TurnKey, threads: Threads) {
+        if self.young.len() >= CONVERSATIONS_MAX / 2 {
             self.old = std::mem::take(&mut self.young);
         }
-        self.young.insert(key, turn);
+        self.young.insert(key, threads);
     }
 }
 
@@ -67,8 +87,10 @@ impl Generations {
 mod tests {
     use super::*;
     use crate::protocol::Protocol;
-    use crate::protocol::request;
+    use crate::protocol::request::{self, Content};
     use crate::usage::Usage;
+
+    const ANY: u64 = 0;
 
     fn key(account: &str, session: usize, model: &str) -> TurnKey {
         let body = br#"{"model":"m","messages":[]}"#;
@@ -79,23 +101,60 @@ mod tests {
         TurnKey { account: account.into(), conversation, model: model.into() }
     }
 
+    /// A turn whose vendor counted so many tokens.
     fn turn(input: u64) -> ReportedTurn {
-        ReportedTurn::new(&Default::default(), &Usage { input, ..Usage::default() }, 0, None)
+        ReportedTurn::new(&Content::default(), &Usage { input, ..Usage::default() }, 0, None)
+    }
+
+    /// The same of a request of so many letters.
+    fn long_turn(letters: usize, input: u64) -> ReportedTurn {
+        let body = format!(r#"{{"model":"m","user":"{}"}}"#, "x".repeat(letters));
+        let content = request::read(Protocol::Chat, body.as_bytes()).unwrap().features.content;
+        ReportedTurn::new(&content, &Usage { input, ..Usage::default() }, 0, None)
     }
 
     #[test]
     fn a_turn_is_found_by_its_account_its_conversation_and_its_model() {
         let turns = ReportedTurns::default();
-        turns.remember(key("acct_1", 1, "m"), turn(5));
-        assert_eq!(turns.find(&key("acct_1", 1, "m")), Some(turn(5)));
+        turns.remember(&key("acct_1", 1, "m"), turn(5), None);
+        assert_eq!(turns.find(&key("acct_1", 1, "m"), ANY), Some(turn(5)));
         for other in [key("acct_2", 1, "m"), key("acct_1", 2, "m"), key("acct_1", 1, "n")] {
-            assert_eq!(turns.find(&other), None, "{other:?}");
+            assert_eq!(turns.find(&other, ANY), None, "{other:?}");
         }
         // Even where two accounts' conversations had the same key.
         let stolen = TurnKey { account: "acct_2".into(), ..key("acct_1", 1, "m") };
-        assert_eq!(turns.find(&stolen), None);
-        turns.remember(key("acct_1", 1, "m"), turn(6));
-        assert_eq!(turns.find(&key("acct_1", 1, "m")), Some(turn(6)));
+        assert_eq!(turns.find(&stolen, ANY), None);
+        turns.remember(&key("acct_1", 1, "m"), turn(6), Some(&turn(5)));
+        assert_eq!(turns.find(&key("acct_1", 1, "m"), ANY), Some(turn(6)));
+    }
+
+    #[test]
+    fn a_subagent_of_the_same_session_does_not_hide_the_long_thread() {
+        let (turns, key) = (ReportedTurns::default(), key("acct_1", 1, "m"));
+        let (long, short) = (long_turn(90_000, 1), long_turn(3_000, 2));
+        turns.remember(&key, long, None);
+        turns.remember(&key, short, None);
+        let found = |letters| turns.find(&key, long_turn(letters, 0).estimate());
+        assert_eq!(found(91_000), Some(long));
+        assert_eq!(found(90_000), Some(long), "asked again");
+        assert_eq!(found(5_000), Some(short));
+        assert_eq!(found(100), Some(short), "shorter than all");
+        let longer = long_turn(92_000, 3);
+        turns.remember(&key, longer, Some(&long));
+        assert_eq!((found(95_000), found(91_000)), (Some(longer), Some(short)), "it goes on with the long one");
+    }
+
+    #[test]
+    fn the_oldest_threads_of_a_conversation_are_forgotten_at_the_limit() {
+        let (turns, key) = (ReportedTurns::default(), key("acct_1", 1, "m"));
+        for thread in 1..=THREADS_MAX {
+            turns.remember(&key, long_turn(thread * 1_000, 1), None);
+        }
+        let shortest = |turns: &ReportedTurns| turns.find(&key, ANY);
+        assert_eq!(shortest(&turns), Some(long_turn(1_000, 1)), "all are known up to the limit");
+        turns.remember(&key, long_turn(9_000, 1), None);
+        assert_eq!(shortest(&turns), Some(long_turn(2_000, 1)));
+        assert_eq!(turns.lock().young[&key].len(), THREADS_MAX);
     }
 
     #[test]
@@ -106,17 +165,17 @@ mod tests {
             turns.young.len() + turns.old.len()
         };
         for session in 0..CONVERSATIONS_MAX {
-            turns.remember(key("acct_1", session, "m"), turn(1));
+            turns.remember(&key("acct_1", session, "m"), turn(1), None);
         }
         assert_eq!(kept(), CONVERSATIONS_MAX);
-        assert_eq!(turns.find(&key("acct_1", 0, "m")), Some(turn(1)), "all are known up to the limit");
+        assert_eq!(turns.find(&key("acct_1", 0, "m"), ANY), Some(turn(1)), "all are known up to the limit");
         assert!(kept() <= CONVERSATIONS_MAX);
         for session in 0..CONVERSATIONS_MAX / 2 {
-            turns.remember(key("acct_2", session, "m"), turn(2));
-            assert!(turns.find(&key("acct_1", 0, "m")).is_some(), "what is in use is kept");
+            turns.remember(&key("acct_2", session, "m"), turn(2), None);
+            assert!(turns.find(&key("acct_1", 0, "m"), ANY).is_some(), "what is in use is kept");
             assert!(kept() <= CONVERSATIONS_MAX);
         }
-        assert_eq!(turns.find(&key("acct_1", 1, "m")), None);
-        assert_eq!(turns.find(&key("acct_2", CONVERSATIONS_MAX / 2 - 1, "m")), Some(turn(2)));
+        assert_eq!(turns.find(&key("acct_1", 1, "m"), ANY), None);
+        assert_eq!(turns.find(&key("acct_2", CONVERSATIONS_MAX / 2 - 1, "m"), ANY), Some(turn(2)));
     }
 }

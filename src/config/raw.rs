@@ -826,7 +826,8 @@ limits! {
     drain_seconds = 120, 1..=DRAIN_SECONDS_MAX;
     /// Reading a stream on after its client left, to learn its usage.
     drain_after_client_seconds = 5, 1..=600;
-    /// The same, for models that hide their reasoning.
+    /// The same, for models that hide their reasoning, and for long requests of which only the vendor can say how much was
+    /// cached.
     drain_hidden_seconds = 60, 1..=600;
     /// The largest answer that is kept for its idempotency key.
     idempotency_body_bytes = 1_048_576, 1_024..=268_435_456;

@@ -32,7 +32,7 @@ impl Turn {
         model: &Model,
     ) -> Self {
         let key = TurnKey { account: Arc::clone(account), conversation, model: model.id.clone() };
-        let before = turns.find(&key);
+        let before = turns.find(&key, content.tokens());
         let estimate = InputEstimate::new(&content, model, before.as_ref());
         let is_reported_early = model.protocol() == Protocol::Messages;
         Self { turns: turns.clone(), key, content, before, estimate, is_reported_early }
@@ -66,7 +66,7 @@ impl Turn {
     pub fn remember(&self, usage: &Usage, generated_bytes: u64) {
         if usage.input_total() > 0 {
             let turn = ReportedTurn::new(&self.content, usage, generated_bytes, self.before.as_ref());
-            self.turns.remember(self.key.clone(), turn);
+            self.turns.remember(&self.key, turn, self.before.as_ref());
         }
     }
 }

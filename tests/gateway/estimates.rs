@@ -79,23 +79,47 @@ fn assert_at_most_a_tenth_more(left: &Value, whole: &Value) {
     assert!(left_cost * 10 <= whole_cost * 11, "left: {left_cost}, whole: {whole_cost}: {left} {whole}");
 }
 
+/// `CACHED` at the prices of each model, in µc.
+fn cost_of_cached(model: &str) -> i64 {
+    match model {
+        CHAT_MODEL => 1_500 * 175 + 48_000 * 175 / 10 + 300 * 1_400,
+        _ => 1_500 * 500 + 48_000 * 50 + 300 * 2_500,
+    }
+}
+
+/// A whole turn, and then one that is left early, of each surface and vendor of a world.
+fn leaves_cached_conversations(world: &World, models: &[&str]) {
+    let account = world.funded(1_000_000_000);
+    for surface in [Chat, Messages] {
+        for model in models {
+            let session = format!("cached-{surface:?}-{model}");
+            let ask = |marker: &str, stream| {
+                request(surface, &account, &session, &turn(surface, model, LONG_BYTES, marker, stream))
+            };
+            let whole = whole(world, &account, &ask(CACHED, false));
+            assert_eq!(micro(&whole["credits"]), cost_of_cached(model), "{whole}");
+            let left = left_early(world, &account, &ask(&format!("{CACHED} {LASTS}"), true));
+            assert_eq!(left["estimated"], true, "{left}");
+            assert_at_most_a_tenth_more(&left, &whole);
+            assert!(left["usage"]["cache_read"].as_u64().unwrap() >= 48_000, "{left}");
+        }
+    }
+    for model in models {
+        assert_eq!(world.metric("gateway_estimated_total", &[&format!("model=\"{model}\"")]), 2.0, "{model}");
+    }
+}
+
 #[test]
 fn leaving_a_cached_conversation_costs_no_more_than_its_whole_answer() {
     let world = plan().start();
-    let account = world.funded(1_000_000_000);
-    for surface in [Chat, Messages] {
-        let session = format!("cached-{surface:?}");
-        let ask = |marker: &str, stream| {
-            request(surface, &account, &session, &turn(surface, CHAT_MODEL, LONG_BYTES, marker, stream))
-        };
-        let whole = whole(&world, &account, &ask(CACHED, false));
-        assert_eq!(micro(&whole["credits"]), 1_500 * 175 + 48_000 * 175 / 10 + 300 * 1_400, "{whole}");
-        let left = left_early(&world, &account, &ask(&format!("{CACHED} {LASTS}"), true));
-        assert_eq!(left["estimated"], true, "{left}");
-        assert_at_most_a_tenth_more(&left, &whole);
-        assert!(left["usage"]["cache_read"].as_u64().unwrap() > 47_000, "{left}");
-    }
-    assert_eq!(world.metric("gateway_estimated_total", &["model=\"beta-5.2\""]), 2.0);
+    leaves_cached_conversations(&world, &[CHAT_MODEL, MESSAGES_MODEL]);
+    world.close();
+}
+
+#[test]
+fn leaving_a_cached_conversation_of_a_responses_vendor_costs_no_more_either() {
+    let world = plan().edit("    protocol: chat\n", "    protocol: responses\n").start();
+    leaves_cached_conversations(&world, &[CHAT_MODEL]);
     world.close();
 }
 
