@@ -40,6 +40,8 @@ mod config_file;
 mod crash;
 #[path = "gateway/crowd.rs"]
 mod crowd;
+#[path = "gateway/damaged_files.rs"]
+mod damaged_files;
 #[path = "gateway/dead_edges.rs"]
 mod dead_edges;
 #[path = "gateway/disconnect.rs"]

@@ -13,7 +13,7 @@ use crate::world::{SOON, free_port, wait_for};
 use std::time::{Duration, Instant};
 
 /// What the trial is worth, and what was bought beside it.
-const TRIAL: i64 = 2_000_000;
+const TRIAL: i64 = 300_000;
 const BOUGHT: i64 = 1_000_000_000_000;
 const STALE: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(10)];
 /// From the last answer on.

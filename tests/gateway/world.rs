@@ -426,6 +426,12 @@ impl World {
         began.elapsed()
     }
 
+    /// Starts the gateway with the ledger as it is.
+    pub fn start_accepting(&mut self) {
+        self.gateway = Some(self.spawn_gateway(&[self.role, "--accept-older-ledger"], None));
+        wait_for("the gateway to be ready", SOON, || self.is_ready().then_some(()));
+    }
+
     /// Starts the gateway, which may kill itself at a fail point, and does not wait.
     pub fn begin_gateway(&mut self, point: Option<&str>) {
         assert!(self.gateway.is_none(), "one gateway at a time");

@@ -1,0 +1,284 @@
+//! Files that were damaged, lost or exchanged while the gateway was stopped, and clocks that were set: what the operator
+//! sees, and that no answer becomes free unseen.
+
+use crate::account::Account;
+use crate::client::Request;
+use crate::surface::Chat;
+use crate::world::{Plan, SOON, World, wait_for};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+impl World {
+    fn stop(&mut self) {
+        self.signal("TERM");
+        assert_eq!(self.wait_end(SOON), 0);
+    }
+
+    /// A start that is refused; what it said.
+    fn start_refused(&self) -> String {
+        let output = self.command(&["run"]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// The rules and messages of what the audit finds; its exit code is 1 exactly where there are any.
+    fn findings(&self) -> Vec<String> {
+        let output = self.command(&["--json", "ledger", "verify"]);
+        let verdict: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let findings = verdict["findings"].as_array().unwrap();
+        assert_eq!(output.status.code(), Some(i32::from(!findings.is_empty())));
+        let text = |finding: &serde_json::Value| {
+            format!("{}: {}", finding["rule"].as_str().unwrap(), finding["message"].as_str().unwrap())
+        };
+        findings.iter().map(text).collect()
+    }
+
+    /// Names in the data folder that begin with `prefix`.
+    fn files(&self, prefix: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.data_dir()).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with(prefix)).collect()
+    }
+
+    fn spend(&self, account: &Account) -> String {
+        self.works(Chat, &account.key).request_id()
+    }
+}
+
+#[test]
+fn a_damaged_mirror_and_idempotency_store_stop_no_start() {
+    let mut world = World::new();
+    let account = world.funded(10_000_000);
+    world.spend(&account);
+    for garbage in [true, false] {
+        world.stop();
+        for name in ["holds.db", "idempotency.db"] {
+            let path = world.data_dir().join(name);
+            // Carried back whole: what a log still had would stand in for a damaged page.
+            let connection = rusqlite::Connection::open(&path).unwrap();
+            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+            drop(connection);
+            let mut bytes = std::fs::read(&path).unwrap();
+            let (from, to) = if garbage { (0, bytes.len()) } else { (4_096, 8_192) };
+            bytes[from..to].fill(0xa5);
+            std::fs::write(path, bytes).unwrap();
+        }
+        world.start_gateway();
+        world.spend(&account);
+        for name in ["holds.db", "idempotency.db"] {
+            let label = format!("file=\"{name}\"");
+            assert_eq!(world.metric("gateway_damaged_files_total", &[&label]), 1.0, "{name}");
+            let aside = world.files(&format!("{name}.damaged-"));
+            assert_eq!(aside.len(), if garbage { 1 } else { 2 }, "{aside:?}");
+            assert!(aside.iter().all(|name| world.log().contains(name.as_str())), "the log names {aside:?}");
+        }
+        assert!(world.log().contains("ERROR"));
+    }
+    world.close();
+}
+
+#[test]
+fn a_missing_ledger_is_named_and_none_is_made_in_its_place() {
+    let mut world = World::new();
+    let account = world.funded(10_000_000);
+    world.spend(&account);
+    world.stop();
+    let ledger = world.data_dir().join("ledger.db");
+    let aside = world.data_dir().join("elsewhere");
+    std::fs::rename(&ledger, &aside).unwrap();
+    let refused = world.start_refused();
+    for part in ["ledger.db is missing", "restore", "backup", "--accept-older-ledger"] {
+        assert!(refused.contains(part), "{refused}");
+    }
+    let findings = world.findings();
+    assert!(findings.len() == 1 && findings[0].starts_with("anchor: ") && findings[0].contains("ledger.db is missing"));
+    assert!(!ledger.exists(), "none was made");
+    std::fs::rename(&aside, &ledger).unwrap();
+    world.start_gateway();
+    world.spend(&account);
+    world.close();
+}
+
+#[test]
+fn an_older_ledger_is_refused_by_name_until_the_operator_accepts_it() {
+    let mut world = World::new();
+    let account = world.funded(10_000_000);
+    let kept = world.spend(&account);
+    world.stop();
+    let ledger = world.data_dir().join("ledger.db");
+    let older = std::fs::read(&ledger).unwrap();
+    world.start_gateway();
+    let lost = world.spend(&account);
+    world.stop();
+    assert_eq!(world.findings(), Vec::<String>::new());
+    let newest = std::fs::read(&ledger).unwrap();
+    std::fs::write(&ledger, older).unwrap();
+    let refused = world.start_refused();
+    // A grant and a debit are in the one, another debit in the other.
+    for part in ["ledger.db is older", "entry 2 (#", "names entry 3 (#", "--accept-older-ledger"] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    let findings = world.findings();
+    assert!(findings.len() == 1 && findings[0].starts_with("anchor: ledger.db is older"), "{findings:?}");
+    // Nothing is posted to it either, which would hide what it lacks.
+    let posted = world.command(&["account", "grant", &account.id, "1", "--ref", "late"]);
+    assert!(!posted.status.success());
+    assert!(String::from_utf8(posted.stderr).unwrap().contains("ledger.db is older"));
+    std::fs::write(&ledger, &newest).unwrap();
+    world.start_gateway();
+    world.stop();
+    let ids = |world: &World| -> Vec<String> {
+        let endings = world.endings(&account);
+        endings.iter().map(|ending| ending["request_id"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(ids(&world), [lost, kept.clone()]);
+    let backup = world.data_dir().join("backup");
+    assert!(world.command(&["ledger", "backup", backup.to_str().unwrap()]).status.success());
+    world.start_gateway();
+    world.spend(&account);
+    world.stop();
+    // Restored on purpose.
+    std::fs::copy(backup.join("ledger.db"), &ledger).unwrap();
+    assert!(world.start_refused().contains("ledger.db is older"));
+    world.start_accepting();
+    let next = world.spend(&account);
+    assert_eq!(ids(&world)[0], next);
+    assert_eq!(ids(&world).len(), 3);
+    std::fs::remove_dir_all(backup).unwrap();
+    world.close();
+}
+
+/// Flips bits of the end of the last answer in the only journal that is left.
+fn damage_end(data_dir: &Path, bytes_hit: usize) {
+    let boots: Vec<_> =
+        std::fs::read_dir(data_dir.join("journal")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let folder = boots.iter().find(|folder| folder.extension().is_none()).unwrap();
+    let log = folder.join("000001.log");
+    let mut bytes = std::fs::read(&log).unwrap();
+    let end = b"{\"end\"";
+    let at = (0..bytes.len()).rev().find(|at| bytes[*at..].starts_with(end)).expect("an end in the journal");
+    for index in 0..bytes_hit {
+        bytes[at + 40 + 3 * index] ^= 2;
+    }
+    std::fs::write(log, bytes).unwrap();
+}
+
+#[test]
+fn an_end_that_was_damaged_in_the_journal_is_repaired_or_told() {
+    let mut world = World::new();
+    let account = world.funded(10_000_000);
+    for (bytes_hit, outcome, is_debited) in [(1, "repaired", true), (4, "lost", false)] {
+        world.stop();
+        world.start_failing(Some("last_byte_sent"));
+        let request = world.spend(&account);
+        world.wait_killed();
+        damage_end(&world.data_dir(), bytes_hit);
+        world.start_gateway();
+        let label = format!("outcome=\"{outcome}\"");
+        assert_eq!(world.metric("gateway_damaged_journal_lines_total", &[&label]), 1.0);
+        let endings = world.endings(&account);
+        let ending = endings.iter().find(|ending| ending["request_id"] == request.as_str()).unwrap();
+        assert_eq!(ending["kind"] == "debit", is_debited, "{ending}");
+        let findings = world.findings();
+        assert!(findings.len() == 1 && findings[0].starts_with("damaged journal: "), "{findings:?}");
+        // Once somebody has looked at it.
+        for name in std::fs::read_dir(world.data_dir().join("journal")).unwrap() {
+            let path = name.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "damaged") {
+                std::fs::remove_dir_all(path).unwrap();
+            }
+        }
+        assert_eq!(world.findings(), Vec::<String>::new());
+    }
+    world.close();
+}
+
+#[test]
+fn with_journal_sync_an_end_is_on_disk_before_the_last_byte() {
+    for is_synced in [true, false] {
+        let mut plan = Plan::default();
+        if is_synced {
+            plan = plan.edit("store: {kind: embedded}", "store: {kind: embedded}\nlimits: {journal_sync: true}");
+        }
+        let mut world = plan.start();
+        let account = world.funded(10_000_000);
+        world.stop();
+        world.start_failing(Some("before_journal_sync"));
+        let mut connection = world.connect();
+        connection.send(&Chat.whole(&account.key, "input=10 output=5").bytes());
+        let whole = connection.try_begin().is_some_and(|mut answer| {
+            connection.finish(&mut answer);
+            serde_json::from_slice::<serde_json::Value>(&answer.body).is_ok()
+        });
+        assert_eq!(whole, !is_synced, "an answer before its end was synced");
+        if is_synced {
+            world.wait_killed();
+            world.start_gateway();
+        }
+        world.spend(&account);
+        world.close();
+    }
+}
+
+/// Where Debian's package puts the library that tells a process another time.
+fn faketime() -> Option<&'static Path> {
+    let places =
+        ["/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1", "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1"];
+    places.into_iter().map(Path::new).find(|path| path.exists())
+}
+
+#[test]
+fn a_clock_that_is_days_ahead_for_seconds_ends_no_trial() {
+    let Some(library) = faketime() else {
+        assert!(std::env::var_os("CI").is_none(), "libfaketime is missing: scripts/test installs it");
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let clock = dir.path().join("clock");
+    let set = |offset: &str| {
+        std::fs::write(dir.path().join("next"), offset).unwrap();
+        std::fs::rename(dir.path().join("next"), &clock).unwrap();
+    };
+    set("+0");
+    let plan = Plan::default().environment("LD_PRELOAD", library.as_os_str());
+    let plan = plan.environment("FAKETIME_TIMESTAMP_FILE", &clock).environment("FAKETIME_NO_CACHE", "1");
+    let plan = plan.environment("DONT_FAKE_MONOTONIC", "1").environment("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    let mut world = plan.start();
+    let account = world.account();
+    let paid = world.spend(&account);
+    for restart in [false, true] {
+        if restart {
+            world.stop();
+        }
+        // A request that runs while the clock is set: it lasted no week.
+        set("+8d");
+        if restart {
+            world.start_gateway();
+        }
+        let ahead = Instant::now();
+        wait_for("the trial to be over by that clock", SOON, || {
+            let credits = world.ask(&Request::get("/v1/credits").bearer(&account.key)).json();
+            (credits["trial"]["active"] == false).then_some(())
+        });
+        // Several looks of the settler, once a second.
+        wait_for("three seconds", SOON, || (ahead.elapsed() > Duration::from_secs(3)).then_some(()));
+        set("+0");
+        world.spend(&account);
+    }
+    world.ended(&account, 3);
+    let rows = world.json(&["ledger", "show", &account.id]);
+    let kinds: Vec<_> = rows.as_array().unwrap().iter().map(|row| row["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["debit", "debit", "debit", "trial"], "no lapse");
+    // What lasted while the clock was set is told by the other one.
+    let mut running = world.connect();
+    running.send(&Chat.stream(&account.key, "events=5 gap_ms=200 input=10 output=5").bytes());
+    let mut answer = running.begin();
+    assert!(answer.status == 200 && running.more(&mut answer));
+    set("+8d");
+    running.finish(&mut answer);
+    set("+0");
+    let took = world.receipt(&account, &answer.request_id())["took_ms"].as_u64().unwrap();
+    assert!((800..60_000).contains(&took), "took {took} ms");
+    assert_ne!(paid, answer.request_id());
+    world.close();
+}
