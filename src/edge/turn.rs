@@ -43,6 +43,10 @@ impl Turn {
         Self::new(&self.turns, &self.key.account, self.key.conversation, self.content, model)
     }
 
+    pub fn conversation(&self) -> ConversationKey {
+        self.key.conversation
+    }
+
     pub fn estimator(&self) -> UsageEstimator {
         self.estimate.estimator
     }

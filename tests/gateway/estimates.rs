@@ -161,7 +161,7 @@ fn png(width: u32, height: u32, bytes: usize) -> String {
     image.extend(width.to_be_bytes());
     image.extend(height.to_be_bytes());
     image.extend([8, 2, 0, 0, 0]);
-    image.extend((0..bytes.saturating_sub(image.len())).map(|at| (at * 2_654_435_761 >> 7) as u8));
+    image.extend((0..bytes.saturating_sub(image.len())).map(|at| ((at * 2_654_435_761) >> 7) as u8));
     base64::engine::general_purpose::STANDARD.encode(image)
 }
 

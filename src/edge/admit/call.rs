@@ -21,7 +21,7 @@ use crate::edge::{EdgeLimits, Gateway, rates};
 use crate::idempotency::Answer;
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
-use crate::protocol::request::{self, ConversationKey, Outline};
+use crate::protocol::request::{self, Outline};
 use crate::protocol::translate;
 use pingora::proxy::Session;
 use std::sync::Arc;
@@ -71,10 +71,8 @@ pub async fn prepare(
         Keyed::Replay(answer) => return Ok(Prepared::Replay(answer)),
     };
     let flags = flags(session, surface);
-    let conversation = conversation(session, &principal, &outline, &body);
     let order = Order {
-        turn: Turn::new(&gateway.turns, &principal.account_id, conversation, outline.features.content, model),
-        conversation,
+        turn: turn(gateway, session, &principal, &outline, &body, model),
         settings,
         surface,
         model,
@@ -127,11 +125,19 @@ pub async fn prepare(
     })))
 }
 
-/// Of which conversation the request is a turn.
-fn conversation(session: &Session, principal: &Principal, outline: &Outline, body: &[u8]) -> ConversationKey {
+/// The request as a turn of its conversation.
+fn turn(
+    gateway: &Gateway,
+    session: &Session,
+    principal: &Principal,
+    outline: &Outline,
+    body: &[u8],
+    model: &Model,
+) -> Turn {
     let headers = &session.req_header().headers;
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    outline.conversation(&principal.account_id, header, body)
+    let conversation = outline.conversation(&principal.account_id, header, body);
+    Turn::new(&gateway.turns, &principal.account_id, conversation, outline.features.content, model)
 }
 
 /// The model with this id or alias, if the key may use it. Keys are bound to ids.
@@ -151,7 +157,7 @@ impl Order<'_> {
     /// By what its endpoint is chosen. A count has no cache to find again.
     fn place(&self, gateway: &Gateway, is_count: bool) -> Upstream {
         let stays = self.outline.stays();
-        let key = (stays || self.model.vendor.sticky && !is_count).then(|| self.conversation.as_u64());
+        let key = (stays || self.model.vendor.sticky && !is_count).then(|| self.turn.conversation().as_u64());
         Upstream { key, stays, ..Upstream::to(gateway.fleet.of(&self.model.vendor)) }
     }
 
@@ -202,7 +208,7 @@ impl Order<'_> {
             model: Arc::clone(self.model),
             surface: self.surface,
             bounds: rates::bounds(self.settings, principal, may_use),
-            conversation: Some(self.conversation.to_string()),
+            conversation: Some(self.turn.conversation().to_string()),
         };
         gateway.billing.reserve(opening, quote, exact, clock::now_ms()).await
     }

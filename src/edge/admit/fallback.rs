@@ -13,7 +13,7 @@ use crate::edge::context::{Call, Upstream};
 use crate::edge::turn::Turn;
 use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
-use crate::protocol::request::{ConversationKey, Outline};
+use crate::protocol::request::Outline;
 use crate::protocol::translate;
 use crate::telemetry::METRICS;
 use crate::upstreams::Fleet;
@@ -35,7 +35,6 @@ pub struct Fallbacks {
     /// The client's.
     body: Bytes,
     outline: Outline,
-    conversation: ConversationKey,
     turn: Turn,
     account_id: Arc<str>,
     request_id: String,
@@ -76,7 +75,6 @@ impl Fallbacks {
             surface: order.surface,
             body: order.body.clone(),
             outline: order.outline.clone(),
-            conversation: order.conversation,
             turn: order.turn.clone(),
             account_id: Arc::clone(&order.account_id),
             request_id: order.request_id.to_owned(),
@@ -114,7 +112,6 @@ impl Fallbacks {
 
     fn order<'a>(&'a self, settings: &'a Settings, model: &'a Arc<Model>) -> Order<'a> {
         Order {
-            conversation: self.conversation,
             turn: self.turn.with_model(model),
             settings,
             surface: self.surface,
@@ -167,7 +164,7 @@ fn ask(fleet: &Fleet, call: &mut Call, fallbacks: &Fallbacks, Waiting { model, p
         version: fallbacks.version.clone().filter(|_| !crosses),
         previews,
         streams: sent.streams,
-        key: model.vendor.sticky.then(|| fallbacks.conversation.as_u64()),
+        key: model.vendor.sticky.then(|| order.turn.conversation().as_u64()),
         sent: call.upstream.sent,
         before: call.upstream.before + call.upstream.tried.len(),
         ..Upstream::to(fleet.of(&model.vendor))

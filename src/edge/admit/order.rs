@@ -15,7 +15,7 @@ use crate::protocol::Protocol;
 use crate::protocol::aside::SignOfLife;
 use crate::protocol::failure::{Failure, Kind};
 use crate::protocol::form::answer::Recall;
-use crate::protocol::request::{self, ConversationKey, Edits, Outline, Sender};
+use crate::protocol::request::{self, Edits, Outline, Sender};
 use crate::protocol::responses::Voice;
 use crate::protocol::rules::Target;
 use crate::protocol::rules::known::RepairRules;
@@ -26,7 +26,6 @@ use std::sync::Arc;
 
 /// What a request asks for, of which model.
 pub(super) struct Order<'a> {
-    pub conversation: ConversationKey,
     pub turn: Turn,
     pub settings: &'a Settings,
     pub surface: Protocol,
