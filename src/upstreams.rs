@@ -100,8 +100,6 @@ pub struct Wish<'a> {
     pub model: &'a str,
     /// Of its conversation; `None`: whose turn it is.
     pub key: Option<u64>,
-    /// It is about something that only the conversation's own endpoint has: that one or none.
-    pub stays: bool,
     /// Another model may be asked instead: what is shut is not tried for want of better.
     pub has_instead: bool,
     /// It has waited for the first verdict on the vendor's key as long as it may.
@@ -225,15 +223,9 @@ impl Endpoints {
 
     fn look(&self, wish: &Wish<'_>, now: Instant) -> Vec<(Candidate, Look)> {
         let all = self.tracks.iter().enumerate().map(|(index, track)| track.candidate(index));
-        let own = if wish.stays {
-            choice::by_key(wish.key.unwrap_or_default(), &all.clone().collect::<Vec<_>>())
-        } else {
-            None
-        };
         let key = self.key.pass(now);
         all.zip(&self.tracks)
             .filter(|(candidate, _)| !wish.tried.contains(&candidate.index))
-            .filter(|(candidate, _)| own.is_none_or(|own| own == candidate.index))
             .map(|(candidate, track)| (candidate, track.look(wish.model, now).with_key(key)))
             .collect()
     }

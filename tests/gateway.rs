@@ -157,6 +157,8 @@ mod store_tls;
 mod supply_chain;
 #[path = "gateway/surface.rs"]
 mod surface;
+#[path = "gateway/tenancy.rs"]
+mod tenancy;
 #[path = "gateway/timing.rs"]
 mod timing;
 #[path = "gateway/tls.rs"]

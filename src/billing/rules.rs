@@ -110,7 +110,6 @@ fn input_tokens(model: &Model, outline: &Outline, text_bytes: u64) -> u64 {
         || features.audio_input
         || features.web_search.is_some()
         || features.url_sources && features.images == 0
-        || features.thread_continue
         || features.compaction;
     if unbounded {
         return model.context_tokens;
@@ -206,7 +205,6 @@ mod tests {
         for unbounded in [
             said(r#"{"type":"document","source":{"type":"base64","data":""}}"#),
             said(r#"{"type":"text","source":{"type":"url","url":"https://x/y"}}"#),
-            r#""thread":{"type":"continue","previous_message_id":"m"}"#.into(),
             r#""context_management":{"edits":[{"type":"compact_20260112"}]}"#.into(),
         ] {
             assert_eq!(tokens(&messages, &unbounded), 100_000, "{unbounded}");

@@ -119,8 +119,6 @@ pub struct Upstream {
     pub endpoints: Arc<Endpoints>,
     /// Of the conversation, where it is to keep its endpoint.
     pub key: Option<u64>,
-    /// It is about something that no other endpoint has.
-    pub stays: bool,
     /// Attempts that were begun at other models' endpoints before.
     pub before: usize,
     /// Endpoints that attempts were begun at, by index.
@@ -155,7 +153,6 @@ impl Upstream {
             streams: false,
             endpoints,
             key: None,
-            stays: false,
             before: 0,
             tried: Vec::new(),
             lease: None,

@@ -5,7 +5,9 @@
 //! member in another case) is refused, because the vendor's reading would be billed by ours.
 //!
 //! Read next: `request/features.rs` (what makes a request cost more than its bytes), `request/rewrite.rs`,
-//! `request/strip.rs` (what another vendor's answer left behind), `request/dialect.rs` (what this model refuses), `request/content.rs` (what it holds, by kind), `request/conversation.rs` (whose turn it is).
+//! `request/vendor_state.rs` (what lives in the vendor account), `request/strip.rs` (what another vendor's answer left
+//! behind), `request/dialect.rs` (what this model refuses), `request/content.rs` (what it holds, by kind),
+//! `request/conversation.rs` (whose turn it is).
 
 use super::Protocol;
 use super::failure::{Failure, Kind as FailureKind};
@@ -15,6 +17,7 @@ use crate::usage::ServiceTier;
 pub use content::{Content, IMAGE_TOKENS_MAX};
 use conversation::{Head, Signs};
 use dialect::{Dialect, Setting, Word};
+use vendor_state::VendorObject;
 
 mod content;
 mod conversation;
@@ -23,6 +26,7 @@ mod features;
 mod repair;
 mod rewrite;
 mod strip;
+mod vendor_state;
 
 pub use conversation::{ConversationKey, SESSION_HEADERS};
 pub use features::{Features, Leftovers, WebSearch};
@@ -169,6 +173,9 @@ impl Reader<'_> {
         {
             self.outline.dialect.set(setting);
         }
+        if let Some(object) = VendorObject::by_top_name(self.protocol, name) {
+            return Ok(vendor_state::note(&mut self.outline.features.vendor_reference, object, scan)?);
+        }
         match (name, self.protocol) {
             ("model", _) => self.model(scan),
             ("stream", _) => {
@@ -204,10 +211,7 @@ impl Reader<'_> {
             ("input", Protocol::Responses) if scan.kind()? == Kind::Array => self.messages(scan, name),
             ("tools", _) => self.list(scan, name),
             ("service_tier", _) => self.service_tier(scan),
-            (
-                "system" | "instructions" | "metadata" | "session_id" | "prompt_cache_key" | "thread" | "container",
-                _,
-            ) => {
+            ("system" | "instructions" | "metadata" | "session_id" | "prompt_cache_key", _) => {
                 let is_given = scan.kind()? != Kind::Null;
                 let start = scan.at();
                 self.outline.features.member(name, scan)?;
@@ -433,6 +437,9 @@ impl Reader<'_> {
             };
             let failure = Failure::invalid(self.protocol, "model", message);
             return Err(failure.with_code("missing_required_parameter"));
+        }
+        if let Some(reference) = outline.features.vendor_reference {
+            return Err(reference.refusal(self.protocol, self.text));
         }
         if self.protocol == Protocol::Responses {
             let given = outline.spans.max_output_tokens.and_then(|limit| limit.tokens);

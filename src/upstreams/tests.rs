@@ -23,7 +23,7 @@ fn limits() -> Limits {
 }
 
 fn any() -> Wish<'static> {
-    Wish { model: "m", key: None, stays: false, has_instead: false, has_waited: false, tried: &[] }
+    Wish { model: "m", key: None, has_instead: false, has_waited: false, tried: &[] }
 }
 
 fn of_key(key: u64) -> Wish<'static> {
@@ -303,18 +303,6 @@ fn as_many_requests_run_at_an_endpoint_as_may() {
     assert!(reloaded.choose(any(), now).is_ok());
     drop(leases);
     assert!(fleet.states(now).iter().all(|state| state.in_flight == 0));
-}
-
-#[test]
-fn what_stays_goes_to_its_own_endpoint_or_to_none() {
-    let (endpoints, now) = (three(), Instant::now());
-    let own = index(&endpoints, of_key(11), now);
-    fail(&endpoints, own, 3, now);
-    let stays = Wish { stays: true, ..of_key(11) };
-    assert_ne!(index(&endpoints, of_key(11), now), own);
-    assert_eq!(index(&endpoints, stays, now), own, "open or not");
-    assert!(!endpoints.has(Wish { tried: &[own], ..stays }, now));
-    assert_eq!(endpoints.choose(Wish { tried: &[own], ..stays }, now).err(), Some(Unavailable::Tried));
 }
 
 #[test]

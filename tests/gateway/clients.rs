@@ -79,7 +79,7 @@ fn every_request_of_real_clients_goes_to_every_model() {
         };
         for model in MODELS {
             let answer = world.ask(&request(&recorded, model, &account.key));
-            let is_thread = recorded.body.get("thread").is_some() && model.starts_with("beta");
+            let is_thread = recorded.body.get("thread").is_some();
             if is_thread {
                 let error = &answer.json()["error"];
                 assert_eq!(error["details"]["error_code"], "thread_unsupported_request", "{name} {model}: {error}");

@@ -420,35 +420,6 @@ fn an_endpoint_that_fails_its_health_check_is_not_asked() {
     world.close();
 }
 
-/// A thread is kept by the endpoint that began it: nobody else is asked to go on with it.
-#[test]
-fn a_message_thread_stays_with_its_endpoint_even_if_that_is_gone() {
-    let mut vendors: Vec<_> = simulators::<3>().into();
-    let ports: Vec<_> = vendors.iter().map(|vendor| vendor.port).collect();
-    let world = Plan::default().endpoints(&ports).start();
-    let account = world.account();
-    let ask = |text: &str, thread: Value| {
-        let mut body = Messages.body("input=1 output=1", false, 100);
-        body["messages"][0]["content"] = format!("[[sim input=1 output=1]] {text}").into();
-        body["thread"] = thread;
-        world.ask(&Messages.request(&account.key, &body))
-    };
-    let answer = ask("begin", json!({"type": "create"}));
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    for turn in 0..4 {
-        let on = json!({"type": "continue", "previous_message_id": format!("msg_{turn}")});
-        let answer = ask(&format!("turn {turn}"), on);
-        assert_eq!(answer.status, 200, "{}", answer.text());
-    }
-    let own = vendors.iter().position(|vendor| vendor.calls() > 0).unwrap();
-    assert_eq!(vendors.remove(own).calls(), 5);
-    assert_eq!(calls(&vendors), [0, 0]);
-    let answer = ask("another turn", json!({"type": "continue", "previous_message_id": "msg_4"}));
-    Messages.failure(&answer, 500, "api_error", Some("upstream_error"));
-    assert_eq!(calls(&vendors), [0, 0]);
-    world.close();
-}
-
 /// A name that has an address where nobody listens: the next address of the same endpoint is tried, and that is no
 /// failure of the endpoint's.
 #[test]

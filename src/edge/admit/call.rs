@@ -156,9 +156,8 @@ struct Fitted {
 impl Order<'_> {
     /// By what its endpoint is chosen. A count has no cache to find again.
     fn place(&self, gateway: &Gateway, is_count: bool) -> Upstream {
-        let stays = self.outline.stays();
-        let key = (stays || self.model.vendor.sticky && !is_count).then(|| self.turn.conversation().as_u64());
-        Upstream { key, stays, ..Upstream::to(gateway.fleet.of(&self.model.vendor)) }
+        let key = (self.model.vendor.sticky && !is_count).then(|| self.turn.conversation().as_u64());
+        Upstream { key, ..Upstream::to(gateway.fleet.of(&self.model.vendor)) }
     }
 
     /// Sets the worst case of what the vendor will read aside, and lowers the output limit to what can be paid.

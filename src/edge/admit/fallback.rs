@@ -48,10 +48,10 @@ struct Waiting {
 
 impl Fallbacks {
     /// The models that could answer `order` as well, and what the dearest of all may cost. A caller that is strict wants
-    /// the model it named; what only one endpoint has, no other model has either. Left out are models that the key may not
+    /// the model it named. Left out are models that the key may not
     /// use, and those that the request cannot be said to.
     pub(super) fn of(order: &Order<'_>, principal: &Principal, own: &Quote) -> Option<(Box<Self>, Quote)> {
-        if order.model.fallback.is_empty() || order.strict || order.outline.stays() {
+        if order.model.fallback.is_empty() || order.strict {
             return None;
         }
         let allowed = order.model.fallback.iter().filter(|id| principal.settings.allows(id));

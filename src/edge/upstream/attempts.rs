@@ -42,7 +42,7 @@ impl Call {
         let upstream = &self.upstream;
         let model = self.model.upstream_model.as_str();
         let has_instead = self.has_fallback();
-        Wish { model, key: upstream.key, stays: upstream.stays, has_instead, has_waited: false, tried: &upstream.tried }
+        Wish { model, key: upstream.key, has_instead, has_waited: false, tried: &upstream.tried }
     }
 
     /// Another model may be asked in this one's place.

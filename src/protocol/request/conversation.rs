@@ -79,8 +79,6 @@ pub(super) struct Signs {
     session: Option<Span>,
     cache_key: Option<Span>,
     metadata: Option<Span>,
-    thread: Option<Span>,
-    container: Option<Span>,
 }
 
 /// Of one of the first messages, the values of two members.
@@ -110,8 +108,6 @@ impl Signs {
             "session_id" => &mut self.session,
             "prompt_cache_key" => &mut self.cache_key,
             "metadata" => &mut self.metadata,
-            "thread" => &mut self.thread,
-            "container" => &mut self.container,
             _ => return,
         };
         sign.get_or_insert(span);
@@ -140,19 +136,10 @@ impl Outline {
         let named = SESSION_HEADERS.iter().find_map(|name| header(name).and_then(id).map(str::to_owned));
         match named.or_else(|| self.signs.named(body)) {
             Some(id) => hash_part(&mut hash, b'i', id.as_bytes()),
-            // Its later turns do not say how it began: all of an account's unnamed threads are one.
-            None if self.signs.thread.is_some() => hash_part(&mut hash, b't', b""),
             None => Beginning { hash: &mut hash, texts: 0 }.read(&self.signs, body),
         }
         let digest = hash.finalize();
         ConversationKey(digest.first_chunk::<8>().map_or(0, |half| u64::from_be_bytes(*half)))
-    }
-}
-
-impl Outline {
-    /// It goes on with, or begins, something that is kept where it was made: a message thread, a container.
-    pub fn stays(&self) -> bool {
-        self.signs.thread.is_some() || self.signs.container.is_some()
     }
 }
 

@@ -7,6 +7,7 @@
 //! Read next: `protocol/request/rewrite.rs`.
 
 use super::content::Content;
+use super::vendor_state::{self, VendorObject, VendorReference};
 use crate::protocol::carrier;
 use crate::protocol::rules::names;
 use crate::protocol::scan::{Broken, Kind, Scan, Span, Text};
@@ -25,8 +26,8 @@ pub struct Features {
     pub audio_output: bool,
     /// Anything the vendor fetches from an address.
     pub url_sources: bool,
-    /// A message thread goes on: input that is not in this body.
-    pub thread_continue: bool,
+    /// The first reference to an object in the vendor account.
+    pub vendor_reference: Option<VendorReference>,
     /// Tools that run at the vendor, whose results become input, but for web searches by a dated tool.
     pub server_tools: bool,
     /// The tools for web searches, all together.
@@ -100,7 +101,6 @@ impl Features {
                 self.leftovers.members = true;
                 scan.skip().map(drop)
             }
-            "thread" => self.thread(scan),
             "modalities" => scan
                 .array_or_skip(|scan| {
                     self.audio_output |= is_text(scan, "audio")?;
@@ -112,7 +112,12 @@ impl Features {
                 self.speed |= is_other_than(scan, "standard")?;
                 Ok(())
             }
-            "web_search_options" | "mcp_servers" | "plugins" | "container" => some(scan, &mut self.server_tools),
+            "web_search_options" | "mcp_servers" | "plugins" => some(scan, &mut self.server_tools),
+            "container" => {
+                self.server_tools |= scan.kind()? != Kind::Null;
+                vendor_state::container(&mut self.vendor_reference, scan)
+            }
+            "attachments" => vendor_state::walk(&mut self.vendor_reference, scan),
             "fallbacks" | "models" => some(scan, &mut self.fallback_models),
             "compaction" => some(scan, &mut self.compaction),
             "context_management" => self.context_management(scan),
@@ -195,6 +200,9 @@ impl Features {
 
     /// Some servers go by a part's `type`, some by the member that holds it: either counts.
     fn block_member<'a>(&mut self, block: &mut Block<'a>, name: &str, scan: &mut Scan<'a>) -> Result<(), Broken> {
+        if let Some(object) = VendorObject::by_name(name) {
+            return vendor_state::note(&mut self.vendor_reference, object, scan);
+        }
         match name {
             "type" => {
                 let kind = scan.text_or_skip()?;
@@ -202,7 +210,7 @@ impl Features {
                 Ok(())
             }
             // What a model wrote for a tool is text to every model.
-            "input" | "arguments" => scan.skip().map(drop),
+            name if vendor_state::is_data(name) => scan.skip().map(drop),
             "cache_control" => self.cache_marker(scan),
             // Items of the responses protocol bring tools along.
             "tools" => scan.array_or_skip(|scan| self.tool(scan)).map(drop),
@@ -299,9 +307,11 @@ impl Features {
                     }
                 }
                 "url" => some(scan, &mut self.url_sources)?,
-                "file_id" => some(scan, &mut self.documents_or_files)?,
                 "data" => block.data = scan.text_or_skip()?,
-                _ => self.content(scan)?,
+                name => match VendorObject::by_name(name) {
+                    Some(object) => vendor_state::note(&mut self.vendor_reference, object, scan)?,
+                    None => self.content(scan)?,
+                },
             }
             Ok(())
         })
@@ -318,7 +328,12 @@ impl Features {
                     match key.name().as_ref() {
                         "url" => data = self.address(scan)?,
                         "file_data" | "data" => data = scan.text_or_skip()?,
-                        _ => drop(scan.skip()?),
+                        // Of an answer's audio.
+                        "id" => vendor_state::note(&mut self.vendor_reference, VendorObject::Audio, scan)?,
+                        name => match VendorObject::by_name(name) {
+                            Some(object) => vendor_state::note(&mut self.vendor_reference, object, scan)?,
+                            None => drop(scan.skip()?),
+                        },
                     }
                     Ok::<(), Broken>(())
                 })?;
@@ -353,6 +368,9 @@ impl Features {
                 // Given twice, either may be the one that is read.
                 "max_uses" => max_uses = scan.count_or_skip()?.max(max_uses),
                 "cache_control" => self.cache_marker(scan)?,
+                "container" => vendor_state::container(&mut self.vendor_reference, scan)?,
+                // Those of a namespace.
+                "tools" => drop(scan.array_or_skip(|scan| self.tool(scan))?),
                 "function" => {
                     scan.object_or_skip(|scan, key| {
                         if key.name() == "cache_control" {
@@ -361,7 +379,11 @@ impl Features {
                         scan.skip().map(drop)
                     })?;
                 }
-                _ => drop(scan.skip()?),
+                name if vendor_state::is_data(name) => drop(scan.skip()?),
+                name => match VendorObject::by_name(name) {
+                    Some(object) => vendor_state::note(&mut self.vendor_reference, object, scan)?,
+                    None => vendor_state::walk(&mut self.vendor_reference, scan)?,
+                },
             }
             Ok::<(), Broken>(())
         })?;
@@ -388,23 +410,6 @@ impl Features {
             scan.skip().map(drop)
         })
         .map(drop)
-    }
-
-    fn thread(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
-        let (mut is_new, mut is_other) = (false, false);
-        let is_object = scan.object_or_skip(|scan, key| {
-            match key.name().as_ref() {
-                "type" => match is_other_than(scan, "create")? {
-                    true => is_other = true,
-                    false => is_new = true,
-                },
-                "previous_message_id" => some(scan, &mut self.thread_continue)?,
-                _ => drop(scan.skip()?),
-            }
-            Ok::<(), Broken>(())
-        })?;
-        self.thread_continue |= is_object && (is_other || !is_new);
-        Ok(())
     }
 
     /// A list of edits in the responses protocol, an object with one in messages.

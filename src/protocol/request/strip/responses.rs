@@ -1,5 +1,6 @@
 //! What must go from, or be put into, a responses body before it goes to a vendor of that protocol: nothing of a
-//! conversation is kept there, so nothing may name what is kept, and everything that is sent belongs to our account.
+//! conversation is kept there, so no item may be named instead of sent, and everything that is sent belongs to our
+//! account. Members that name other objects of the vendor account were refused before: see `request/vendor_state.rs`.
 //!
 //! It must not judge what the vendor judges itself: only what names something in our account at the vendor, what nobody
 //! pays for, and what another vendor left in the conversation.
@@ -55,26 +56,10 @@ pub fn for_responses(body: &[u8], outline: &Outline, sender: &Sender<'_>) -> Res
 /// Tools that the client runs.
 const OWN_TOOLS: [&str; 6] = ["function", "custom", "namespace", "tool_search", "local_shell", "apply_patch"];
 
-/// Members that name something kept at the vendor, with the words and the code of the refusal.
-const KEPT: [(&str, &str, &str); 3] = [
-    (
-        "previous_response_id",
-        "Previous response with id '{}' not found. This endpoint keeps no responses: send the whole conversation in \
-         'input' with store=false.",
-        "previous_response_not_found",
-    ),
-    (
-        "conversation",
-        "Conversations are not available on this endpoint; send the whole conversation in 'input'.",
-        "unsupported_parameter",
-    ),
-    ("prompt", "Prompt templates are not available on this endpoint.", "unsupported_parameter"),
-];
-
 impl<'a> Strip<'a> {
     /// True: reasoning stays in it, or an answer's name.
     fn responses(&mut self, root: Value<'a>, sender: &Sender<'_>) -> Result<bool, Refused> {
-        refuse_kept(root)?;
+        refuse_background(root)?;
         self.top(root, sender);
         if let Some(tools) = root.get("tools") {
             self.tools(tools, "tools", sender)?;
@@ -175,6 +160,10 @@ impl<'a> Strip<'a> {
                     self.warnings.add(Action::Dropped, At::Item(index));
                     goes = true;
                 }
+                // Without its image the vendor looks it up.
+                "image_generation_call" if item.get("result").is_none() => {
+                    refuse_reference(id.as_deref().unwrap_or_default(), index)?;
+                }
                 "reasoning" => {
                     goes = sender.without_reasoning || is_foreign(item);
                     lost_reasoning |= goes;
@@ -189,7 +178,6 @@ impl<'a> Strip<'a> {
                 // The caller's turn: what was lost was of the turn before.
                 _ => lost_reasoning = false,
             }
-            refuse_files(item, index)?;
             let is_bare = lost_reasoning || sender.without_reasoning;
             let names_nothing = kind != "reasoning" && (!keeps_ids || is_answer && is_bare);
             match id {
@@ -215,13 +203,8 @@ fn refused(param: &str, message: &str, code: &str) -> Refused {
     Box::new(Failure::invalid(Protocol::Responses, param, message).with_code(code))
 }
 
-fn refuse_kept(root: Value<'_>) -> Result<(), Refused> {
-    for (name, message, code) in KEPT {
-        if let Some(value) = root.get(name) {
-            let message = message.replace("{}", &value.string().unwrap_or_default());
-            return Err(refused(name, &message, code));
-        }
-    }
+/// An answer that is collected later would have to be stored.
+fn refuse_background(root: Value<'_>) -> Result<(), Refused> {
     if root.get("background").and_then(Value::bool) == Some(true) {
         let message = "background is not supported on this endpoint.";
         return Err(refused("background", message, "unsupported_parameter"));
@@ -251,29 +234,6 @@ fn refuse_choice(root: Value<'_>, sender: &Sender<'_>) -> Result<(), Refused> {
         return Ok(());
     }
     Err(refused("tool_choice", &format!("Tool choice '{kind}' not found in 'tools'."), "invalid_value"))
-}
-
-/// Files and containers of our account at the vendor, whoever put them there.
-fn refuse_files(item: Value<'_>, index: usize) -> Result<(), Refused> {
-    let at = At::Item(index);
-    for list in ["content", "output"] {
-        for (part, value) in item.get(list).into_iter().flat_map(Value::items).enumerate() {
-            if value.get("file_id").is_some() {
-                let message = "file_id is not available for this model; send the data instead.";
-                return Err(refused(&format!("{at}.{list}[{part}].file_id"), message, "unsupported_value"));
-            }
-        }
-    }
-    if item.get("output").is_some_and(|output| output.get("file_id").is_some()) {
-        let message = "file_id is not available for this model; send the data instead.";
-        return Err(refused(&format!("{at}.output.file_id"), message, "unsupported_value"));
-    }
-    let environment = item.get("environment");
-    if [Some(item), environment].into_iter().flatten().any(|owner| owner.get("container_id").is_some()) {
-        let message = "container_id is not available for this model.";
-        return Err(refused(&format!("{at}.container_id"), message, "unsupported_value"));
-    }
-    Ok(())
 }
 
 /// Reasoning that this vendor did not make, or that it is only told the name of.
@@ -356,8 +316,7 @@ mod tests {
         for item in [
             json!({"id": "msg_secret"}),
             json!({"type": null, "id": "msg_secret"}),
-            json!({"type": "computer_call_output", "call_id": "c", "output": {"type": "x", "file_id": "f"}}),
-            json!({"type": "shell_call", "call_id": "c", "environment": {"type": "x", "container_id": "k"}}),
+            json!({"type": "image_generation_call", "id": "ig_secret"}),
         ] {
             let body = json!({"model": "public", "input": [item]}).to_string();
             assert!(sent(&body, &SENDER).is_err(), "{body}");
@@ -401,12 +360,7 @@ mod tests {
     #[test]
     fn what_is_kept_at_the_vendor_cannot_be_named() {
         let body = |name: &str, value: Any| json!({"model": "m", "input": "hi", name: value});
-        for (name, value, code) in [
-            ("previous_response_id", json!("resp_1"), "previous_response_not_found"),
-            ("conversation", json!({"id": "conv_1"}), "unsupported_parameter"),
-            ("prompt", json!({"id": "pmpt_1"}), "unsupported_parameter"),
-            ("background", json!(true), "unsupported_parameter"),
-        ] {
+        for (name, value, code) in [("background", json!(true), "unsupported_parameter")] {
             assert_eq!(refusal(&body(name, value)), (name.to_owned(), code.to_owned()));
             assert!(sent(&body(name, Any::Null).to_string(), &SENDER).is_ok());
         }
@@ -418,8 +372,6 @@ mod tests {
             (sent["input"].clone(), warnings),
             (json!([{"role": "user", "content": "x"}]), vec!["dropped:input[0]".to_owned()])
         );
-        let part = |part: Any| with_input(json!([{"role": "user", "content": [part]}]));
-        assert_eq!(refusal(&part(json!({"type": "input_file", "file_id": "file-1"}))).0, "input[0].content[0].file_id");
     }
 
     #[test]

@@ -1,0 +1,518 @@
+//! References to objects that live in the operator's account at a vendor: files, containers, threads, stored responses.
+//!
+//! The vendor serves such an object to whoever uses the operator's credentials, so one account could read another
+//! account's files. No ownership is recorded, therefore every reference is refused. This module knows the names of the
+//! members and the words of the refusals; `request/features.rs` decides where a member counts. It must not look into
+//! schemas, arguments of tools or texts: there the same names are data.
+//!
+//! Read next: `request/features.rs`.
+
+use super::DEPTH_MAX;
+use crate::protocol::Protocol;
+use crate::protocol::failure::{Failure, Kind as FailureKind};
+use crate::protocol::scan::{Broken, Kind, Scan};
+
+/// The longest path of a member that a refusal names, in bytes.
+const PATH_BYTES_MAX: usize = 256;
+
+/// A kind of object in the vendor account.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum VendorObject {
+    File,
+    Container,
+    Thread,
+    /// An earlier response, named as a whole.
+    Response,
+    Conversation,
+    PromptTemplate,
+    VectorStore,
+    Skill,
+    Assistant,
+    /// Audio of an earlier answer.
+    Audio,
+}
+
+/// The first reference of a body, and where its value begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VendorReference {
+    pub object: VendorObject,
+    at: usize,
+}
+
+impl VendorObject {
+    /// The object that a member of this name refers to, wherever it stands. Some servers do not mind case.
+    pub(super) fn by_name(name: &str) -> Option<Self> {
+        const NAMES: [(&str, VendorObject); 7] = [
+            ("file_id", VendorObject::File),
+            ("file_ids", VendorObject::File),
+            ("container_id", VendorObject::Container),
+            ("previous_response_id", VendorObject::Response),
+            ("vector_store_id", VendorObject::VectorStore),
+            ("vector_store_ids", VendorObject::VectorStore),
+            ("skill_id", VendorObject::Skill),
+        ];
+        // All end in "d" or "s": most members of a body are done with here.
+        if !matches!(name.as_bytes().last(), Some(b'd' | b'D' | b's' | b'S')) {
+            return None;
+        }
+        find(&NAMES, name)
+    }
+
+    /// The object that a member at the top of a body refers to.
+    pub(super) fn by_top_name(protocol: Protocol, name: &str) -> Option<Self> {
+        const NAMES: [(&str, VendorObject); 6] = [
+            ("thread", VendorObject::Thread),
+            ("thread_id", VendorObject::Thread),
+            ("previous_message_id", VendorObject::Thread),
+            ("conversation", VendorObject::Conversation),
+            ("conversation_id", VendorObject::Conversation),
+            ("assistant_id", VendorObject::Assistant),
+        ];
+        // Elsewhere a prompt may be text.
+        if protocol == Protocol::Responses && name.eq_ignore_ascii_case("prompt") {
+            return Some(Self::PromptTemplate);
+        }
+        find(&NAMES, name).or_else(|| Self::by_name(name))
+    }
+
+    fn message(self, field: &str, id: &str) -> String {
+        let what = match self {
+            Self::Response => {
+                return format!(
+                    "Previous response with id '{id}' not found. This endpoint keeps no responses: send the whole \
+                     conversation in 'input' with store=false."
+                );
+            }
+            Self::Conversation => "Conversations are not available on this endpoint; send the whole conversation.",
+            Self::PromptTemplate => "Prompt templates are not available on this endpoint.",
+            Self::File => "is not available on this endpoint; send the data instead.",
+            Self::Container => "is not available on this endpoint: every request gets a container of its own.",
+            Self::VectorStore => "is not available on this endpoint; send the documents instead.",
+            Self::Skill => "is not available on this endpoint: only skills of the vendor's own can be used.",
+            Self::Assistant => "is not available on this endpoint; send its instructions and tools instead.",
+            Self::Audio => "of an earlier answer is not available on this endpoint; send its transcript as text.",
+            Self::Thread => "is not available on this endpoint; send the whole conversation.",
+        };
+        match self {
+            Self::Conversation | Self::PromptTemplate => what.to_owned(),
+            _ => format!("{field} {what}"),
+        }
+    }
+}
+
+fn find(names: &[(&str, VendorObject)], name: &str) -> Option<VendorObject> {
+    names.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, object)| *object)
+}
+
+impl VendorReference {
+    /// The refusal, which names the member. `text` is the body that the reference was found in.
+    pub(super) fn refusal(self, surface: Protocol, text: &str) -> Failure {
+        let mut path = String::new();
+        // What was read once can be read again.
+        let _ = locate(&mut Scan::new(text, DEPTH_MAX), self.at, &mut path);
+        if self.object == VendorObject::Thread {
+            return Failure::of(FailureKind::ThreadUnsupported).with_param(path);
+        }
+        let field = path.rsplit('.').next().unwrap_or_default();
+        let field = field.split('[').next().unwrap_or_default();
+        let id = id_at(text, self.at);
+        let failure = Failure::invalid(surface, &path, &self.object.message(field, &id));
+        failure.with_code(match self.object {
+            VendorObject::Response => "previous_response_not_found",
+            VendorObject::Conversation | VendorObject::PromptTemplate => "unsupported_parameter",
+            _ => "unsupported_value",
+        })
+    }
+}
+
+/// Notes that the next value, which is consumed, refers to `object`. Null and an empty list refer to nothing.
+pub(super) fn note(
+    found: &mut Option<VendorReference>,
+    object: VendorObject,
+    scan: &mut Scan<'_>,
+) -> Result<(), Broken> {
+    let kind = scan.kind()?;
+    let at = scan.at();
+    let mut is_given = !matches!(kind, Kind::Null | Kind::Array);
+    if kind == Kind::Array {
+        scan.array(|scan| {
+            is_given = true;
+            scan.skip().map(drop)
+        })?;
+    } else {
+        scan.skip()?;
+    }
+    // A thread comes before all else: its client then sends the whole conversation, and that may be in order.
+    let is_first = found.is_none_or(|first| object == VendorObject::Thread && first.object != object);
+    if is_given && is_first {
+        *found = Some(VendorReference { object, at });
+    }
+    Ok(())
+}
+
+/// Members whose content is data of the caller's own, wherever they stand.
+pub(super) fn is_data(name: &str) -> bool {
+    matches!(
+        name,
+        "input"
+            | "arguments"
+            | "metadata"
+            | "env"
+            | "headers"
+            | "schema"
+            | "json_schema"
+            | "input_schema"
+            | "output_schema"
+            | "parameters"
+            | "input_examples"
+            | "structured_content"
+            | "structuredContent"
+    )
+}
+
+/// Notes the references in a value that is neither a message nor a tool, such as the environment of a tool.
+pub(super) fn walk(found: &mut Option<VendorReference>, scan: &mut Scan<'_>) -> Result<(), Broken> {
+    match scan.kind()? {
+        Kind::Array => scan.array(|scan| walk(found, scan)).map(drop),
+        Kind::Object => {
+            let (mut is_public, mut skill) = (false, None);
+            scan.object(|scan, key| {
+                let name = key.name();
+                match VendorObject::by_name(&name) {
+                    // Skills that the vendor offers to everybody name no object of the account.
+                    Some(VendorObject::Skill) => note(&mut skill, VendorObject::Skill, scan),
+                    Some(object) => note(found, object, scan),
+                    None if is_data(&name) => scan.skip().map(drop),
+                    None if name == "type" => {
+                        let kind = scan.text_or_skip()?;
+                        is_public = kind.is_some_and(|kind| kind.name() == "anthropic");
+                        Ok(())
+                    }
+                    None => walk(found, scan),
+                }
+            })?;
+            *found = found.or(skill.filter(|_| !is_public));
+            Ok(())
+        }
+        _ => scan.skip().map(drop),
+    }
+}
+
+/// A container of a request or of a tool: an id, or an object that may name one.
+pub(super) fn container(found: &mut Option<VendorReference>, scan: &mut Scan<'_>) -> Result<(), Broken> {
+    match scan.kind()? {
+        Kind::Object => scan
+            .object(|scan, key| match key.name().as_ref() {
+                "id" => note(found, VendorObject::Container, scan),
+                name => match VendorObject::by_name(name) {
+                    Some(object) => note(found, object, scan),
+                    None => walk(found, scan),
+                },
+            })
+            .map(drop),
+        _ => note(found, VendorObject::Container, scan),
+    }
+}
+
+/// Extends `path` to the value that begins at `wanted`; false, and `path` as it was, where it is not in the next value.
+fn locate(scan: &mut Scan<'_>, wanted: usize, path: &mut String) -> Result<bool, Broken> {
+    let kind = scan.kind()?;
+    if scan.at() == wanted {
+        scan.skip()?;
+        return Ok(true);
+    }
+    let (parent, mut is_found, mut index) = (path.len(), false, 0_usize);
+    let mut step = |scan: &mut Scan<'_>, name: &str| {
+        if is_found || parent.saturating_add(name.len()) > PATH_BYTES_MAX {
+            return scan.skip().map(drop);
+        }
+        path.push_str(name);
+        is_found = locate(scan, wanted, path)?;
+        if !is_found {
+            path.truncate(parent);
+        }
+        Ok::<(), Broken>(())
+    };
+    match kind {
+        Kind::Object => drop(scan.object(|scan, key| {
+            let dot = if parent == 0 { "" } else { "." };
+            step(scan, &format!("{dot}{}", key.name()))
+        })?),
+        Kind::Array => drop(scan.array(|scan| {
+            let name = format!("[{index}]");
+            index = index.saturating_add(1);
+            step(scan, &name)
+        })?),
+        _ => drop(scan.skip()?),
+    }
+    Ok(is_found)
+}
+
+/// The id that stands at `at`, as far as a refusal repeats it.
+fn id_at(text: &str, at: usize) -> String {
+    const ID_CHARS_MAX: usize = 64;
+    let mut scan = Scan::new(text.get(at..).unwrap_or_default(), DEPTH_MAX);
+    let id = scan.text_or_skip().ok().flatten().map(|id| id.name().into_owned());
+    id.unwrap_or_default().chars().filter(|letter| !letter.is_control()).take(ID_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::protocol::Protocol::{self, Chat, Messages, Responses};
+    use crate::protocol::failure::{Failure, Kind};
+    use crate::protocol::request::read;
+    use serde_json::{Value, json};
+
+    /// The refusal of a body with these members.
+    fn refusal(protocol: Protocol, members: &str) -> Option<Failure> {
+        read(protocol, format!(r#"{{"model":"m",{members}}}"#).as_bytes()).err()
+    }
+
+    fn param(protocol: Protocol, members: &Value) -> Option<String> {
+        let mut members = members.to_string();
+        members.pop();
+        refusal(protocol, &members[1..]).map(|failure| failure.param.unwrap())
+    }
+
+    fn said(part: Value) -> Value {
+        json!({"messages": [{"role": "user", "content": "hi"}, {"role": "user", "content": ["hi", part]}]})
+    }
+
+    fn item(item: Value) -> Value {
+        json!({"input": [{"role": "user", "content": "hi"}, item]})
+    }
+
+    fn tool(tool: Value) -> Value {
+        json!({"tools": [{"type": "function", "name": "f", "function": {"name": "f"}}, tool]})
+    }
+
+    #[test]
+    fn every_place_that_names_an_object_of_the_vendor_account_is_refused_by_its_path() {
+        let source = json!({"type": "file", "file_id": "file_1"});
+        let document = json!({"type": "document", "source": source});
+        let image = json!({"type": "image", "source": source});
+        let result = |block: &Value| json!({"type": "tool_result", "tool_use_id": "t", "content": [block]});
+        let part = "messages[1].content[1]";
+        let cases = [
+            (Chat, said(json!({"type": "file", "file": {"file_id": "f"}})), format!("{part}.file.file_id")),
+            (Chat, said(json!({"type": "input_file", "file_id": "f"})), format!("{part}.file_id")),
+            (
+                Chat,
+                said(json!({"type": "input_audio", "input_audio": {"file_id": "f"}})),
+                format!("{part}.input_audio.file_id"),
+            ),
+            (
+                Chat,
+                said(json!({"type": "image_url", "image_url": {"file_id": "f"}})),
+                format!("{part}.image_url.file_id"),
+            ),
+            (
+                Chat,
+                said(json!({"type": "image_file", "image_file": {"file_id": "f"}})),
+                format!("{part}.image_file.file_id"),
+            ),
+            (Chat, json!({"messages": [{"role": "assistant", "audio": {"id": "a"}}]}), "messages[0].audio.id".into()),
+            (
+                Chat,
+                json!({"messages": [{"role": "user", "attachments": [{"file_id": "f"}]}]}),
+                "messages[0].attachments[0].file_id".into(),
+            ),
+            (Chat, json!({"assistant_id": "asst_1"}), "assistant_id".into()),
+            (Chat, json!({"conversation": "conv_1"}), "conversation".into()),
+            (Chat, json!({"previous_response_id": "resp_1"}), "previous_response_id".into()),
+            (Chat, json!({"file_ids": ["f"]}), "file_ids".into()),
+            (
+                Chat,
+                tool(json!({"type": "file_search", "file_search": {"vector_store_ids": ["v"]}})),
+                "tools[1].file_search.vector_store_ids".into(),
+            ),
+            (Messages, said(document.clone()), format!("{part}.source.file_id")),
+            (Messages, said(image.clone()), format!("{part}.source.file_id")),
+            (Messages, said(result(&document)), format!("{part}.content[0].source.file_id")),
+            (Messages, said(result(&image)), format!("{part}.content[0].source.file_id")),
+            (
+                Messages,
+                said(json!({"type": "document", "source": {"type": "content", "content": [image]}})),
+                format!("{part}.source.content[0].source.file_id"),
+            ),
+            (Messages, said(json!({"type": "container_upload", "file_id": "f"})), format!("{part}.file_id")),
+            (Messages, json!({"system": [document]}), "system[0].source.file_id".into()),
+            (Messages, json!({"container": "container_1"}), "container".into()),
+            (Messages, json!({"container": {"id": "container_1", "skills": []}}), "container.id".into()),
+            (
+                Messages,
+                json!({"container": {"skills": [{"type": "anthropic", "skill_id": "pdf"},
+                    {"skill_id": "skill_1", "type": "custom"}]}}),
+                "container.skills[1].skill_id".into(),
+            ),
+            (Messages, json!({"thread": {"type": "create"}}), "thread".into()),
+            (Messages, json!({"previous_message_id": "msg_1"}), "previous_message_id".into()),
+            (Responses, json!({"previous_response_id": "resp_1"}), "previous_response_id".into()),
+            (Responses, json!({"conversation": {"id": "conv_1"}}), "conversation".into()),
+            (Responses, json!({"prompt": {"id": "pmpt_1"}}), "prompt".into()),
+            (
+                Responses,
+                item(json!({"role": "user", "content": [{"type": "input_file", "file_id": "f"}]})),
+                "input[1].content[0].file_id".into(),
+            ),
+            (
+                Responses,
+                item(json!({"role": "user", "content": [{"type": "input_image", "file_id": "f"}]})),
+                "input[1].content[0].file_id".into(),
+            ),
+            (
+                Responses,
+                item(json!({"type": "function_call_output", "output": [{"type": "input_file", "file_id": "f"}]})),
+                "input[1].output[0].file_id".into(),
+            ),
+            (
+                Responses,
+                item(
+                    json!({"type": "computer_call_output", "output": {"type": "computer_screenshot", "file_id": "f"}}),
+                ),
+                "input[1].output.file_id".into(),
+            ),
+            (
+                Responses,
+                item(json!({"type": "code_interpreter_call", "container_id": "c"})),
+                "input[1].container_id".into(),
+            ),
+            (
+                Responses,
+                item(json!({"type": "shell_call", "environment": {"container_id": "c"}})),
+                "input[1].environment.container_id".into(),
+            ),
+            (Responses, tool(json!({"type": "code_interpreter", "container": "cntr_1"})), "tools[1].container".into()),
+            (
+                Responses,
+                tool(json!({"type": "code_interpreter", "container": {"type": "auto", "file_ids": ["f"]}})),
+                "tools[1].container.file_ids".into(),
+            ),
+            (
+                Responses,
+                tool(json!({"type": "shell", "environment": {"type": "container_reference", "container_id": "c"}})),
+                "tools[1].environment.container_id".into(),
+            ),
+            (
+                Responses,
+                tool(json!({"type": "shell", "environment": {"type": "container_auto",
+                    "skills": [{"type": "skill_reference", "skill_id": "s"}]}})),
+                "tools[1].environment.skills[0].skill_id".into(),
+            ),
+            (
+                Responses,
+                tool(json!({"type": "file_search", "vector_store_ids": ["v"]})),
+                "tools[1].vector_store_ids".into(),
+            ),
+            (
+                Responses,
+                tool(json!({"type": "image_generation", "input_image_mask": {"file_id": "f"}})),
+                "tools[1].input_image_mask.file_id".into(),
+            ),
+            (
+                Responses,
+                tool(json!({"type": "namespace", "tools": [{"type": "file_search", "vector_store_ids": ["v"]}]})),
+                "tools[1].tools[0].vector_store_ids".into(),
+            ),
+            (
+                Responses,
+                item(json!({"type": "additional_tools", "tools": [{"type": "code_interpreter", "container": "c"}]})),
+                "input[1].tools[0].container".into(),
+            ),
+        ];
+        for (protocol, members, path) in cases {
+            assert_eq!(param(protocol, &members).as_deref(), Some(path.as_str()), "{members}");
+        }
+    }
+
+    #[test]
+    fn neither_spelling_nor_repetition_hides_a_reference() {
+        let of = |source: &str| {
+            format!(r#""messages":[{{"role":"user","content":[{{"type":"image","source":{{{source}}}}}]}}]"#)
+        };
+        for (protocol, members) in [
+            (Messages, of(r#""type":"file","file\u005fid":"f""#)),
+            (Messages, of(r#""type":"file","\u0066ile_id":"f""#)),
+            (Messages, of(r#""type":"file","File_ID":"f""#)),
+            (Messages, of(r#""type":"base64","data":"AA","file_id":null,"file_id":"f""#)),
+            (Messages, of(r#""type":"base64","data":"AA","file_id":"f","file_id":null"#)),
+            (Messages, r#""container":null,"container":"c""#.into()),
+            (Messages, r#""c\u006fntainer":"c""#.into()),
+            (Messages, r#""thread":null,"thread":{"type":"continue","previous_message_id":"m"}"#.into()),
+            (Responses, r#""previous_response_id":null,"previous\u005fresponse_id":"r""#.into()),
+            (Responses, r#""CONVERSATION":"c""#.into()),
+        ] {
+            assert!(refusal(protocol, &members).is_some(), "{members}");
+        }
+    }
+
+    #[test]
+    fn the_same_names_are_data_in_schemas_arguments_and_texts() {
+        let schema = json!({"type": "object", "properties": {"file_id": {"type": "string"}, "thread_id": {}},
+            "required": ["file_id"]});
+        let text = r#"{"file_id":"f","container":"c"}"#;
+        let input = json!({"file_id": "f", "source": {"type": "file", "file_id": "f"}, "container_id": "c"});
+        for (protocol, members) in [
+            (Chat, said(json!({"type": "text", "text": text}))),
+            (Chat, json!({"tools": [{"type": "function", "function": {"name": "file_id", "parameters": schema}}]})),
+            (Chat, json!({"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}})),
+            (Chat, json!({"metadata": {"thread_id": "t", "file_id": "f"}, "prompt": "hi"})),
+            (
+                Chat,
+                json!({"messages": [{"role": "assistant", "tool_calls":
+                    [{"id": "c", "type": "function", "function": {"name": "f", "arguments": text}}]}]}),
+            ),
+            (
+                Chat,
+                json!({"messages": [{"role": "assistant", "tool_calls":
+                    [{"id": "c", "type": "function", "function": {"name": "f", "arguments": input}}]}]}),
+            ),
+            (Messages, said(json!({"type": "tool_use", "id": "t", "name": "file_id", "input": input}))),
+            (Messages, said(json!({"type": "tool_result", "tool_use_id": "t", "content": text}))),
+            (Messages, json!({"tools": [{"name": "f", "input_schema": schema, "input_examples": [input]}]})),
+            (Messages, json!({"output_config": {"format": {"type": "json_schema", "schema": schema}}})),
+            (Messages, json!({"container": {"skills": [{"type": "anthropic", "skill_id": "pdf"}]}})),
+            (
+                Messages,
+                said(json!({"type": "text", "text": "x", "citations": [{"type": "char_location", "file_id": null}]})),
+            ),
+            (Responses, tool(json!({"type": "function", "name": "g", "parameters": schema}))),
+            (Responses, tool(json!({"type": "mcp", "server_url": "https://x", "headers": {"file_id": "f"}}))),
+            (Responses, json!({"text": {"format": {"type": "json_schema", "schema": schema}}})),
+            (Responses, json!({"client_metadata": {"thread_id": "t", "session_id": "s"}})),
+            (Responses, item(json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": text}))),
+            (Responses, item(json!({"type": "tool_search_call", "call_id": "c", "arguments": input}))),
+            (
+                Responses,
+                item(
+                    json!({"type": "local_shell_call", "action": {"type": "exec", "env": {"FILE_ID": "f", "file_id": "f"}}}),
+                ),
+            ),
+            (Responses, item(json!({"type": "function_call_output", "call_id": "c", "output": text}))),
+            (Responses, tool(json!({"type": "code_interpreter", "container": {"type": "auto", "file_ids": []}}))),
+            (Responses, json!({"previous_response_id": null, "conversation": null, "prompt": null})),
+        ] {
+            assert_eq!(param(protocol, &members), None, "{members}");
+        }
+    }
+
+    #[test]
+    fn a_thread_comes_before_all_else_because_its_client_then_sends_the_whole_conversation() {
+        let thread = r#""container":"c","thread":{"type":"continue","previous_message_id":"m"}"#;
+        for protocol in [Chat, Messages, Responses] {
+            let failure = refusal(protocol, thread).unwrap();
+            assert_eq!((failure.kind, failure.param.as_deref()), (Kind::ThreadUnsupported, Some("thread")));
+        }
+    }
+
+    #[test]
+    fn a_refusal_never_names_a_path_longer_than_its_limit() {
+        let path = |bytes: usize| {
+            let name = "n".repeat(bytes);
+            let members = format!(r#""messages":[{{"{name}":{{"file_id":"f"}}}}]"#);
+            refusal(Chat, &members).unwrap().param.unwrap()
+        };
+        assert_eq!(path(super::PATH_BYTES_MAX - 20).len(), super::PATH_BYTES_MAX);
+        assert!(path(super::PATH_BYTES_MAX - 19).len() < 20, "a longer one is left out");
+    }
+}
