@@ -59,8 +59,9 @@ pub(in crate::protocol) fn detail(holder: Value<'_>, path: impl Display, warning
     detail
 }
 
-/// What is in a `file_data`; else why it cannot be read.
-pub(in crate::protocol) fn file<'a>(file_data: Text<'a>) -> Result<FileContent<'a>, String> {
+/// What is in a `file_data`; else why it cannot be read. `name`: of the file, which tells its type where the declared
+/// type says nothing.
+pub(in crate::protocol) fn file<'a>(file_data: Text<'a>, name: Option<&Text<'_>>) -> Result<FileContent<'a>, String> {
     let whole = file_data.into_value();
     let bare = DataUrl { media_type: "application/octet-stream".to_owned(), is_base64: true, data_at: 0 };
     let data_url = DataUrl::read(&whole).unwrap_or(bare);
@@ -68,7 +69,10 @@ pub(in crate::protocol) fn file<'a>(file_data: Text<'a>) -> Result<FileContent<'
     if !data_url.is_base64 || !is_base64(data) {
         return Err(BAD_FILE.to_owned());
     }
-    let media_type = data_url.media_type.as_str();
+    let declared = data_url.media_type.as_str();
+    let says_nothing = matches!(declared, "" | "application/octet-stream" | "binary/octet-stream");
+    let by_name = || name.and_then(|name| type_by_name(&name.value()));
+    let media_type = if says_nothing { by_name().unwrap_or(declared) } else { declared };
     if media_type == "application/pdf" || head(data).starts_with(b"%PDF") {
         return Ok(FileContent::Pdf(part(&whole, data_url.data_at)));
     }
@@ -78,6 +82,21 @@ pub(in crate::protocol) fn file<'a>(file_data: Text<'a>) -> Result<FileContent<'
         return Ok(FileContent::Text(Text::made(text)));
     }
     Err(format!("Unsupported file type '{media_type}'. Use PDF or plain text."))
+}
+
+/// The type of a file of this name, where its ending is known.
+fn type_by_name(name: &str) -> Option<&'static str> {
+    const TEXTS: [&str; 32] = [
+        "txt", "text", "md", "markdown", "rst", "csv", "tsv", "log", "json", "jsonl", "xml", "html", "htm", "css",
+        "yaml", "yml", "toml", "ini", "sql", "sh", "py", "js", "ts", "jsx", "tsx", "java", "c", "h", "cpp", "go", "rs",
+        "rb",
+    ];
+    let (_, ending) = name.trim().rsplit_once('.')?;
+    let is = |known: &&str| known.eq_ignore_ascii_case(ending);
+    if is(&"pdf") {
+        return Some("application/pdf");
+    }
+    TEXTS.iter().any(is).then_some("text/plain")
 }
 
 /// `data:image/png;name=a.png;base64,…`
@@ -237,7 +256,7 @@ mod tests {
 
     #[test]
     fn files_are_pdf_or_text() {
-        let read = |data: &str| file(Text::made(data.to_owned()));
+        let read = |data: &str| file(Text::made(data.to_owned()), None);
         let pdf = read("data:application/pdf;base64,JVBERi0xLjQK");
         assert!(matches!(pdf, Ok(FileContent::Pdf(data)) if data.is("JVBERi0xLjQK")));
         for bare in ["JVBERi0xLjQKJcOkw7zD", "JVBERi0="] {
@@ -254,6 +273,30 @@ mod tests {
         ] {
             assert_eq!(read(data).unwrap_err(), wanted);
         }
+    }
+
+    #[test]
+    fn a_file_s_name_tells_its_type_where_the_declared_type_says_nothing() {
+        let read = |data: &str, name: &str| file(Text::made(data.to_owned()), Some(&Text::made(name.to_owned())));
+        for declared in
+            ["", "data:application/octet-stream;base64,", "data:;base64,", "data:binary/octet-stream;base64,"]
+        {
+            // No letter of the format's own stands at its beginning.
+            let pdf = read(&format!("{declared}AAECAw=="), "report.pdf");
+            assert!(matches!(pdf, Ok(FileContent::Pdf(data)) if data.is("AAECAw==")), "{declared}");
+            for name in ["a.csv", "A.CSV", "notes.tar.md ", "x.rs"] {
+                let text = read(&format!("{declared}YSxi"), name);
+                assert!(matches!(text, Ok(FileContent::Text(text)) if text.is("a,b")), "{declared} {name}");
+            }
+            for name in ["a.docx", "pdf", "a.", "", "csv"] {
+                assert!(read(&format!("{declared}YSxi"), name).is_err(), "{declared} {name}");
+            }
+            assert!(read(&format!("{declared}/////w=="), "a.txt").is_err(), "what is no text stays none");
+        }
+        // A type that says something wins.
+        assert!(read("data:application/zip;base64,YSxi", "a.csv").is_err());
+        assert!(matches!(read("data:text/plain;base64,YSxi", "a.pdf"), Ok(FileContent::Text(_))));
+        assert!(matches!(read("data:;base64,JVBERi0=", "a.txt"), Ok(FileContent::Pdf(_))), "its first bytes show it");
     }
 
     #[test]

@@ -117,7 +117,7 @@ fn file<'a>(value: Value<'a>, at: At, warnings: &mut Warnings) -> Result<BlockKi
             None => Err(missing(format_args!("{path}.file_data"))),
         };
     };
-    let content = media::file(data).map_err(|message| invalid(path, message))?;
+    let content = media::file(data, title.as_ref()).map_err(|message| invalid(path, message))?;
     let title = title.filter(|title| !title.is_empty());
     Ok(BlockKind::File(File { title, context: None, content, wants_citations: false }))
 }

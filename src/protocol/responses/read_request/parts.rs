@@ -101,15 +101,15 @@ fn file<'a>(value: Value<'a>, at: At) -> Result<BlockKind<'a>, Refused> {
     if value.get("file_id").is_some() {
         return Err(no_file_id(at));
     }
+    let title = optional_text(value, "filename", format_args!("{at}.filename"))?.filter(|title| !title.is_empty());
     let content = match optional_text(value, "file_url", format_args!("{at}.file_url"))? {
         Some(url) => FileContent::Url(url),
         None => {
             let path = format!("{at}.file_data");
             let data = required_text(value, "file_data", &path)?;
-            media::file(data).map_err(|message| invalid(path, message))?
+            media::file(data, title.as_ref()).map_err(|message| invalid(path, message))?
         }
     };
-    let title = optional_text(value, "filename", format_args!("{at}.filename"))?.filter(|title| !title.is_empty());
     Ok(BlockKind::File(File { title, context: None, content, wants_citations: false }))
 }
 
