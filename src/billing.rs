@@ -274,7 +274,7 @@ impl Billing {
         else {
             return self.reserve_as_guest(serving, opening, quote, exact, now_ms);
         };
-        let hold = Hold::open(Till::Here(self.clone()), opening, quote.service_tier, parts, now_ms)
+        let hold = Hold::open(Till::Here(self.clone()), opening, quote.service, parts, now_ms)
             .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")))?;
         Ok((hold.metered(meters), limit))
     }

@@ -16,7 +16,7 @@ use crate::protocol::rules::known::{KnownCapabilities, RepairRules};
 use crate::protocol::rules::{Accepts, ChatModel, ResponsesModel, ThinkingType, ToolsWithReasoning};
 pub use endpoint::{Auth, Endpoint, HealthCheck, HttpVersion};
 pub use names::AliasPattern;
-pub use price::{Features, Price, Rates, Span, Tier};
+pub use price::{Factors, Features, Price, Rates, Span, Tier, factor_of};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;

@@ -190,6 +190,14 @@ impl Factor {
     pub fn of(decimal: Micro) -> Option<Self> {
         (1..=Self::THOUSAND.0).contains(&decimal.0).then_some(Self(decimal.0))
     }
+
+    /// Both at once, rounded up to the next millionth.
+    #[must_use]
+    pub fn times(self, other: Self) -> Self {
+        let product = i128::from(self.0).saturating_mul(other.0.into());
+        let (whole, part) = (product / i128::from(MICRO_PER_CREDIT), product % i128::from(MICRO_PER_CREDIT));
+        Self(i64::try_from(whole.saturating_add(i128::from(part > 0))).unwrap_or(i64::MAX))
+    }
 }
 
 impl fmt::Display for Factor {
@@ -381,6 +389,23 @@ mod tests {
         assert_eq!(exact_sum([term(1_000_000, 1_000_000), term(0, 7)]), "1");
         assert_eq!(exact_sum([Term::new(1, Micro(1), Factor(1))]), "0.000000000000000001");
         assert_eq!(exact_sum([]), "0");
+    }
+
+    #[test]
+    fn two_factors_make_one_that_is_rounded_up_to_the_next_millionth() {
+        for (one, other, both) in [
+            (1_750_000, 1_100_000, 1_925_000),
+            (1_000_000, 1_100_000, 1_100_000),
+            (333_333, 333_333, 111_111),
+            (333_333, 100_000, 33_334),
+            (1, 1, 1),
+            (1_000_000_000, 1_000_000_000, 1_000_000_000_000),
+        ] {
+            assert_eq!(Factor(one).times(Factor(other)), Factor(both), "{one} {other}");
+            assert_eq!(Factor(other).times(Factor(one)), Factor(both), "{other} {one}");
+        }
+        let most = Factor(i64::MAX).times(Factor::THOUSAND);
+        assert_eq!(most, Factor(i64::MAX));
     }
 
     #[test]

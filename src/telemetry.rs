@@ -39,6 +39,7 @@ pub struct Metrics {
     pub fallbacks: IntCounterVec,
     pub tokens: IntCounterVec,
     pub web_searches: IntCounterVec,
+    pub server_tool_uses: IntCounterVec,
     pub credits_micro: IntCounterVec,
     pub writeoff_micro: IntCounterVec,
     pub estimated: IntCounterVec,
@@ -126,6 +127,11 @@ impl Metrics {
             ),
             tokens: counter("gateway_tokens_total", "Tokens billed.", &["model", "class"]),
             web_searches: counter("gateway_web_searches_total", "Web searches billed.", &["model"]),
+            server_tool_uses: counter(
+                "gateway_server_tool_uses_total",
+                "Uses of tools that run at the vendor, web searches among them, billed or free.",
+                &["model", "tool"],
+            ),
             credits_micro: counter("gateway_credits_micro_total", "Micro-credits debited.", &["model"]),
             writeoff_micro: counter("gateway_writeoff_micro_total", "Micro-credits borne by the operator.", &["model"]),
             estimated: counter(

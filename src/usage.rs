@@ -6,11 +6,13 @@
 //! Read next: `protocol/counters.rs`, which reads the counters from a usage object; `usage/estimator.rs`, `usage/tier.rs`.
 
 mod estimator;
+mod server_tool;
 mod tier;
 
 pub use estimator::{HUNDREDTHS_PER_TEXT_BYTE, TokenRate, UsageEstimator, text_tokens};
 use serde::{Deserialize, Serialize};
-pub use tier::ServiceTier;
+pub use server_tool::{PerTool, ServerTool};
+pub use tier::{InferenceGeo, ServiceTier, Speed};
 
 /// The most bytes that a token stands for. The longest entry of each public vocabulary of byte pairs (50 257 to 199 998
 /// entries, counted in 2026-11) has 128: a run of spaces, or of one sign. Answers have 3 to 5 bytes a token, and no
@@ -39,9 +41,23 @@ pub struct Usage {
     /// Searches that the vendor ran, not tokens.
     #[serde(default, skip_serializing_if = "is_none")]
     pub web_searches: u64,
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub web_fetches: u64,
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub code_executions: u64,
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub tool_searches: u64,
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub mcp_calls: u64,
     /// The tier that served it, as far as it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_tier: Option<ServiceTier>,
+    /// Where the vendor says that it ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inference_geo: Option<InferenceGeo>,
+    /// How fast the vendor says that it ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speed: Option<Speed>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
@@ -52,7 +68,7 @@ fn is_none(count: &u64) -> bool {
 impl Usage {
     /// Nothing of any class.
     pub fn is_zero(&self) -> bool {
-        Usage { service_tier: None, ..*self } == Usage::default()
+        Usage { service_tier: None, inference_geo: None, speed: None, ..*self } == Usage::default()
     }
 
     /// What is known where only the tier is.
@@ -180,8 +196,11 @@ pub struct MessagesCounters {
     pub cache_write_1h: Option<u64>,
     pub output: Option<u64>,
     pub reasoning: Option<u64>,
-    pub web_searches: Option<u64>,
+    /// Uses of server tools that the vendor counts itself.
+    pub tool_uses: PerTool<Option<u64>>,
     pub service_tier: Option<ServiceTier>,
+    pub inference_geo: Option<InferenceGeo>,
+    pub speed: Option<Speed>,
 }
 
 /// The usage of a messages answer as it becomes known, one usage object after the other.
@@ -190,7 +209,9 @@ pub struct MessagesUsage {
     known: Usage,
     input_seen: bool,
     output_final: bool,
-    searches_seen: u64,
+    uses_reported: PerTool<Option<u64>>,
+    /// Uses whose results have come.
+    uses_seen: PerTool<u64>,
 }
 
 impl MessagesUsage {
@@ -207,18 +228,22 @@ impl MessagesUsage {
 
     /// What the answer used; `None` until both input and final output are known.
     pub fn total(&self) -> Option<Usage> {
-        (self.input_seen && self.output_final).then(|| self.so_far())
+        let uses = self.uses_reported.or(&self.uses_seen);
+        (self.input_seen && self.output_final).then(|| self.so_far().with_uses(uses))
     }
 
-    /// Searches whose results have come, told or not.
-    pub fn searched(&mut self, searches: u64) {
-        self.searches_seen = self.searches_seen.saturating_add(searches);
+    /// So many results of server tools have come.
+    pub fn tools_used(&mut self, uses: &PerTool<u64>) {
+        for tool in ServerTool::ALL {
+            let seen = self.uses_seen.get_mut(tool);
+            *seen = seen.saturating_add(*uses.get(tool));
+        }
     }
 
-    /// The input classes, the last output count heard of, and the searches; `None` until any input was counted.
+    /// The input classes, the last output count heard of, and the uses of tools; `None` until any input was counted.
     pub fn input_learned(&self) -> Option<Usage> {
-        let web_searches = self.known.web_searches.max(self.searches_seen);
-        self.input_seen.then(|| Usage { web_searches, ..self.so_far() })
+        let uses = self.uses_reported.at_least(&self.uses_seen);
+        self.input_seen.then(|| self.so_far().with_uses(uses))
     }
 
     fn so_far(&self) -> Usage {
@@ -231,8 +256,13 @@ impl MessagesUsage {
         known.cache_read = counters.cache_read.unwrap_or(known.cache_read);
         known.output = counters.output.unwrap_or(known.output);
         known.reasoning = counters.reasoning.unwrap_or(known.reasoning);
-        known.web_searches = counters.web_searches.unwrap_or(known.web_searches);
         known.service_tier = counters.service_tier.or(known.service_tier);
+        known.inference_geo = counters.inference_geo.or(known.inference_geo);
+        known.speed = counters.speed.or(known.speed);
+        for tool in ServerTool::ALL {
+            let reported = self.uses_reported.get_mut(tool);
+            *reported = counters.tool_uses.get(tool).or(*reported);
+        }
         self.input_seen |= counters.input.is_some();
         if counters.cache_write_5m.is_some() || counters.cache_write_1h.is_some() {
             known.cache_write_5m = counters.cache_write_5m.unwrap_or(0);

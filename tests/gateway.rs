@@ -135,6 +135,8 @@ mod sentinel;
 #[allow(dead_code, reason = "shared with the tests of the scripts")]
 #[path = "stores/server.rs"]
 mod server;
+#[path = "gateway/server_tools.rs"]
+mod server_tools;
 #[path = "gateway/shared.rs"]
 mod shared;
 #[path = "gateway/shared_kills.rs"]

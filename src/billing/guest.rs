@@ -75,7 +75,7 @@ impl Billing {
             }
             if outcome.map_err(unavailable)? {
                 serving.holds.add(&opening.asker(), parts);
-                return Hold::open(Till::Here(self.clone()), opening, quote.service_tier, parts, now_ms)
+                return Hold::open(Till::Here(self.clone()), opening, quote.service, parts, now_ms)
                     .map(|hold| (hold.metered(meters), limit))
                     .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")));
             }

@@ -5,7 +5,7 @@
 use super::bounds::Bounds;
 use super::holds::{Asker, Resolved};
 use super::journal::{Record, Segment};
-use super::pricing::{self, TierAsked};
+use super::pricing::{self, ServiceTerms};
 use super::rates::Meters;
 use super::settler::Settlement;
 use super::shared::SharedBilling;
@@ -17,7 +17,7 @@ use crate::money::{Micro, Parts};
 use crate::protocol::Protocol;
 use crate::store::ledger::{Detail, Ending, Outcome};
 use crate::telemetry::METRICS;
-use crate::usage::Usage;
+use crate::usage::{ServerTool, Usage};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -47,8 +47,8 @@ impl Opening {
 pub struct Hold {
     opening: Opening,
     parts: Parts,
-    /// Which tier the vendor was asked for: what is billed goes by it.
-    tier: TierAsked,
+    /// How the vendor was asked to serve it: what is billed goes by it.
+    service: ServiceTerms,
     /// None for what was never opened. By the clock that nobody sets.
     opened_at: Option<Instant>,
     /// From then on, in ms.
@@ -67,12 +67,13 @@ impl Hold {
     pub(super) fn open(
         till: Till,
         opening: Opening,
-        tier: TierAsked,
+        service: ServiceTerms,
         parts: Parts,
         now_ms: i64,
     ) -> Result<Self, std::io::Error> {
         let (opened_at, first_token_ms, opened_in, meters) = (None, None, None, Meters::default());
-        let mut hold = Self { opening, parts, tier, opened_at, first_token_ms, opened_in, ended: false, till, meters };
+        let mut hold =
+            Self { opening, parts, service, opened_at, first_token_ms, opened_in, ended: false, till, meters };
         METRICS.open_holds.inc();
         let Some((journal, open)) = hold.till.counted() else { return Ok(hold) };
         open.fetch_add(1, Ordering::Relaxed);
@@ -90,9 +91,19 @@ impl Hold {
 
     /// Of nothing, and ended by nothing: what a program that is measured has in a hold's place.
     pub(super) fn unbilled(till: Till, opening: Opening) -> Self {
-        let tier = TierAsked::default();
+        let service = ServiceTerms::default();
         let (opened_at, first_token_ms, opened_in, meters) = (None, None, None, Meters::default());
-        Self { opening, parts: Parts::default(), tier, opened_at, first_token_ms, opened_in, ended: true, till, meters }
+        Self {
+            opening,
+            parts: Parts::default(),
+            service,
+            opened_at,
+            first_token_ms,
+            opened_in,
+            ended: true,
+            till,
+            meters,
+        }
     }
 
     /// The same, with what was set aside for it after it was journalled.
@@ -133,23 +144,23 @@ impl Hold {
 
     /// What of `usage` it pays for, at the tier that is billed: all of it, or as much as fits.
     pub fn bears(&self, usage: Usage) -> Usage {
-        pricing::within(self.at_tier(usage), &self.opening.model.price, self.amount())
+        pricing::within(self.as_served(usage), &self.opening.model.price, self.amount())
     }
 
     /// Whether it pays for all of `usage`.
     pub fn covers(&self, usage: Usage) -> bool {
-        pricing::cost(&self.at_tier(usage), &self.opening.model.price) <= self.amount()
+        pricing::cost(&self.as_served(usage), &self.opening.model.price) <= self.amount()
     }
 
-    /// The receipt names the tier that is billed, whatever was told.
-    pub(super) fn at_tier(&self, usage: Usage) -> Usage {
-        Usage { service_tier: self.tier.billed(usage.service_tier, &self.opening.model.price), ..usage }
+    /// The receipt names the tier, region and speed that are billed, whatever was told.
+    pub(super) fn as_served(&self, usage: Usage) -> Usage {
+        self.service.billed(usage, &self.opening.model.price)
     }
 
     /// Another model is about to answer instead of the one asked for: what it uses is billed as its own.
-    pub fn change_model(&mut self, model: &Arc<Model>, tier: TierAsked) {
+    pub fn change_model(&mut self, model: &Arc<Model>, service: ServiceTerms) {
         self.opening.model = Arc::clone(model);
-        self.tier = tier;
+        self.service = service;
     }
 
     pub fn opening(&self) -> &Opening {
@@ -185,7 +196,7 @@ impl Hold {
             Outcome::RefusedFree => Usage::default(),
             // An estimate never exceeds the hold.
             _ if estimated => self.bears(usage),
-            _ => self.at_tier(usage),
+            _ => self.as_served(usage),
         };
         self.end(usage, pricing::cost(&usage, &price), outcome, estimated, now_ms)
     }
@@ -346,6 +357,9 @@ fn count(ending: &Ending, taken: Parts) {
         add(&METRICS.tokens, &[model, class], tokens);
     }
     add(&METRICS.web_searches, &[model], detail.usage.web_searches);
+    for tool in ServerTool::ALL {
+        add(&METRICS.server_tool_uses, &[model, tool.key()], detail.usage.uses(tool));
+    }
     add(&METRICS.credits_micro, &[model], taken.total().get().unsigned_abs());
     add(&METRICS.writeoff_micro, &[model], ending.writeoff.get().unsigned_abs());
     add(&METRICS.estimated, &[model], u64::from(detail.estimated));

@@ -3,9 +3,9 @@
 //! Two choices stand before the sum: the size of the whole input picks the prices of the whole request, and the service
 //! tier multiplies what its tokens cost. Must not know accounts or stores.
 
-use crate::catalog::{Price, Span};
+use crate::catalog::{Factors, Price, Span, factor_of};
 use crate::money::{self, Factor, Micro, Term};
-use crate::usage::{ServiceTier, Usage};
+use crate::usage::{ServerTool, ServiceTier, Usage};
 
 /// One class of what was used, as a receipt lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,11 +49,14 @@ impl Line {
     }
 }
 
+/// Classes of tokens, and server tools.
+const LINES: usize = 7 + ServerTool::ALL.len();
+
 /// Everything that is priced, in the order a receipt lists it. Audio without a price of its own is charged as text.
-pub fn lines(usage: &Usage, price: &Price) -> [Line; 8] {
+pub fn lines(usage: &Usage, price: &Price) -> [Line; LINES] {
     let rates = price.span_of(usage.input_total()).rates;
     let features = &price.features;
-    let factor = price.factor(usage.service_tier);
+    let factor = price.factor(usage);
     let prices = [
         rates.input,
         rates.cache_read,
@@ -63,16 +66,19 @@ pub fn lines(usage: &Usage, price: &Price) -> [Line; 8] {
         rates.output,
         features.audio_output.unwrap_or(rates.output),
     ];
-    let searches = Line {
-        class: "web_search",
+    let tokens = usage.tokens().into_iter().zip(prices);
+    let tokens = tokens.map(|((class, count), price)| Line { class, unit: Unit::Tokens, count, price, factor });
+    let uses = ServerTool::ALL.into_iter().map(|tool| Line {
+        class: tool.key(),
         unit: Unit::Uses,
-        count: usage.web_searches,
-        price: features.web_search.unwrap_or_default(),
+        count: usage.uses(tool),
+        price: features.of_tool(tool).unwrap_or_default(),
         factor: Factor::ONE,
-    };
-    let mut lines = [searches; 8];
-    for ((line, (class, count)), price) in lines.iter_mut().zip(usage.tokens()).zip(prices) {
-        *line = Line { class, unit: Unit::Tokens, count, price, factor };
+    });
+    let nothing = Line { class: "", unit: Unit::Uses, count: 0, price: Micro::ZERO, factor: Factor::ONE };
+    let mut lines = [nothing; LINES];
+    for (place, line) in lines.iter_mut().zip(tokens.chain(uses)) {
+        *place = line;
     }
     lines
 }
@@ -104,24 +110,64 @@ pub enum TierAsked {
 
 impl TierAsked {
     /// The dearest multiple that can be billed.
-    pub fn dearest(self, price: &Price) -> Factor {
+    pub fn dearest(self, factors: &Factors) -> Factor {
         match self {
-            Self::Auto => price.features.service_tier.values().copied().fold(Factor::ONE, Factor::max),
+            Self::Auto => factors.values().copied().fold(Factor::ONE, Factor::max),
             Self::Usual => Factor::ONE,
-            Self::Named(tier) => price.factor(Some(tier)),
+            Self::Named(tier) => factor_of(factors, Some(tier)),
         }
     }
 
     /// The tier to bill where the vendor says that it served `told`: that one, or the one asked for where the vendor
     /// says nothing or served a dearer one. `None`: the usual one.
-    pub fn billed(self, told: Option<ServiceTier>, price: &Price) -> Option<ServiceTier> {
+    pub fn billed(self, told: Option<ServiceTier>, factors: &Factors) -> Option<ServiceTier> {
         let asked = match self {
             Self::Named(tier) => Some(tier),
             Self::Auto | Self::Usual => None,
         };
-        let told = told.filter(|told| price.factor(Some(*told)) <= self.dearest(price)).or(asked);
-        told.filter(|told| price.features.service_tier.contains_key(told))
+        let told = told.filter(|told| factor_of(factors, Some(*told)) <= self.dearest(factors)).or(asked);
+        told.filter(|told| factors.contains_key(told))
     }
+}
+
+/// How a request may be served, which multiplies the prices of its tokens. The default is whatever the vendor chooses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ServiceTerms {
+    pub tier: TierAsked,
+    pub geo: TierAsked,
+    pub speed: TierAsked,
+}
+
+impl ServiceTerms {
+    /// At the base prices and no others.
+    pub const USUAL: Self = Self { tier: TierAsked::Usual, geo: TierAsked::Usual, speed: TierAsked::Usual };
+
+    /// The dearest multiple that can be billed.
+    pub fn dearest(&self, price: &Price) -> Factor {
+        let asked = [self.tier, self.geo, self.speed];
+        let dearest = asked.into_iter().zip(price.features.factors()).map(|(asked, (_, all))| asked.dearest(all));
+        dearest.fold(Factor::ONE, Factor::times)
+    }
+
+    /// `usage` with the tier, region and speed that are billed.
+    pub fn billed(&self, usage: Usage, price: &Price) -> Usage {
+        let features = &price.features;
+        Usage {
+            service_tier: self.tier.billed(usage.service_tier, &features.service_tier),
+            inference_geo: self.geo.billed(usage.inference_geo, &features.inference_geo),
+            speed: self.speed.billed(usage.speed, &features.speed),
+            ..usage
+        }
+    }
+}
+
+/// The uses of a server tool that a request is held for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ToolHold {
+    pub tool: ServerTool,
+    pub uses: u64,
+    /// Per 1 000.
+    pub price: Micro,
 }
 
 /// The largest possible cost of a request, as a function of its output limit.
@@ -131,11 +177,10 @@ pub struct Quote {
     pub reaches: Vec<Reach>,
     /// Answers asked for at once.
     pub choices: u64,
-    /// Searches that the vendor may run, and their price per 1 000.
-    pub web_searches: u64,
-    pub web_search_price: Micro,
-    pub service_tier: TierAsked,
-    /// The dearest multiple that `service_tier` can come to.
+    /// Server tools that the vendor may use.
+    pub tools: Vec<ToolHold>,
+    pub service: ServiceTerms,
+    /// The dearest multiple that `service` can come to.
     pub factor: Factor,
     /// Output limit per answer, in tokens: the caller's, or the model's own; the largest of the models that may answer.
     pub output_limit: u64,
@@ -162,9 +207,8 @@ impl Quote {
         Self {
             reaches: vec![reach],
             choices,
-            web_searches: 0,
-            web_search_price: Micro::ZERO,
-            service_tier: TierAsked::Usual,
+            tools: Vec::new(),
+            service: ServiceTerms::USUAL,
             factor: Factor::ONE,
             output_limit,
             output_floor,
@@ -202,11 +246,11 @@ impl Quote {
 
     fn own_cost(&self, output_limit: u64) -> i128 {
         let output = u128::from(output_limit).saturating_mul(u128::from(self.choices));
-        let searches = Term::new(self.web_searches, self.web_search_price, Factor::THOUSAND);
+        let tools = self.tools.iter().map(|hold| Term::new(hold.uses, hold.price, Factor::THOUSAND));
         let cost = |reach: &Reach| {
             let input = Term::new(reach.input_tokens, reach.input_price, self.factor);
             let output = Term { count: output, price: reach.output_price, factor: self.factor };
-            money::wide_cost([input, output, searches])
+            money::wide_cost([input, output].into_iter().chain(tools.clone()))
         };
         self.reaches.iter().map(cost).max().unwrap_or(i128::MAX)
     }
@@ -243,13 +287,17 @@ fn largest(least: u64, most: u64, fits: impl Fn(u64) -> bool) -> Option<u64> {
 }
 
 /// First what a vendor is sure to have told, then the input, the output last.
-const KEPT_FIRST: [fn(&mut Usage) -> &mut u64; 8] = [
+const KEPT_FIRST: [fn(&mut Usage) -> &mut u64; LINES] = [
     |usage| &mut usage.cache_read,
     |usage| &mut usage.cache_write_5m,
     |usage| &mut usage.cache_write_1h,
     |usage| &mut usage.audio_input,
     |usage| &mut usage.input,
     |usage| &mut usage.web_searches,
+    |usage| &mut usage.web_fetches,
+    |usage| &mut usage.code_executions,
+    |usage| &mut usage.tool_searches,
+    |usage| &mut usage.mcp_calls,
     |usage| &mut usage.audio_output,
     |usage| &mut usage.output,
 ];
@@ -262,7 +310,8 @@ pub fn within(usage: Usage, price: &Price, most: Micro) -> Usage {
         return usage;
     }
     let mut given = usage;
-    let mut kept = Usage { service_tier: usage.service_tier, ..Usage::default() };
+    let Usage { service_tier, inference_geo, speed, .. } = usage;
+    let mut kept = Usage { service_tier, inference_geo, speed, ..Usage::default() };
     for of in KEPT_FIRST {
         let with = |count| {
             let mut usage = kept;
@@ -316,7 +365,10 @@ mod tests {
             audio_input: Some(credits(3_000)),
             audio_output: Some(credits(6_000)),
             web_search: Some(credits(1_000)),
+            mcp: Some(Micro::ZERO),
             service_tier: BTreeMap::from([(tier("priority"), factor("1.75")), (tier("flex"), factor("0.5"))]),
+            inference_geo: BTreeMap::from([(tier("us"), factor("1.1"))]),
+            ..Features::default()
         };
         Price::list(rates([100, 10, 125, 200, 500]), tiers, features)
     }
@@ -379,7 +431,8 @@ mod tests {
         assert_eq!(quote.fit(Micro::new(450_000)), Some(500));
         assert_eq!(quote.fit(Micro::new(450_499)), Some(500));
         assert_eq!(quote.fit(Micro::new(399_999)), None);
-        let searches = Quote { web_searches: 3, web_search_price: credits(1_000), ..quote.clone() };
+        let held = ToolHold { tool: ServerTool::WebSearch, uses: 3, price: credits(1_000) };
+        let searches = Quote { tools: vec![held], ..quote.clone() };
         assert_eq!(searches.cost(10), Micro::new(3_401_000));
         let half = Factor::of("0.5".parse().unwrap()).unwrap();
         let flex = Quote { factor: half, ..searches };
@@ -469,15 +522,16 @@ mod tests {
             (TierAsked::Named(flex), Some(usual), Some(flex)),
             (TierAsked::Named(flex), Some(priority), Some(flex)),
         ] {
-            assert_eq!(asked.billed(told, &price), billed, "{told:?} for {asked:?}");
-            assert!(price.factor(billed) <= asked.dearest(&price), "the hold bears what is billed");
+            let factors = &price.features.service_tier;
+            assert_eq!(asked.billed(told, factors), billed, "{told:?} for {asked:?}");
+            assert!(factor_of(factors, billed) <= asked.dearest(factors), "the hold bears what is billed");
         }
-        let text = |asked: TierAsked| asked.dearest(&price).to_string();
+        let text = |asked: TierAsked| asked.dearest(&price.features.service_tier).to_string();
         let dearest = [TierAsked::Auto, TierAsked::Usual, TierAsked::Named(flex)].map(text);
         assert_eq!(dearest, ["1.75", "1", "0.5"]);
-        let flat = Price::new([100, 10, 125, 200, 500].map(credits));
-        assert_eq!(TierAsked::Auto.dearest(&flat), Factor::ONE);
-        assert_eq!(TierAsked::Auto.billed(Some(priority), &flat), None);
+        let none = Factors::new();
+        assert_eq!(TierAsked::Auto.dearest(&none), Factor::ONE);
+        assert_eq!(TierAsked::Auto.billed(Some(priority), &none), None);
     }
 
     #[test]

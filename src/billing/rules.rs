@@ -4,20 +4,21 @@
 //! file, a stored conversation, a search) has a bound here, or takes the model's whole context; what has no price is
 //! refused. Must not know accounts.
 
-use super::pricing::{Quote, Reach, TierAsked};
+use super::pricing::{Quote, Reach, ServiceTerms, TierAsked, ToolHold};
 use crate::catalog::{Model, Rates};
 use crate::money::Micro;
 use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
-use crate::protocol::request::{IMAGE_TOKENS_MAX, Outline};
+use crate::protocol::request::{Features, IMAGE_TOKENS_MAX, Outline};
+use crate::usage::{ServerTool, ServiceTier};
 
 /// The least thinking budget a messages vendor accepts.
 pub const THINKING_TOKENS_LEAST: u64 = 1_024;
 
-/// Searches that a messages vendor runs for one request whose tool names no `max_uses`: it ends its own loop after ten
+/// Uses of a server tool in one request whose tool names no `max_uses`: a messages vendor ends its own loop after ten
 /// rounds and hands the turn back (`pause_turn`). Source: the vendor's server tools guide, read 2026-11. A round of more
-/// than one search can pass it: what it then costs beyond the hold is taken from what is available.
-const WEB_SEARCHES_MOST: u64 = 10;
+/// than one use can pass it: what it then costs beyond the hold is taken from what is available.
+const TOOL_USES_MOST: u64 = 10;
 
 /// The largest cost of a request as a function of its output limit. `outline` and `text_bytes` (all but the base64 of images)
 /// are of the body that the vendor gets; `surface` is the caller's, for the words of a refusal.
@@ -40,14 +41,13 @@ pub fn quote(
         Some(_) => output_limit.min(THINKING_TOKENS_LEAST.saturating_add(min_output)),
         None => own_least,
     };
-    let service_tier = tier_asked(outline);
+    let service = service(&outline.features);
     Ok(Quote {
         reaches: reaches(model, outline, text_bytes),
         choices: outline.choices.max(1),
-        web_searches: web_searches(outline),
-        web_search_price: model.price.features.web_search.unwrap_or_default(),
-        service_tier,
-        factor: service_tier.dearest(&model.price),
+        tools: tool_holds(model, &outline.features),
+        service,
+        factor: service.dearest(&model.price),
         output_limit,
         output_floor,
         own_limit: output_limit,
@@ -58,14 +58,17 @@ pub fn quote(
 /// The first thing asked for that has no price, by the caller's name of it.
 fn unpriced(model: &Model, surface: Protocol, outline: &Outline) -> Option<&'static str> {
     let (features, priced) = (&outline.features, &model.price.features);
-    // A chat vendor does not say how often it searched.
-    let can_search = priced.web_search.is_some() && model.protocol() != Protocol::Chat;
-    let searches = features.web_search.is_some() && !can_search;
-    let tier_is_priced = features.service_tier.is_none_or(|tier| priced.service_tier.contains_key(&tier));
+    let is_counted = |tool| is_counted(model.protocol(), tool);
+    let uncounted = offered(features).any(|tool| priced.of_tool(tool).is_none() || !is_counted(tool));
+    let words = [features.service_tier, features.inference_geo, features.speed];
+    let mut unlisted = priced.factors().into_iter().zip(words).filter_map(|((key, factors), word)| {
+        let is_listed = word.is_none_or(|word| factors.contains_key(&word));
+        (!is_listed).then_some(key)
+    });
+    let word = unlisted.next();
     let asked = [
-        (features.server_tools || searches, if surface == Protocol::Chat { "web_search_options" } else { "tools" }),
-        (!tier_is_priced, "service_tier"),
-        (features.speed, "speed"),
+        (features.server_tools || uncounted, if surface == Protocol::Chat { "web_search_options" } else { "tools" }),
+        (word.is_some(), word.unwrap_or_default()),
         (features.fallback_models, "fallbacks"),
         (features.audio_input && priced.audio_input.is_none(), "messages"),
         (features.audio_output && priced.audio_output.is_none(), "modalities"),
@@ -73,16 +76,39 @@ fn unpriced(model: &Model, surface: Protocol, outline: &Outline) -> Option<&'sta
     asked.into_iter().find(|(asked, _)| *asked).map(|(_, param)| param)
 }
 
-fn tier_asked(outline: &Outline) -> TierAsked {
-    match outline.features.service_tier {
-        Some(tier) => TierAsked::Named(tier),
-        None if outline.features.usual_tier => TierAsked::Usual,
+/// A speed that is not asked for is the standard one; a tier and a region are then the vendor's to choose.
+fn service(features: &Features) -> ServiceTerms {
+    let named = |word: Option<ServiceTier>, is_usual| match word {
+        Some(word) => TierAsked::Named(word),
+        None if is_usual => TierAsked::Usual,
         None => TierAsked::Auto,
+    };
+    ServiceTerms {
+        tier: named(features.service_tier, features.usual_tier),
+        geo: named(features.inference_geo, features.usual_geo),
+        speed: named(features.speed, true),
     }
 }
 
-fn web_searches(outline: &Outline) -> u64 {
-    outline.features.web_search.map_or(0, |search| search.max_uses.unwrap_or(WEB_SEARCHES_MOST))
+/// Whether a vendor of this protocol says how often it used the tool. A chat vendor does not.
+fn is_counted(vendor: Protocol, tool: ServerTool) -> bool {
+    match vendor {
+        Protocol::Messages => true,
+        Protocol::Chat => false,
+        Protocol::Responses => matches!(tool, ServerTool::WebSearch | ServerTool::CodeExecution | ServerTool::Mcp),
+    }
+}
+
+fn offered(features: &Features) -> impl Iterator<Item = ServerTool> + '_ {
+    ServerTool::ALL.into_iter().filter(|tool| features.tool_offers.get(*tool).is_some())
+}
+
+fn tool_holds(model: &Model, features: &Features) -> Vec<ToolHold> {
+    let hold = |tool| {
+        let uses = features.tool_offers.get(tool).and_then(|offer| offer.max_uses).unwrap_or(TOOL_USES_MOST);
+        ToolHold { tool, uses, price: model.price.features.of_tool(tool).unwrap_or_default() }
+    };
+    offered(features).map(hold).collect()
 }
 
 /// By price tier, the most input that it can be and the dearest that its tokens can be.
@@ -108,7 +134,7 @@ fn input_tokens(model: &Model, outline: &Outline, text_bytes: u64) -> u64 {
     let unbounded = images_unbounded
         || features.documents_or_files
         || features.audio_input
-        || features.web_search.is_some()
+        || offered(features).next().is_some()
         || features.url_sources && features.images == 0
         || features.compaction;
     if unbounded {
@@ -167,7 +193,12 @@ mod tests {
             audio_input: Some(credits(3_000)),
             audio_output: Some(credits(6_000)),
             web_search: Some(credits(1_000)),
+            tool_search: Some(Micro::ZERO),
+            mcp: Some(credits(2_000)),
             service_tier: BTreeMap::from(service_tier),
+            inference_geo: BTreeMap::from([(ServiceTier::said("us"), factor("1.1"))]),
+            speed: BTreeMap::from([(ServiceTier::said("fast"), factor("6"))]),
+            ..Features::default()
         };
         model(protocol, Vec::new(), features)
     }
@@ -176,6 +207,10 @@ mod tests {
         let protocol = model.protocol();
         let outline = request::read(protocol, format!(r#"{{"model":"m",{members}}}"#).as_bytes()).unwrap();
         quote(model, protocol, &outline, bytes, 256)
+    }
+
+    fn uses(quote: &Quote, tool: ServerTool) -> u64 {
+        quote.tools.iter().filter(|hold| hold.tool == tool).map(|hold| hold.uses).sum()
     }
 
     fn only(quote: &Quote) -> Reach {
@@ -239,12 +274,12 @@ mod tests {
         }
         for kind in ["web_search", "web_search_preview", "web_search_2025_08_26"] {
             let search = format!(r#""tools":[{{"type":"{kind}"}}]"#);
-            assert_eq!(ask(&priced, &search, 700).unwrap().web_searches, 10, "{kind}");
+            assert_eq!(uses(&ask(&priced, &search, 700).unwrap(), ServerTool::WebSearch), 10, "{kind}");
             assert_eq!(ask(&plain, &search, 700).unwrap_err(), Failure::unpriced_feature(Protocol::Responses, "tools"));
         }
         let own =
             r#""tools":[{"type":"function"},{"type":"custom"},{"type":"namespace","tools":[]},{"type":"local_shell"}]"#;
-        assert_eq!(ask(&plain, own, 700).unwrap().web_searches, 0);
+        assert_eq!(ask(&plain, own, 700).unwrap().tools, []);
     }
 
     #[test]
@@ -293,10 +328,19 @@ mod tests {
         let spoken = r#""modalities":["text","audio"]"#;
         let (messages, chat) = (priced(Protocol::Messages), priced(Protocol::Chat));
         let quote = ask(&messages, search, 700).unwrap();
-        assert_eq!((quote.web_searches, quote.web_search_price), (4, credits(1_000)));
+        let hold = |tool, uses, price| ToolHold { tool, uses, price };
+        assert_eq!(quote.tools, [hold(ServerTool::WebSearch, 4, credits(1_000))]);
         assert_eq!(only(&quote).input_tokens, 100_000, "what is found is read too");
-        assert_eq!(ask(&messages, open_search, 700).unwrap().web_searches, 10);
-        assert_eq!(ask(&messages, r#""messages":[]"#, 700).unwrap().web_searches, 0);
+        assert_eq!(uses(&ask(&messages, open_search, 700).unwrap(), ServerTool::WebSearch), 10);
+        assert_eq!(ask(&messages, r#""messages":[]"#, 700).unwrap().tools, []);
+        // Free of charge, but not without a price.
+        let free = r#""tools":[{"type":"tool_search_tool_bm25_20251119","name":"t"}]"#;
+        assert_eq!(ask(&messages, free, 700).unwrap().tools, [hold(ServerTool::ToolSearch, 10, Micro::ZERO)]);
+        let remote = r#""mcp_servers":[{"type":"url","url":"https://x","name":"x"}]"#;
+        assert_eq!(ask(&messages, remote, 700).unwrap().tools, [hold(ServerTool::Mcp, 10, credits(2_000))]);
+        let responses = priced(Protocol::Responses);
+        let remote = r#""tools":[{"type":"mcp","server_label":"x","server_url":"https://x"}]"#;
+        assert_eq!(ask(&responses, remote, 700).unwrap().tools, [hold(ServerTool::Mcp, 10, credits(2_000))]);
         assert_eq!(only(&ask(&chat, &heard, 1).unwrap()).input_price, credits(3_000));
         assert_eq!(only(&ask(&chat, spoken, 1).unwrap()).output_price, credits(6_000));
         assert_eq!(only(&ask(&chat, spoken, 1).unwrap()).input_price, credits(125));
@@ -308,11 +352,21 @@ mod tests {
             (&chat, search, "web_search_options"),
             (&chat, r#""web_search_options":{}"#, "web_search_options"),
             (&messages, r#""tools":[{"type":"code_execution_20250825"}]"#, "tools"),
+            (&messages, r#""tools":[{"type":"web_fetch_20250910","name":"web_fetch"}]"#, "tools"),
+            (&messages, r#""tools":[{"type":"advisor_20260301","name":"advisor"}]"#, "tools"),
+            (&messages, r#""container":{"skills":[]}"#, "tools"),
+            (&flat_messages, r#""mcp_servers":[{"type":"url","url":"https://x"}]"#, "tools"),
+            (&flat_messages, free, "tools"),
+            (&chat, r#""tools":[{"type":"mcp","server_url":"https://x"}]"#, "web_search_options"),
+            (&flat_messages, r#""inference_geo":"us""#, "inference_geo"),
+            (&messages, r#""inference_geo":"eu""#, "inference_geo"),
+            (&messages, r#""inference_geo":7"#, "inference_geo"),
+            (&messages, r#""speed":"slow""#, "speed"),
             (&flat_chat, heard.as_str(), "messages"),
             (&flat_chat, spoken, "modalities"),
             (&flat_chat, r#""service_tier":"flex""#, "service_tier"),
             (&chat, r#""service_tier":"scale""#, "service_tier"),
-            (&messages, r#""speed":"fast""#, "speed"),
+            (&flat_messages, r#""speed":"fast""#, "speed"),
             (&messages, r#""fallbacks":[{"model":"x"}]"#, "fallbacks"),
         ] {
             let failure = ask(model, members, 1).unwrap_err();
@@ -325,14 +379,23 @@ mod tests {
         let (chat, messages) = (priced(Protocol::Chat), priced(Protocol::Messages));
         let asked = |model: &Model, members: &str| {
             let quote = ask(model, members, 1).unwrap();
-            (quote.service_tier, quote.factor.to_string())
+            (quote.service.tier, quote.factor.to_string())
         };
         let named = |tier| TierAsked::Named(ServiceTier::said(tier));
-        assert_eq!(asked(&chat, r#""n":1"#), (TierAsked::Auto, "1.75".into()));
-        assert_eq!(asked(&chat, r#""service_tier":"auto""#), (TierAsked::Auto, "1.75".into()));
-        assert_eq!(asked(&chat, r#""service_tier":"default""#), (TierAsked::Usual, "1".into()));
-        assert_eq!(asked(&chat, r#""service_tier":"flex""#), (named("flex"), "0.5".into()));
-        assert_eq!(asked(&messages, r#""service_tier":"standard_only""#), (TierAsked::Usual, "1".into()));
+        let here = |members: &str| format!(r#"{members},"inference_geo":"global""#);
+        assert_eq!(asked(&chat, &here(r#""n":1"#)), (TierAsked::Auto, "1.75".into()));
+        assert_eq!(asked(&chat, &here(r#""service_tier":"auto""#)), (TierAsked::Auto, "1.75".into()));
+        assert_eq!(asked(&chat, &here(r#""service_tier":"default""#)), (TierAsked::Usual, "1".into()));
+        assert_eq!(asked(&chat, &here(r#""service_tier":"flex""#)), (named("flex"), "0.5".into()));
+        let usual = r#""service_tier":"standard_only""#;
+        assert_eq!(asked(&messages, &here(usual)), (TierAsked::Usual, "1".into()));
+        // Where no region is named, the vendor's own setting decides.
+        assert_eq!(asked(&messages, usual), (TierAsked::Usual, "1.1".into()));
+        let us = format!(r#"{usual},"inference_geo":"us""#);
+        assert_eq!(asked(&messages, &us), (TierAsked::Usual, "1.1".into()));
+        assert_eq!(asked(&messages, &format!(r#"{us},"speed":"fast""#)).1, "6.6");
+        assert_eq!(asked(&messages, &format!(r#"{us},"speed":"standard""#)).1, "1.1");
+        assert_eq!(asked(&messages, r#""inference_geo":"us","speed":"fast""#).1, "11.55");
         assert_eq!(asked(&plain(Protocol::Chat), r#""n":1"#), (TierAsked::Auto, "1".into()));
     }
 }

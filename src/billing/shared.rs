@@ -159,7 +159,7 @@ impl SharedBilling {
             within: (!opening.bounds.is_unbounded()).then_some((&*opening.key_id, &opening.bounds)),
         };
         // Journalled before anything is held there: so whatever is, this edge knows of, even where it is killed meanwhile.
-        let hold = Hold::open(Till::Shared(self.clone()), opening.clone(), quote.service_tier, Parts::ZERO, now_ms)
+        let hold = Hold::open(Till::Shared(self.clone()), opening.clone(), quote.service, Parts::ZERO, now_ms)
             .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")))?;
         let fitted = |parts: Parts| quote.fit(parts.total()).unwrap_or(quote.output_floor);
         let refused = match self.held(&asked).await {

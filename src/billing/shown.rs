@@ -101,9 +101,12 @@ fn price_in_force(receipt: &Receipt) -> Value {
     for line in pricing::lines(usage, price).iter().filter(|line| line.count > 0) {
         value[line.class] = json!(line.price);
     }
-    if let Some(tier) = usage.service_tier {
-        value["service_tier"] = json!(tier);
-        value["factor"] = json!(price.factor(Some(tier)));
+    let words = [usage.service_tier, usage.inference_geo, usage.speed];
+    for ((key, _), word) in price.features.factors().into_iter().zip(words) {
+        if let Some(word) = word {
+            value[key] = json!(word);
+            value["factor"] = json!(price.factor(usage));
+        }
     }
     value
 }

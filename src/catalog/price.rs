@@ -4,7 +4,7 @@
 //! chooses a price; `billing/pricing.rs` multiplies.
 
 use crate::money::{Factor, Micro};
-use crate::usage::ServiceTier;
+use crate::usage::{ServerTool, ServiceTier, Usage};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -41,9 +41,48 @@ pub struct Features {
     /// µc per 1 000 uses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub web_search: Option<Micro>,
+    /// µc per 1 000 uses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub web_fetch: Option<Micro>,
+    /// µc per 1 000 uses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code_execution: Option<Micro>,
+    /// µc per 1 000 uses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_search: Option<Micro>,
+    /// µc per 1 000 uses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mcp: Option<Micro>,
     /// What the tokens of a request cost that was served in another tier than the usual one, as a multiple.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub service_tier: BTreeMap<ServiceTier, Factor>,
+    pub service_tier: Factors,
+    /// The same, by where it ran.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub inference_geo: Factors,
+    /// The same, by how fast it ran.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub speed: Factors,
+}
+
+/// Multiples of the prices of tokens, by the vendor's word.
+pub type Factors = BTreeMap<ServiceTier, Factor>;
+
+impl Features {
+    /// µc per 1 000 uses; 0 is a price too.
+    pub fn of_tool(&self, tool: ServerTool) -> Option<Micro> {
+        match tool {
+            ServerTool::WebSearch => self.web_search,
+            ServerTool::WebFetch => self.web_fetch,
+            ServerTool::CodeExecution => self.code_execution,
+            ServerTool::ToolSearch => self.tool_search,
+            ServerTool::Mcp => self.mcp,
+        }
+    }
+
+    /// The multiples of tokens' prices, each by its key.
+    pub fn factors(&self) -> [(&'static str, &Factors); 3] {
+        [("service_tier", &self.service_tier), ("inference_geo", &self.inference_geo), ("speed", &self.speed)]
+    }
 }
 
 /// A price list. Without tiers and features it reads and writes as it did before there were any.
@@ -123,10 +162,17 @@ impl Price {
         self.spans().find(|span| input_tokens <= span.most).unwrap_or(base)
     }
 
-    /// The multiple for a tier; the usual one, and one without a price of its own, is 1.
-    pub fn factor(&self, tier: Option<ServiceTier>) -> Factor {
-        tier.and_then(|tier| self.features.service_tier.get(&tier)).copied().unwrap_or(Factor::ONE)
+    /// The multiple of tokens' prices for how `usage` was served.
+    pub fn factor(&self, usage: &Usage) -> Factor {
+        let words = [usage.service_tier, usage.inference_geo, usage.speed];
+        let factors = self.features.factors().into_iter().zip(words);
+        factors.fold(Factor::ONE, |product, ((_, factors), word)| product.times(factor_of(factors, word)))
     }
+}
+
+/// The multiple for a word; that of the usual one, and of one without a price of its own, is 1.
+pub fn factor_of(factors: &Factors, word: Option<ServiceTier>) -> Factor {
+    word.and_then(|word| factors.get(&word)).copied().unwrap_or(Factor::ONE)
 }
 
 /// The hash of a list. What a list does not have is not in its text: so a flat one keeps the version it always had.
@@ -136,14 +182,17 @@ fn version(base: &Rates, tiers: &[Tier], features: &Features) -> String {
     for Tier { above_input_tokens, rates } in tiers {
         let _ = write!(text, "|above {above_input_tokens}:{}", rates_text(rates));
     }
-    let Features { audio_input, audio_output, web_search, service_tier } = features;
-    for (name, price) in [("audio_input", audio_input), ("audio_output", audio_output), ("web_search", web_search)] {
+    let audio = [("audio_input", features.audio_input), ("audio_output", features.audio_output)];
+    let tools = ServerTool::ALL.map(|tool| (tool.key(), features.of_tool(tool)));
+    for (name, price) in audio.into_iter().chain(tools) {
         if let Some(price) = price {
             let _ = write!(text, "|{name} {price}");
         }
     }
-    for (name, factor) in service_tier {
-        let _ = write!(text, "|service_tier {name}:{factor}");
+    for (key, factors) in features.factors() {
+        for (name, factor) in factors {
+            let _ = write!(text, "|{key} {name}:{factor}");
+        }
     }
     let digest = Sha256::digest(text.as_bytes());
     digest.iter().take(8).fold(String::from("pv_"), |text, byte| text + &format!("{byte:02x}"))
@@ -200,6 +249,13 @@ mod tests {
             feature(|features| features.audio_output = Some(Micro::new(7))),
             feature(|features| features.web_search = Some(Micro::new(7))),
             feature(|features| features.web_search = Some(Micro::new(8))),
+            feature(|features| features.web_fetch = Some(Micro::new(7))),
+            feature(|features| features.code_execution = Some(Micro::new(7))),
+            feature(|features| features.tool_search = Some(Micro::new(7))),
+            feature(|features| features.mcp = Some(Micro::new(7))),
+            feature(|features| features.mcp = Some(Micro::ZERO)),
+            feature(|features| features.inference_geo = [(ServiceTier::said("us"), Factor::ONE)].into()),
+            feature(|features| features.speed = [(ServiceTier::said("us"), Factor::ONE)].into()),
         ];
         for factor in [1, 2] {
             let service_tier = BTreeMap::from([(flex, Factor::of(Micro::new(factor)).unwrap())]);

@@ -100,6 +100,10 @@ fn price(price: &raw::Price) -> String {
         ("cache_write_1h", price.cache_write_1h.as_ref()),
         ("output", Some(&price.output)),
         ("web_search", price.web_search.as_ref()),
+        ("web_fetch", price.web_fetch.as_ref()),
+        ("code_execution", price.code_execution.as_ref()),
+        ("tool_search", price.tool_search.as_ref()),
+        ("mcp", price.mcp.as_ref()),
     ]);
     let tiers = price.tiers.iter().flatten().map(|tier| {
         let prices = self::members(&[

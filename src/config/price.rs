@@ -3,7 +3,7 @@
 //! Must not know how prices are applied.
 
 use super::{Judge, raw};
-use crate::catalog::{Features, Price, Rates, Tier};
+use crate::catalog::{Factors, Features, Price, Rates, Tier};
 use crate::money::{Factor, Micro};
 use crate::protocol::Protocol;
 use crate::usage::ServiceTier;
@@ -12,10 +12,16 @@ use std::collections::BTreeMap;
 /// The keys whose use a vendor that is spoken to in these protocols never counts.
 pub fn misplaced(spoken: [Option<Protocol>; 2], price: &raw::Price) -> Vec<&'static str> {
     use Protocol::{Chat, Messages, Responses};
-    let keys: [(_, _, &[Protocol]); 3] = [
+    let keys: [(_, _, &[Protocol]); 9] = [
         ("audio_input", price.audio_input.is_some(), &[Chat]),
         ("audio_output", price.audio_output.is_some(), &[Chat]),
         ("web_search", price.web_search.is_some(), &[Messages, Responses]),
+        ("web_fetch", price.web_fetch.is_some(), &[Messages]),
+        ("code_execution", price.code_execution.is_some(), &[Messages, Responses]),
+        ("tool_search", price.tool_search.is_some(), &[Messages]),
+        ("mcp", price.mcp.is_some(), &[Messages, Responses]),
+        ("inference_geo", !price.inference_geo.is_empty(), &[Messages]),
+        ("speed", !price.speed.is_empty(), &[Messages]),
     ];
     let is_counted = |by: &[Protocol]| spoken.iter().flatten().any(|protocol| by.contains(protocol));
     keys.into_iter().filter(|(_, given, by)| *given && !is_counted(by)).map(|(name, ..)| name).collect()
@@ -23,6 +29,10 @@ pub fn misplaced(spoken: [Option<Protocol>; 2], price: &raw::Price) -> Vec<&'sta
 
 /// What requests for the usual tier call it, and what its vendors do: it has the base prices.
 const USUAL_TIERS: [&str; 4] = ["auto", "default", "standard", "standard_only"];
+
+/// The region and the speed that have the base prices; and what vendors report where neither applies.
+const USUAL_GEOS: [&str; 2] = ["global", "not_available"];
+const USUAL_SPEEDS: [&str; 1] = ["standard"];
 
 impl Judge {
     pub(super) fn price(&mut self, key: &str, price: &raw::Price, context_tokens: u64) -> Option<Price> {
@@ -40,9 +50,25 @@ impl Judge {
         let audio_input = feature("audio_input", &price.audio_input);
         let audio_output = feature("audio_output", &price.audio_output);
         let web_search = feature("web_search", &price.web_search);
-        let service_tier = self.service_tiers(&at("service_tier"), &price.service_tier);
-        let (audio_input, audio_output, web_search) = (audio_input?, audio_output?, web_search?);
-        let features = Features { audio_input, audio_output, web_search, service_tier: service_tier? };
+        let web_fetch = feature("web_fetch", &price.web_fetch);
+        let code_execution = feature("code_execution", &price.code_execution);
+        let tool_search = feature("tool_search", &price.tool_search);
+        let mcp = feature("mcp", &price.mcp);
+        let service_tier = self.factors(&at("service_tier"), &price.service_tier, &USUAL_TIERS);
+        let inference_geo = self.factors(&at("inference_geo"), &price.inference_geo, &USUAL_GEOS);
+        let speed = self.factors(&at("speed"), &price.speed, &USUAL_SPEEDS);
+        let features = Features {
+            audio_input: audio_input?,
+            audio_output: audio_output?,
+            web_search: web_search?,
+            web_fetch: web_fetch?,
+            code_execution: code_execution?,
+            tool_search: tool_search?,
+            mcp: mcp?,
+            service_tier: service_tier?,
+            inference_geo: inference_geo?,
+            speed: speed?,
+        };
         Some(Price::list(base?, tiers?, features))
     }
 
@@ -99,16 +125,13 @@ impl Judge {
         Some(Tier { above_input_tokens: tier.above_input_tokens, rates: rates? })
     }
 
-    fn service_tiers(
-        &mut self,
-        key: &str,
-        tiers: &BTreeMap<String, raw::Decimal>,
-    ) -> Option<BTreeMap<ServiceTier, Factor>> {
+    /// `usual`: the words that have the base prices.
+    fn factors(&mut self, key: &str, factors: &BTreeMap<String, raw::Decimal>, usual: &[&str]) -> Option<Factors> {
         let mut read = |(name, text): (&String, &raw::Decimal)| {
             let key = format!("{key}.{name}");
-            let tier = ServiceTier::listed(name).filter(|_| !USUAL_TIERS.contains(&name.as_str()));
+            let tier = ServiceTier::listed(name).filter(|_| !usual.contains(&name.as_str()));
             if tier.is_none() {
-                let usual = USUAL_TIERS.join(", ");
+                let usual = usual.join(", ");
                 self.fault(key.as_str(), format!("must be 1 to 23 of a-z, 0-9, _ and -, and none of {usual}"));
             }
             let factor = self.amount(&key, text).map(Factor::of);
@@ -117,7 +140,7 @@ impl Judge {
             }
             Some((tier?, factor??))
         };
-        let judged: Vec<_> = tiers.iter().map(&mut read).collect();
+        let judged: Vec<_> = factors.iter().map(&mut read).collect();
         judged.into_iter().collect()
     }
 }

@@ -643,13 +643,38 @@ pub struct Price {
     /// Chat vendors: credits per 1 000 000 tokens of audio that is spoken. Left out, requests for audio are refused.
     #[serde(default)]
     pub audio_output: Option<Decimal>,
-    /// Messages vendors: credits per 1 000 web searches. Left out, requests with the vendor's search tool are refused.
+    /// Messages and responses vendors: credits per 1 000 web searches; 0 is a price too. Left out, messages requests with
+    /// the vendor's search tool are refused, and responses requests go without it.
     #[serde(default)]
     pub web_search: Option<Decimal>,
+    /// Messages vendors: credits per 1 000 uses of the web fetch tool; 0 is a price too. Left out, requests with it are
+    /// refused.
+    #[serde(default)]
+    pub web_fetch: Option<Decimal>,
+    /// Messages and responses vendors: credits per 1 000 uses of the code execution tool, or of the code interpreter; 0
+    /// is a price too. Left out, requests with it are refused.
+    #[serde(default)]
+    pub code_execution: Option<Decimal>,
+    /// Messages vendors: credits per 1 000 uses of the tool search tool; 0 is a price too. Left out, requests with it are
+    /// refused.
+    #[serde(default)]
+    pub tool_search: Option<Decimal>,
+    /// Messages and responses vendors: credits per 1 000 calls of remote MCP servers' tools; 0 is a price too. Left out,
+    /// requests with MCP servers are refused.
+    #[serde(default)]
+    pub mcp: Option<Decimal>,
     /// By the vendor's name of a service tier, what its tokens cost as a multiple of the prices above, from above 0 to
     /// 1 000. A tier that is not named is refused.
     #[serde(default)]
     pub service_tier: BTreeMap<String, Decimal>,
+    /// Messages vendors: by the vendor's name of a region (`inference_geo`), what tokens cost there as a multiple, such as
+    /// `us: 1.1`. A region that is not named is refused, but for `global`.
+    #[serde(default)]
+    pub inference_geo: BTreeMap<String, Decimal>,
+    /// Messages vendors: by the vendor's name of a speed, what tokens cost at it as a multiple, such as `fast: 6`. A speed
+    /// that is not named is refused, but for `standard`.
+    #[serde(default)]
+    pub speed: BTreeMap<String, Decimal>,
 }
 
 /// Prices of a whole request, input and output, whose input is larger than a threshold. Credits per 1 000 000 tokens;

@@ -6,7 +6,7 @@
 //! Read next: `usage.rs`.
 
 use super::scan::{Broken, Scan};
-use crate::usage::{ChatCounters, MessagesCounters, ServiceTier};
+use crate::usage::{ChatCounters, MessagesCounters, ServerTool, ServiceTier};
 
 /// What a chat vendor's counters are called in one of its two protocols.
 struct Names {
@@ -98,6 +98,10 @@ pub(crate) fn tier(scan: &mut Scan<'_>) -> Result<Option<ServiceTier>, Broken> {
     Ok(word.map(|word| ServiceTier::said(&word)))
 }
 
+fn tool_of_key(key: &str) -> Option<ServerTool> {
+    ServerTool::ALL.into_iter().find(|tool| tool.key() == key)
+}
+
 /// The usage object of a messages vendor; `None` if the next value is none.
 pub(crate) fn messages(scan: &mut Scan<'_>) -> Result<Option<MessagesCounters>, Broken> {
     let mut counters = MessagesCounters::default();
@@ -113,8 +117,11 @@ pub(crate) fn messages(scan: &mut Scan<'_>) -> Result<Option<MessagesCounters>, 
                 _ => None,
             })?,
             "service_tier" => counters.service_tier = tier(scan)?,
+            "inference_geo" => counters.inference_geo = tier(scan)?,
+            "speed" => counters.speed = tier(scan)?,
             "server_tool_use" => parts(scan, &mut counters, |counters, name| {
-                (name == "web_search_requests").then_some(&mut counters.web_searches)
+                let tool = name.strip_suffix("_requests").and_then(tool_of_key)?;
+                Some(counters.tool_uses.get_mut(tool))
             })?,
             "output_tokens_details" => parts(scan, &mut counters, |counters, name| {
                 (name == "thinking_tokens").then_some(&mut counters.reasoning)

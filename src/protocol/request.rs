@@ -29,7 +29,7 @@ mod strip;
 mod vendor_state;
 
 pub use conversation::{ConversationKey, SESSION_HEADERS};
-pub use features::{Features, Leftovers, WebSearch};
+pub use features::{Features, Leftovers, ToolOffer};
 pub use rewrite::{Edits, rewrite, rewrite_stripped};
 pub use strip::{Sender, Stripped, for_responses, strip, without_reasoning};
 

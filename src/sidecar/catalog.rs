@@ -6,11 +6,12 @@ mod losses;
 use super::App;
 use super::page::{Frame, grouped, html};
 use crate::account::LIVE_KEYS_MAX;
-use crate::catalog::{Features, Model, Price, Rates};
+use crate::catalog::{Model, Price, Rates};
 use crate::config::Settings;
 use crate::money::Micro;
 use crate::protocol::Protocol;
 use crate::protocol::request::Outline;
+use crate::usage::ServerTool;
 use askama::Template;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -189,15 +190,21 @@ fn classes(price: &Price) -> Vec<Class> {
 }
 
 fn extras(price: &Price) -> Vec<String> {
-    let Features { audio_input, audio_output, web_search, service_tier } = &price.features;
-    let per = [
-        ("audio input", audio_input, "1 000 000 tokens"),
-        ("audio output", audio_output, "1 000 000 tokens"),
-        ("web search", web_search, "1 000 uses"),
-    ];
-    let told = per.into_iter().filter_map(|(name, price, per)| Some(format!("{name} {} per {per}", (*price)?)));
-    let tiers = service_tier.iter().map(|(tier, factor)| format!("service tier {tier}: tokens × {factor}"));
-    told.chain(tiers).collect()
+    let features = &price.features;
+    let audio = [("audio input", features.audio_input), ("audio output", features.audio_output)];
+    let audio = audio.into_iter().filter_map(|(name, price)| Some(format!("{name} {} per 1 000 000 tokens", price?)));
+    let tools = ServerTool::ALL.into_iter().filter_map(|tool| {
+        let (name, price) = (tool.key().replace('_', " "), features.of_tool(tool)?);
+        Some(match price {
+            Micro::ZERO => format!("{name} free"),
+            price => format!("{name} {price} per 1 000 uses"),
+        })
+    });
+    let names = ["service tier", "region", "speed"];
+    let factors = features.factors().into_iter().zip(names).flat_map(|((_, factors), name)| {
+        factors.iter().map(move |(word, factor)| format!("{name} {word}: tokens × {factor}"))
+    });
+    audio.chain(tools).chain(factors).collect()
 }
 
 pub async fn docs(State(app): State<Arc<App>>) -> Response {
@@ -220,6 +227,7 @@ pub async fn models_json(State(app): State<Arc<App>>) -> Response {
         "base_url": settings.base_url,
         "price_unit": "credits per 1000000 tokens",
         "web_search_unit": "credits per 1000 uses",
+        "server_tool_unit": "credits per 1000 uses",
         "models": models,
     });
     revalidated(([(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response())

@@ -1,4 +1,4 @@
-//! The name of a vendor's service tier, in the vendor's own word.
+//! The name of a vendor's service tier, region or speed, in the vendor's own word.
 //!
 //! It must not know which tiers there are: the price list does.
 
@@ -11,6 +11,12 @@ pub struct ServiceTier {
     /// ASCII, zeros after its end.
     letters: [u8; ServiceTier::LETTERS_MAX],
 }
+
+/// Where a vendor runs a request, such as `us`: a word of the same form.
+pub type InferenceGeo = ServiceTier;
+
+/// How fast a vendor runs a request, such as `fast`: a word of the same form.
+pub type Speed = ServiceTier;
 
 impl ServiceTier {
     /// The longest name that is told from all others.

@@ -21,7 +21,7 @@ fn tiered() -> World {
 
 /// The receipt of an answer, whose lines add up to what was taken.
 #[track_caller]
-fn receipt(world: &World, account: &crate::account::Account, answer: &Answer) -> Value {
+pub fn receipt(world: &World, account: &crate::account::Account, answer: &Answer) -> Value {
     assert_eq!(answer.status, 200, "{}", answer.text());
     let receipt = world.receipt(account, &answer.request_id());
     // In millionths of a millionth of a µc, as whole numbers.
@@ -35,7 +35,7 @@ fn receipt(world: &World, account: &crate::account::Account, answer: &Answer) ->
     receipt
 }
 
-fn line<'a>(receipt: &'a Value, class: &str) -> &'a Value {
+pub fn line<'a>(receipt: &'a Value, class: &str) -> &'a Value {
     let lines = receipt["lines"].as_array().unwrap();
     lines.iter().find(|line| line["class"] == class).unwrap_or_else(|| panic!("no {class} in {receipt}"))
 }

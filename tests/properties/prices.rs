@@ -3,10 +3,10 @@
 //! It must not share a number type with the program: what overflows there must not overflow here.
 
 use crate::cases;
-use model_gateway::billing::pricing::{self, Quote, Reach, TierAsked};
+use model_gateway::billing::pricing::{self, Quote, Reach, ServiceTerms, TierAsked, ToolHold};
 use model_gateway::catalog::{Features, Price, Rates, Tier};
 use model_gateway::money::{Factor, MICRO_MAX, Micro, exact_line};
-use model_gateway::usage::{ServiceTier, Usage};
+use model_gateway::usage::{PerTool, ServerTool, ServiceTier, Usage};
 use proptest::prelude::*;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -145,10 +145,28 @@ const NAMES: [&str; 3] = ["priority", "flex", "unlisted"];
 
 fn features() -> impl Strategy<Value = Features> {
     let some = || proptest::option::of(amount());
-    (some(), some(), some(), [proptest::option::of(factor()), proptest::option::of(factor())]).prop_map(
-        |(audio_input, audio_output, web_search, factors)| {
+    let factors = || {
+        [proptest::option::of(factor()), proptest::option::of(factor())].prop_map(|factors| {
             let named = NAMES.iter().zip(factors).filter_map(|(name, factor)| Some((ServiceTier::said(name), factor?)));
-            Features { audio_input, audio_output, web_search, service_tier: named.collect() }
+            named.collect::<BTreeMap<_, _>>()
+        })
+    };
+    let tools = [some(), some(), some(), some(), some()];
+    (some(), some(), tools, [factors(), factors(), factors()]).prop_map(
+        |(audio_input, audio_output, tools, [service_tier, inference_geo, speed])| {
+            let [web_search, web_fetch, code_execution, tool_search, mcp] = tools;
+            Features {
+                audio_input,
+                audio_output,
+                web_search,
+                web_fetch,
+                code_execution,
+                tool_search,
+                mcp,
+                service_tier,
+                inference_geo,
+                speed,
+            }
         },
     )
 }
@@ -163,20 +181,38 @@ fn price() -> impl Strategy<Value = Price> {
 }
 
 fn usage() -> impl Strategy<Value = Usage> {
-    let tier = proptest::option::of(proptest::sample::select(&NAMES[..]));
-    let counts = [tokens(), tokens(), tokens(), tokens(), tokens(), tokens(), tokens(), tokens()];
-    (counts, tier).prop_map(|([input, cache_read, five, hour, output, heard, spoken, web_searches], tier)| Usage {
-        input,
-        cache_read,
-        cache_write_5m: five,
-        cache_write_1h: hour,
-        output,
-        reasoning: 0,
-        audio_input: heard,
-        audio_output: spoken,
-        web_searches,
-        service_tier: tier.map(ServiceTier::said),
+    let word = || {
+        let name = proptest::option::of(proptest::sample::select(&NAMES[..]));
+        name.prop_map(|name| name.map(ServiceTier::said))
+    };
+    let counts = [tokens(), tokens(), tokens(), tokens(), tokens(), tokens(), tokens()];
+    let uses = [tokens(), tokens(), tokens(), tokens(), tokens()];
+    (counts, uses, [word(), word(), word()]).prop_map(|(counts, uses, [service_tier, inference_geo, speed])| {
+        let [input, cache_read, cache_write_5m, cache_write_1h, output, audio_input, audio_output] = counts;
+        let [web_search, web_fetch, code_execution, tool_search, mcp] = uses;
+        let usage = Usage {
+            input,
+            cache_read,
+            cache_write_5m,
+            cache_write_1h,
+            output,
+            audio_input,
+            audio_output,
+            service_tier,
+            inference_geo,
+            speed,
+            ..Usage::default()
+        };
+        usage.with_uses(PerTool { web_search, web_fetch, code_execution, tool_search, mcp })
     })
+}
+
+fn asked() -> impl Strategy<Value = TierAsked> {
+    prop_oneof![
+        Just(TierAsked::Auto),
+        Just(TierAsked::Usual),
+        proptest::sample::select(&NAMES[..]).prop_map(|name| TierAsked::Named(ServiceTier::said(name))),
+    ]
 }
 
 /// What sums up to a count: where it did not, an eighth of it.
@@ -245,10 +281,24 @@ fn exact(usage: &Usage, price: &Price) -> Big {
         (usage.audio_output, features.audio_output.unwrap_or(rates.output)),
     ];
     let sum = terms.iter().fold(Big::new(0), |sum, (tokens, price)| sum.plus(&Big::new(*tokens).times(&of(*price))));
-    let factor = usage.service_tier.and_then(|tier| features.service_tier.get(&tier).copied());
-    let tokens = sum.times(&factor.map_or(Big::new(1_000_000), millionths));
-    let searches = Big::new(usage.web_searches).times(&of(features.web_search.unwrap_or(Micro::ZERO)));
-    tokens.plus(&searches.times(&Big::new(1_000_000_000)))
+    let tables = [&features.service_tier, &features.inference_geo, &features.speed];
+    let factors = tables.into_iter().zip([usage.service_tier, usage.inference_geo, usage.speed]);
+    let factor = factors.fold(Big::new(1_000_000), |product, (table, word)| {
+        let factor = word.and_then(|word| table.get(&word).copied());
+        let (whole, part) = product.times(&factor.map_or(Big::new(1_000_000), millionths)).by(1_000_000);
+        if part == 0 { whole } else { whole.plus(&Big::new(1)) }
+    });
+    let uses = [
+        (usage.web_searches, features.web_search),
+        (usage.web_fetches, features.web_fetch),
+        (usage.code_executions, features.code_execution),
+        (usage.tool_searches, features.tool_search),
+        (usage.mcp_calls, features.mcp),
+    ];
+    let uses = uses
+        .iter()
+        .fold(Big::new(0), |sum, (count, price)| sum.plus(&Big::new(*count).times(&of(price.unwrap_or(Micro::ZERO)))));
+    sum.times(&factor).plus(&uses.times(&Big::new(1_000_000_000)))
 }
 
 fn reach() -> impl Strategy<Value = Reach> {
@@ -268,12 +318,11 @@ fn of_one_model() -> impl Strategy<Value = Quote> {
     let reaches = proptest::collection::vec(reach(), 1..=3);
     let searches = (prop_oneof![Just(0), tokens()], amount());
     (reaches, tokens(), searches, factor(), tokens(), tokens()).prop_map(
-        |(reaches, choices, (web_searches, web_search_price), factor, output_limit, floor)| Quote {
+        |(reaches, choices, (uses, price), factor, output_limit, floor)| Quote {
             reaches,
             choices: choices.max(1),
-            web_searches,
-            web_search_price,
-            service_tier: TierAsked::Auto,
+            tools: vec![ToolHold { tool: ServerTool::WebSearch, uses, price }; 2],
+            service: ServiceTerms::default(),
             factor,
             output_limit,
             output_floor: floor.min(output_limit),
@@ -284,7 +333,9 @@ fn of_one_model() -> impl Strategy<Value = Quote> {
 }
 
 fn quoted(quote: &Quote, limit: u64) -> Big {
-    let searches = Big::new(quote.web_searches).times(&of(quote.web_search_price)).times(&Big::new(1_000_000_000));
+    let searches = quote.tools.iter().fold(Big::new(0), |sum, hold| {
+        sum.plus(&Big::new(hold.uses).times(&of(hold.price)).times(&Big::new(1_000_000_000)))
+    });
     let cost = |reach: &Reach| {
         let output =
             Big::new(limit.min(quote.own_limit)).times(&Big::new(quote.choices)).times(&of(reach.output_price));
@@ -363,7 +414,9 @@ proptest! {
         prop_assert!(exact(&lowered, &price).micro_up().is_at_most(most), "{lowered:?}");
         let counts = |usage: &Usage| usage.tokens().map(|(_, count)| count);
         prop_assert!(counts(&lowered).iter().zip(counts(&given)).all(|(lowered, given)| *lowered <= given));
-        prop_assert!(lowered.web_searches <= given.web_searches && lowered.service_tier == given.service_tier);
+        prop_assert!(ServerTool::ALL.iter().all(|tool| lowered.uses(*tool) <= given.uses(*tool)));
+        let words = |usage: &Usage| [usage.service_tier, usage.inference_geo, usage.speed];
+        prop_assert_eq!(words(&lowered), words(&given));
         let fits = |usage: &Usage| exact(usage, &price).micro_up().is_at_most(most);
         if fits(&given) {
             prop_assert_eq!(lowered, given);
@@ -372,7 +425,7 @@ proptest! {
         }
         if lowered.input < given.input {
             // Nothing more of the input fitted beside the classes kept before it, at its own size or any other.
-            let alone = Usage { output: 0, audio_output: 0, web_searches: 0, ..lowered };
+            let alone = Usage { output: 0, audio_output: 0, ..lowered }.with_uses(PerTool::default());
             let ends = price.tiers.iter().map(|tier| tier.above_input_tokens.saturating_sub(lowered.input_total()));
             for more in ends.flat_map(|end| [end, end.saturating_add(1)]).chain([1]).filter(|more| *more > 0) {
                 let input = lowered.input.saturating_add(more);
@@ -385,14 +438,11 @@ proptest! {
     #[test]
     fn what_stays_within_its_bounds_stays_within_its_hold(
         (usage, price) in billed(),
-        asked in prop_oneof![
-            Just(TierAsked::Auto),
-            Just(TierAsked::Usual),
-            proptest::sample::select(&NAMES[..]).prop_map(|name| TierAsked::Named(ServiceTier::said(name))),
-        ],
+        (tier, geo, speed) in (asked(), asked(), asked()),
         slack in 0..3_u64,
     ) {
         let usage = countable(usage);
+        let service = ServiceTerms { tier, geo, speed };
         let features = &price.features;
         let largest = usage.input_total().saturating_add(slack);
         let limit = usage.output.saturating_add(usage.audio_output);
@@ -408,16 +458,16 @@ proptest! {
         let quote = Quote {
             reaches: reaches.collect(),
             choices: 1,
-            web_searches: usage.web_searches,
-            web_search_price: features.web_search.unwrap_or_default(),
-            service_tier: asked,
-            factor: asked.dearest(&price),
+            tools: ServerTool::ALL
+                .map(|tool| ToolHold { tool, uses: usage.uses(tool), price: features.of_tool(tool).unwrap_or_default() })
+                .into(),
+            service,
+            factor: service.dearest(&price),
             output_limit: limit,
             output_floor: 1,
             own_limit: limit,
             others: Vec::new(),
         };
-        let billed = Usage { service_tier: asked.billed(usage.service_tier, &price), ..usage };
-        prop_assert!(pricing::cost(&billed, &price) <= quote.cost(limit));
+        prop_assert!(pricing::cost(&service.billed(usage, &price), &price) <= quote.cost(limit));
     }
 }

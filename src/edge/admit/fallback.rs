@@ -154,7 +154,7 @@ fn ask(fleet: &Fleet, call: &mut Call, fallbacks: &Fallbacks, Waiting { model, p
     let order = fallbacks.order(&settings, &model);
     // It could be said at admission.
     let Ok(priced) = priced.map_or_else(|| order.priced(), Ok) else { return false };
-    let tier = priced.quote.service_tier;
+    let service = priced.quote.service;
     let Ok(sent) = order.lowered(priced, fallbacks.limit.min(model.max_output_tokens)) else { return false };
     let (previews, dropped) = order.previews(&fallbacks.flags);
     let crosses = !model.passes(fallbacks.surface);
@@ -180,7 +180,7 @@ fn ask(fleet: &Fleet, call: &mut Call, fallbacks: &Fallbacks, Waiting { model, p
     call.shared.expect(model.hides_reasoning() || order.turn.is_doubtful(), order.sign_of_life(voice));
     call.turn = order.turn.clone();
     if let Some(hold) = &mut call.hold {
-        hold.change_model(&model, tier);
+        hold.change_model(&model, service);
     }
     call.model = model;
     true

@@ -20,7 +20,7 @@ use crate::protocol::responses::Voice;
 use crate::protocol::rules::Target;
 use crate::protocol::rules::known::RepairRules;
 use crate::protocol::translate::{self, Translated};
-use crate::usage::UsageEstimator;
+use crate::usage::{PerTool, ServerTool, UsageEstimator};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -259,9 +259,12 @@ impl<'a> Order<'a> {
 
 /// By whom a request of the vendor's own protocol is passed on.
 fn sender<'a>(model: &'a Model, account_id: &'a str, without_reasoning: bool) -> Sender<'a> {
-    let may_search = model.price.features.web_search.is_some();
+    let mut sold = PerTool::default();
+    for tool in ServerTool::ALL {
+        *sold.get_mut(tool) = model.price.features.of_tool(tool).is_some();
+    }
     let (official, repair) = (model.vendor.official, model.repair_rules());
-    Sender { account_id, official, may_search, without_reasoning, model: &model.id, repair }
+    Sender { account_id, official, sold, without_reasoning, model: &model.id, repair }
 }
 
 /// What a translation is told, now.

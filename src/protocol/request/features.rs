@@ -11,7 +11,7 @@ use super::vendor_state::{self, VendorObject, VendorReference};
 use crate::protocol::carrier;
 use crate::protocol::rules::names;
 use crate::protocol::scan::{Broken, Kind, Scan, Span, Text};
-use crate::usage::ServiceTier;
+use crate::usage::{InferenceGeo, PerTool, ServerTool, ServiceTier, Speed};
 
 /// The features of a body.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -28,10 +28,10 @@ pub struct Features {
     pub url_sources: bool,
     /// The first reference to an object in the vendor account.
     pub vendor_reference: Option<VendorReference>,
-    /// Tools that run at the vendor, whose results become input, but for web searches by a dated tool.
+    /// Tools that run at the vendor, whose results become input, and that have no price key.
     pub server_tools: bool,
-    /// The tools for web searches, all together.
-    pub web_search: Option<WebSearch>,
+    /// Those that have one, by tool, all of a kind together.
+    pub tool_offers: PerTool<Option<ToolOffer>>,
     /// Passes over the conversation that shorten it.
     pub compaction: bool,
     /// Only a tier that is not the default, and asked for by name.
@@ -44,8 +44,12 @@ pub struct Features {
     pub no_reasoning: bool,
     /// Words to stop at are given.
     pub stops: bool,
-    /// A speed other than `standard`.
-    pub speed: bool,
+    /// Only a speed that is not the standard one.
+    pub speed: Option<Speed>,
+    /// Only a region that is not `global`.
+    pub inference_geo: Option<InferenceGeo>,
+    /// The region `global` and no other is asked for by name.
+    pub usual_geo: bool,
     /// Other models may answer instead.
     pub fallback_models: bool,
     /// A `cache_control` anywhere.
@@ -59,9 +63,9 @@ pub struct Features {
     pub content: Content,
 }
 
-/// Web searches that the vendor may run.
+/// A server tool that the vendor may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct WebSearch {
+pub struct ToolOffer {
     /// How many at most, of all tools together; `None` where one of them does not say.
     pub max_uses: Option<u64>,
 }
@@ -109,12 +113,29 @@ impl Features {
                 .map(drop),
             "audio" => some(scan, &mut self.audio_output),
             "speed" => {
-                self.speed |= is_other_than(scan, "standard")?;
+                let speed = word(scan)?;
+                self.speed = speed.filter(|speed| *speed != Speed::said("standard")).or(self.speed);
                 Ok(())
             }
-            "web_search_options" | "mcp_servers" | "plugins" => some(scan, &mut self.server_tools),
+            "inference_geo" => {
+                let geo = word(scan)?;
+                self.usual_geo |= geo == Some(InferenceGeo::said("global"));
+                self.inference_geo = geo.filter(|geo| *geo != InferenceGeo::said("global")).or(self.inference_geo);
+                Ok(())
+            }
+            "web_search_options" | "plugins" => some(scan, &mut self.server_tools),
+            "mcp_servers" => {
+                let mut is_given = false;
+                some(scan, &mut is_given)?;
+                if is_given {
+                    self.offer(ServerTool::Mcp, None);
+                }
+                Ok(())
+            }
             "container" => {
-                self.server_tools |= scan.kind()? != Kind::Null;
+                if scan.kind()? != Kind::Null {
+                    self.offer(ServerTool::CodeExecution, None);
+                }
                 vendor_state::container(&mut self.vendor_reference, scan)
             }
             "attachments" => vendor_state::walk(&mut self.vendor_reference, scan),
@@ -150,6 +171,10 @@ struct Block<'a> {
     /// Its member `data`, which encrypted reasoning has.
     own_data: Option<Text<'a>>,
     is_encrypted: bool,
+    /// A call of the vendor's interpreter, which goes from the conversation: see `request/strip/responses.rs`.
+    is_interpreter_call: bool,
+    has_other_type: bool,
+    container: Option<VendorReference>,
 }
 
 impl Features {
@@ -177,6 +202,8 @@ impl Features {
             member(&name, Span { start, end: scan.at() });
             Ok(())
         })?;
+        let goes = block.is_interpreter_call && !block.has_other_type;
+        self.vendor_reference = self.vendor_reference.or(block.container.filter(|_| !goes));
         self.images = self.images.saturating_add(u32::from(block.is_image));
         let is_text = block.has_text_source && !block.has_other_source;
         self.documents_or_files |= block.is_document && !is_text;
@@ -201,7 +228,9 @@ impl Features {
     /// Some servers go by a part's `type`, some by the member that holds it: either counts.
     fn block_member<'a>(&mut self, block: &mut Block<'a>, name: &str, scan: &mut Scan<'a>) -> Result<(), Broken> {
         if let Some(object) = VendorObject::by_name(name) {
-            return vendor_state::note(&mut self.vendor_reference, object, scan);
+            let is_container = object == VendorObject::Container;
+            let found = if is_container { &mut block.container } else { &mut self.vendor_reference };
+            return vendor_state::note(found, object, scan);
         }
         match name {
             "type" => {
@@ -272,6 +301,7 @@ impl Features {
     }
 
     fn block_type(&mut self, block: &mut Block<'_>, kind: &str) {
+        block.has_other_type |= kind != "code_interpreter_call";
         match kind {
             "image" | "image_url" | "input_image" => block.is_image = true,
             "document" | "file" | "input_file" | "container_upload" | "video" | "video_url" | "input_video" => {
@@ -279,6 +309,7 @@ impl Features {
             }
             "audio" | "input_audio" | "audio_url" => self.audio_input = true,
             "thinking" => block.is_thinking = true,
+            "code_interpreter_call" => block.is_interpreter_call = true,
             "redacted_thinking" => {
                 block.is_encrypted = true;
                 self.leftovers.thoughts = self.leftovers.thoughts.saturating_add(1);
@@ -356,14 +387,15 @@ impl Features {
     /// A tool definition: its schema is not looked into.
     fn tool(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
         self.tools = true;
-        let (mut searches, mut max_uses) = (false, None);
+        let (mut runs_at_vendor, mut max_uses) = (PerTool::<bool>::default(), None);
         scan.object_or_skip(|scan, key| {
             match key.name().as_ref() {
                 "type" => {
                     let kind = scan.text_or_skip()?.map(|kind| kind.name());
-                    let is_search = kind.as_deref().is_some_and(is_web_search);
-                    searches |= is_search;
-                    self.server_tools |= !is_search && !kind.as_deref().is_none_or(is_client_tool);
+                    match kind.as_deref().and_then(server_tool) {
+                        Some(tool) => *runs_at_vendor.get_mut(tool) = true,
+                        None => self.server_tools |= !kind.as_deref().is_none_or(is_client_tool),
+                    }
                 }
                 // Given twice, either may be the one that is read.
                 "max_uses" => max_uses = scan.count_or_skip()?.max(max_uses),
@@ -387,12 +419,17 @@ impl Features {
             }
             Ok::<(), Broken>(())
         })?;
-        if searches {
-            let before = self.web_search.unwrap_or(WebSearch { max_uses: Some(0) });
-            let all = before.max_uses.zip(max_uses).map(|(before, uses)| before.saturating_add(uses));
-            self.web_search = Some(WebSearch { max_uses: all });
+        for tool in ServerTool::ALL.into_iter().filter(|tool| *runs_at_vendor.get(*tool)) {
+            self.offer(tool, max_uses);
         }
         Ok(())
+    }
+
+    fn offer(&mut self, tool: ServerTool, max_uses: Option<u64>) {
+        let offer = self.tool_offers.get_mut(tool);
+        let before = offer.unwrap_or(ToolOffer { max_uses: Some(0) });
+        let all = before.max_uses.zip(max_uses).map(|(before, uses)| before.saturating_add(uses));
+        *offer = Some(ToolOffer { max_uses: all });
     }
 
     fn cache_marker(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
@@ -446,10 +483,22 @@ fn is_client_tool(kind: &str) -> bool {
     OWN.contains(&kind) || DATED.iter().any(|prefix| is_dated(kind, prefix))
 }
 
-/// The tool whose uses its vendor counts: dated on messages, by several names on responses.
-fn is_web_search(kind: &str) -> bool {
-    is_dated(kind, "web_search_20") || matches!(kind, "web_search" | "web_search_2025_08_26") || {
-        kind.starts_with("web_search_preview")
+/// The tools whose uses can be counted: dated on messages, by several names on responses.
+fn server_tool(kind: &str) -> Option<ServerTool> {
+    const DATED: [(&str, ServerTool); 5] = [
+        ("web_search_20", ServerTool::WebSearch),
+        ("web_fetch_20", ServerTool::WebFetch),
+        ("code_execution_20", ServerTool::CodeExecution),
+        ("tool_search_tool_regex_20", ServerTool::ToolSearch),
+        ("tool_search_tool_bm25_20", ServerTool::ToolSearch),
+    ];
+    match kind {
+        "web_search" | "web_search_2025_08_26" => Some(ServerTool::WebSearch),
+        "code_interpreter" => Some(ServerTool::CodeExecution),
+        "tool_search_tool_regex" | "tool_search_tool_bm25" => Some(ServerTool::ToolSearch),
+        "mcp" | "mcp_toolset" => Some(ServerTool::Mcp),
+        kind if kind.starts_with("web_search_preview") => Some(ServerTool::WebSearch),
+        kind => DATED.iter().find(|(prefix, _)| is_dated(kind, prefix)).map(|(_, tool)| *tool),
     }
 }
 
@@ -473,6 +522,15 @@ fn some(scan: &mut Scan<'_>, is_given: &mut bool) -> Result<(), Broken> {
         }
     }
     Ok(())
+}
+
+/// The word that the next value is; `None` for null. What is no word is one that no price list has.
+fn word(scan: &mut Scan<'_>) -> Result<Option<ServiceTier>, Broken> {
+    match scan.kind()? {
+        Kind::Null => scan.skip().map(|_| None),
+        Kind::String => Ok(Some(ServiceTier::said(&scan.string()?.name()))),
+        _ => scan.skip().map(|_| Some(ServiceTier::said("?"))),
+    }
 }
 
 /// The next value is neither null nor this text.

@@ -374,7 +374,7 @@ mod tests {
             ),
             (
                 Responses,
-                item(json!({"type": "code_interpreter_call", "container_id": "c"})),
+                item(json!({"type": "code_interpreter_calls", "container_id": "c"})),
                 "input[1].container_id".into(),
             ),
             (
@@ -441,6 +441,8 @@ mod tests {
             (Messages, r#""thread":null,"thread":{"type":"continue","previous_message_id":"m"}"#.into()),
             (Responses, r#""previous_response_id":null,"previous\u005fresponse_id":"r""#.into()),
             (Responses, r#""CONVERSATION":"c""#.into()),
+            (Responses, r#""input":[{"type":"code_interpreter_call","container_id":"c","type":"message"}]"#.into()),
+            (Responses, r#""input":[{"type":"message","container_id":"c","type":"code_interpreter_call"}]"#.into()),
         ] {
             assert!(refusal(protocol, &members).is_some(), "{members}");
         }
@@ -490,6 +492,8 @@ mod tests {
             ),
             (Responses, item(json!({"type": "function_call_output", "call_id": "c", "output": text}))),
             (Responses, tool(json!({"type": "code_interpreter", "container": {"type": "auto", "file_ids": []}}))),
+            // It goes from the conversation before that is sent.
+            (Responses, item(json!({"type": "code_interpreter_call", "id": "ci", "container_id": "c", "code": "1"}))),
             (Responses, json!({"previous_response_id": null, "conversation": null, "prompt": null})),
         ] {
             assert_eq!(param(protocol, &members), None, "{members}");

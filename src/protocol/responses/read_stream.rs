@@ -14,7 +14,7 @@ use crate::protocol::form::answer::{Event, Fault, Sink, Start, Stop};
 use crate::protocol::scan::Scan;
 use crate::protocol::text::{Gathered, Text};
 use crate::protocol::tree::{Nodes, Tree, Value};
-use crate::usage::{ServiceTier, Usage};
+use crate::usage::{PerTool, ServerTool, ServiceTier, Usage};
 
 mod items;
 mod places;
@@ -195,10 +195,21 @@ fn usage(response: Value<'_>) -> Option<Usage> {
     let told = response.get("usage").filter(|usage| usage.is_object())?;
     let usage = counters::responses(&mut Scan::new(told.raw(), DEPTH_MAX)).ok()??.usage()?;
     let searches = response.get("tool_usage").and_then(|tools| tools.get("web_search"));
-    let web_searches = searches.and_then(|search| search.get("num_requests")).and_then(Value::count).unwrap_or(0);
+    let reported = searches.and_then(|search| search.get("num_requests")).and_then(Value::count);
+    let reported = PerTool { web_search: reported, ..PerTool::default() };
+    let mut calls = PerTool::default();
+    for item in response.get("output").into_iter().flat_map(Value::items) {
+        let tool = item.get("type").and_then(Value::string).and_then(|kind| ServerTool::of_call_item(&kind));
+        let action = item.get("action").and_then(|action| action.get("type"));
+        // A search that only opened a page, or looked for something in one, is not billed.
+        let is_billed = tool != Some(ServerTool::WebSearch) || action.is_none_or(|action| action.is("search"));
+        if let Some(tool) = tool.filter(|_| is_billed) {
+            calls.add(tool);
+        }
+    }
     let tier = response.get("service_tier").and_then(Value::string);
     let service_tier = tier.filter(|tier| tier != "auto").map(|tier| ServiceTier::said(&tier));
-    Some(Usage { web_searches, service_tier, ..usage })
+    Some(Usage { service_tier, ..usage }.with_uses(reported.or(&calls)))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use super::DEPTH_MAX;
 use crate::protocol::counters;
 use crate::protocol::scan::{Broken, Kind, Scan, Span};
-use crate::usage::{MessagesCounters, MessagesUsage};
+use crate::usage::{MessagesCounters, MessagesUsage, PerTool, ServerTool};
 use std::borrow::Cow;
 
 /// One event, or a whole answer, whose members are those of `message_start.message`.
@@ -27,8 +27,8 @@ pub(super) struct EventSeen<'a> {
     is_refusal: bool,
     /// Something was generated that is not text: a tool call, hidden thinking, a search.
     has_other_output: bool,
-    /// Searches whose results it has.
-    searches: u64,
+    /// Uses of server tools whose results it has.
+    tool_uses: PerTool<u64>,
 }
 
 /// What the events of a stream said so far.
@@ -49,7 +49,7 @@ impl Seen {
             Some(counters) if is_delta => self.usage.settle(&counters),
             _ => {}
         }
-        self.usage.searched(event.searches);
+        self.usage.tools_used(&event.tool_uses);
         self.has_stop_reason |= event.has_stop_reason;
         self.is_refusal |= event.is_refusal;
         self.has_other_output |= event.has_other_output;
@@ -152,7 +152,9 @@ impl EventSeen<'_> {
                 "type" => {
                     let kind = scan.text_or_skip()?;
                     let is_plain = kind.as_ref().is_some_and(|kind| matches!(kind.raw, "text" | "thinking"));
-                    self.searches += u64::from(kind.as_ref().is_some_and(|kind| kind.raw == "web_search_tool_result"));
+                    if let Some(tool) = kind.as_ref().and_then(|kind| ServerTool::of_result_block(kind.raw)) {
+                        self.tool_uses.add(tool);
+                    }
                     self.has_thinking |= kind.is_some_and(|kind| matches!(kind.raw, "thinking" | "redacted_thinking"));
                     self.has_other_output |= !is_plain;
                 }

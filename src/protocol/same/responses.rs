@@ -7,7 +7,7 @@
 use super::DEPTH_MAX;
 use crate::protocol::counters;
 use crate::protocol::scan::{Broken, Kind, Scan, Span};
-use crate::usage::{ChatCounters, ServiceTier, Usage};
+use crate::usage::{ChatCounters, PerTool, ServerTool, ServiceTier, Usage};
 use std::borrow::Cow;
 
 /// The longest id of a response that is remembered, in bytes.
@@ -22,6 +22,8 @@ pub(super) struct EventSeen<'a> {
     pub delta_bytes: u64,
     /// It is about reasoning.
     pub has_reasoning: bool,
+    /// The item in it is a call of a server tool.
+    tool_call: Option<ServerTool>,
     /// The response in it, or all of it.
     pub response: Response,
 }
@@ -37,7 +39,9 @@ pub(super) struct Response {
     is_failed: bool,
     usage: Option<ChatCounters>,
     pub tier: Option<ServiceTier>,
-    searches: u64,
+    uses_reported: PerTool<Option<u64>>,
+    /// Calls of server tools in its output.
+    tool_calls: PerTool<u64>,
     /// Of the texts and arguments in its output.
     pub output_bytes: u64,
 }
@@ -46,7 +50,8 @@ impl Response {
     /// What it used, as it says.
     pub fn counted(&self) -> Option<Usage> {
         let usage = self.usage?.usage()?;
-        Some(Usage { service_tier: self.tier, web_searches: self.searches, ..usage })
+        let uses = self.uses_reported.or(&self.tool_calls);
+        Some(Usage { service_tier: self.tier, ..usage }.with_uses(uses))
     }
 
     /// It is an error and no answer.
@@ -64,6 +69,8 @@ pub(super) struct Seen {
     next_sequence: u64,
     usage: Option<Usage>,
     tier: Option<ServiceTier>,
+    /// Calls of server tools that were finished.
+    tool_calls: PerTool<u64>,
 }
 
 impl Seen {
@@ -80,6 +87,9 @@ impl Seen {
             self.created = response.created;
         }
         self.tier = response.tier.or(self.tier);
+        if let Some(tool) = event.tool_call.filter(|_| event.kind.as_deref() == Some("response.output_item.done")) {
+            self.tool_calls.add(tool);
+        }
         self.usage = response.counted().or(self.usage);
     }
 
@@ -87,9 +97,10 @@ impl Seen {
         self.usage
     }
 
-    /// What is known before the usage is told: the tier.
+    /// What is known before the usage is told: the tier, and the uses of server tools.
     pub fn so_far(&self) -> Option<Usage> {
-        self.tier.map(Usage::of_tier)
+        let is_known = self.tier.is_some() || !self.tool_calls.is_zero();
+        is_known.then(|| Usage { service_tier: self.tier, ..Usage::default() }.with_uses(self.tool_calls))
     }
 
     pub fn id_json(&self) -> &str {
@@ -120,14 +131,10 @@ pub(super) fn read(text: &str) -> Option<EventSeen<'_>> {
             "delta" => seen.delta_bytes = scan.text_or_skip()?.map_or(0, |delta| delta.decoded_bytes()),
             "response" => response(scan, &mut seen.response)?,
             "item" => {
-                scan.object_or_skip(|scan, key| {
-                    if key.name() == "type" {
-                        let kind = scan.text_or_skip()?;
-                        seen.has_reasoning |= kind.is_some_and(|kind| kind.raw == "reasoning");
-                        return Ok(());
-                    }
-                    scan.skip().map(drop)
-                })?;
+                let mut item = Item::default();
+                scan.object_or_skip(|scan, key| item.member(&key.name(), scan))?;
+                seen.has_reasoning |= item.is_reasoning;
+                seen.tool_call = item.billed_call();
             }
             _ => drop(scan.skip()?),
         }
@@ -165,8 +172,11 @@ fn response(scan: &mut Scan<'_>, response: &mut Response) -> Result<(), Broken> 
             }
             "usage" => response.usage = counters::responses(scan)?.or(response.usage),
             "service_tier" => response.tier = counters::tier(scan)?.or(response.tier),
-            "tool_usage" => response.searches = searches(scan)?,
-            "output" => output(scan, &mut response.output_bytes)?,
+            "tool_usage" => response.uses_reported.web_search = searches(scan)?,
+            "output" => {
+                let (bytes, calls) = (&mut response.output_bytes, &mut response.tool_calls);
+                scan.array_or_skip(|scan| output(scan, bytes).map(|item| item.count(calls)))?;
+            }
             _ => drop(scan.skip()?),
         }
         Ok(())
@@ -174,15 +184,56 @@ fn response(scan: &mut Scan<'_>, response: &mut Response) -> Result<(), Broken> 
     Ok(())
 }
 
-fn searches(scan: &mut Scan<'_>) -> Result<u64, Broken> {
-    let mut searches = 0;
+/// What an item of the output is, as far as it is billed.
+#[derive(Default)]
+struct Item {
+    is_reasoning: bool,
+    tool: Option<ServerTool>,
+    /// A search that only opened a page, or looked for something in one, is not billed.
+    has_other_action: bool,
+}
+
+impl Item {
+    fn member(&mut self, name: &str, scan: &mut Scan<'_>) -> Result<(), Broken> {
+        match name {
+            "type" => {
+                let kind = scan.text_or_skip()?;
+                self.is_reasoning = kind.as_ref().is_some_and(|kind| kind.raw == "reasoning");
+                self.tool = kind.and_then(|kind| ServerTool::of_call_item(kind.raw));
+            }
+            "action" => drop(scan.object_or_skip(|scan, key| {
+                if key.name() != "type" {
+                    return scan.skip().map(drop);
+                }
+                let kind = scan.text_or_skip()?;
+                self.has_other_action = kind.is_some_and(|kind| kind.raw != "search");
+                Ok(())
+            })?),
+            _ => drop(scan.skip()?),
+        }
+        Ok(())
+    }
+
+    fn billed_call(&self) -> Option<ServerTool> {
+        self.tool.filter(|tool| *tool != ServerTool::WebSearch || !self.has_other_action)
+    }
+
+    fn count(&self, calls: &mut PerTool<u64>) {
+        if let Some(tool) = self.billed_call() {
+            calls.add(tool);
+        }
+    }
+}
+
+fn searches(scan: &mut Scan<'_>) -> Result<Option<u64>, Broken> {
+    let mut searches = None;
     scan.object_or_skip(|scan, key| {
         if key.name() != "web_search" {
             return scan.skip().map(drop);
         }
         scan.object_or_skip(|scan, key| {
             match key.name().as_ref() {
-                "num_requests" => searches = scan.count_or_skip()?.unwrap_or(0),
+                "num_requests" => searches = scan.count_or_skip()?,
                 _ => drop(scan.skip()?),
             }
             Ok::<(), Broken>(())
@@ -192,21 +243,64 @@ fn searches(scan: &mut Scan<'_>) -> Result<u64, Broken> {
     Ok(searches)
 }
 
-/// The bytes of what was generated, wherever it stands in the items.
-fn output(scan: &mut Scan<'_>, bytes: &mut u64) -> Result<(), Broken> {
+/// An item, and the bytes of what was generated, wherever it stands in it.
+fn output(scan: &mut Scan<'_>, bytes: &mut u64) -> Result<Item, Broken> {
+    let mut item = Item::default();
     match scan.kind()? {
-        Kind::Array => scan.array(|scan| output(scan, bytes)).map(drop),
-        Kind::Object => scan
-            .object(|scan, key| match key.name().as_ref() {
-                "text" | "arguments" | "input" | "refusal" => {
-                    let told = scan.text_or_skip()?.map_or(0, |text| text.decoded_bytes());
-                    *bytes = bytes.saturating_add(told);
-                    Ok(())
-                }
-                "content" | "summary" => output(scan, bytes),
-                _ => scan.skip().map(drop),
-            })
-            .map(drop),
-        _ => scan.skip().map(drop),
+        Kind::Array => drop(scan.array(|scan| output(scan, bytes).map(drop))?),
+        Kind::Object => drop(scan.object(|scan, key| match key.name().as_ref() {
+            "text" | "arguments" | "input" | "refusal" => {
+                let told = scan.text_or_skip()?.map_or(0, |text| text.decoded_bytes());
+                *bytes = bytes.saturating_add(told);
+                Ok(())
+            }
+            "content" | "summary" => output(scan, bytes).map(drop),
+            name => item.member(name, scan),
+        })?),
+        _ => drop(scan.skip()?),
+    }
+    Ok(item)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const USAGE: &str = r#""usage":{"input_tokens":9,"output_tokens":4}"#;
+    const OUTPUT: &str = r#"[{"type":"web_search_call","action":{"type":"search","query":"x"}},
+        {"action":{"type":"open_page","url":"https://x"},"type":"web_search_call"},{"type":"web_search_call"},
+        {"type":"code_interpreter_call","code":"1","container_id":"c"},{"type":"mcp_list_tools","tools":[]},
+        {"type":"mcp_call","arguments":"{}"},{"type":"mcp_call","arguments":"{}"},
+        {"type":"message","content":[{"type":"output_text","text":"mcp_call"}]}]"#;
+
+    fn uses(usage: Usage) -> [u64; 3] {
+        [usage.web_searches, usage.code_executions, usage.mcp_calls]
+    }
+
+    #[test]
+    fn calls_of_server_tools_are_counted_by_their_items_where_the_vendor_does_not_count_them() {
+        let whole = |more: &str| {
+            let text = format!(r#"{{"status":"completed",{more}"output":{OUTPUT},{USAGE}}}"#);
+            uses(read_whole(&text).unwrap().counted().unwrap())
+        };
+        assert_eq!(whole(""), [2, 1, 2], "a page that is opened is no search");
+        assert_eq!(whole(r#""tool_usage":{"web_search":{"num_requests":5}},"#), [5, 1, 2]);
+        assert_eq!(whole(r#""tool_usage":{"web_search":{"num_requests":0}},"#), [0, 1, 2]);
+        let text = format!(r#"{{"status":"completed","output":{OUTPUT},{USAGE}}}"#);
+        assert_eq!(read_whole(&text).unwrap().output_bytes, 12);
+    }
+
+    #[test]
+    fn what_a_stream_used_is_known_before_its_end() {
+        let mut seen = Seen::default();
+        for kind in ["response.output_item.added", "response.output_item.done"] {
+            for item in [r#"{"type":"mcp_call"}"#, r#"{"type":"code_interpreter_call"}"#, r#"{"type":"reasoning"}"#] {
+                let text = format!(r#"{{"type":"{kind}","item":{item}}}"#);
+                seen.event(&read(&text).unwrap(), &text);
+            }
+        }
+        assert_eq!(uses(seen.so_far().unwrap()), [0, 1, 1]);
+        assert!(Seen::default().so_far().is_none());
     }
 }

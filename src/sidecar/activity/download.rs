@@ -30,7 +30,8 @@ pub const ROWS_MAX: u32 = 100_000;
 const CHUNK_ROWS: u32 = 500;
 
 const HEAD: &str = "time,request_id,model,surface,key,outcome,estimated,input,cache_read,cache_write_5m,cache_write_1h,\
-                    audio_input,output,reasoning,audio_output,web_searches,credits,balance_after,conversation,took_ms,\
+                    audio_input,output,reasoning,audio_output,web_searches,web_fetches,code_executions,\
+                    tool_searches,mcp_calls,credits,balance_after,conversation,took_ms,\
                     first_token_ms\r\n";
 
 pub async fn download(
@@ -146,7 +147,7 @@ fn line(text: &mut String, receipt: &Receipt) {
     let estimated = if detail.estimated { "yes" } else { "no" };
     let _ = write!(
         text,
-        "{estimated},{},{},{},{},{},{},{},{},{},{},{},",
+        "{estimated},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},",
         usage.input,
         usage.cache_read,
         usage.cache_write_5m,
@@ -156,6 +157,10 @@ fn line(text: &mut String, receipt: &Receipt) {
         usage.reasoning,
         usage.audio_output,
         usage.web_searches,
+        usage.web_fetches,
+        usage.code_executions,
+        usage.tool_searches,
+        usage.mcp_calls,
         receipt.credits,
         receipt.balance_after,
     );
@@ -195,6 +200,6 @@ mod tests {
         for formula in ["=1+1", "+1", "-1", "@x", "\t=1", "\r=1"] {
             assert!(cell(formula).starts_with("\"'"), "{formula:?}");
         }
-        assert_eq!(HEAD.trim_end().split(',').count(), 21);
+        assert_eq!(HEAD.trim_end().split(',').count(), 25);
     }
 }

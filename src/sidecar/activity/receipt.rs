@@ -4,11 +4,13 @@ use super::{Row, row};
 use crate::billing::Receipt;
 use crate::billing::activity::Outcome;
 use crate::billing::pricing::{self, Unit};
+use crate::catalog::{Price, factor_of};
 use crate::money::Factor;
 use crate::sidecar::App;
 use crate::sidecar::page::{Frame, grouped, html};
 use crate::sidecar::problem::Problem;
 use crate::sidecar::session::Visitor;
+use crate::usage::Usage;
 use askama::Template;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -48,8 +50,8 @@ struct ReceiptPage {
     price_version: String,
     /// The long-context tier in force.
     above_input_tokens: Option<String>,
-    /// The service tier that was billed, and its multiple.
-    service_tier: Option<(String, String)>,
+    /// The service tier, region or speed that was billed: its key, its name and its multiple.
+    factors: Vec<(&'static str, String, String)>,
     balance_after: String,
     /// The part that the account could not pay.
     writeoff: Option<String>,
@@ -98,11 +100,21 @@ fn receipt_page(frame: Frame, receipt: &Receipt) -> ReceiptPage {
         vendor: detail.vendor.clone(),
         price_version: price.version.clone(),
         above_input_tokens: price.span_of(usage.input_total()).above_input_tokens.map(grouped),
-        service_tier: usage.service_tier.map(|tier| (tier.to_string(), price.factor(Some(tier)).to_string())),
+        factors: factors(usage, price),
         balance_after: receipt.balance_after.to_string(),
         writeoff: receipt.writeoff.is_positive().then(|| receipt.writeoff.to_string()),
         frame,
     }
+}
+
+fn factors(usage: &Usage, price: &Price) -> Vec<(&'static str, String, String)> {
+    let words = [usage.service_tier, usage.inference_geo, usage.speed];
+    let names = ["Service tier", "Region", "Speed"];
+    let billed = price.features.factors().into_iter().zip(words).zip(names);
+    let billed = billed.filter_map(|(((_, factors), word), name)| {
+        Some((name, word?.to_string(), factor_of(factors, word).to_string()))
+    });
+    billed.collect()
 }
 
 /// `840 ms`, `12.3 s`.

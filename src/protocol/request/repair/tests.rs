@@ -8,6 +8,7 @@ use crate::protocol::rules::{
     Accepts, ChatModel, MessagesModel, ParallelToolCalls, ReasoningReplay, ResponsesModel, Sampling, ThinkingType,
     ToolCallIds, ToolsWithReasoning,
 };
+use crate::usage::PerTool;
 use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::Value as Any;
@@ -29,7 +30,7 @@ fn stripped(body: &Bytes, rules: &RepairRules<'_>) -> Stripped {
     let sender = Sender {
         account_id: "a",
         official: false,
-        may_search: false,
+        sold: PerTool { web_search: false, web_fetch: false, code_execution: false, tool_search: false, mcp: false },
         without_reasoning: false,
         model: "m",
         repair: *rules,

@@ -19,6 +19,7 @@ use crate::protocol::scan::Span;
 use crate::protocol::splice::json_string;
 use crate::protocol::text::Text;
 use crate::protocol::tree::{Nodes, Tree, Value};
+use crate::usage::PerTool;
 use std::borrow::Cow;
 
 /// Whose account a passed-on request is sent by, and what its model may do.
@@ -27,8 +28,8 @@ pub struct Sender<'a> {
     pub account_id: &'a str,
     /// The vendor that defined the protocol, not a compatible server.
     pub official: bool,
-    /// Searches of the vendor's own are sold.
-    pub may_search: bool,
+    /// The tools of the vendor's own that are sold.
+    pub sold: PerTool<bool>,
     /// The vendor refused the reasoning the first time.
     pub without_reasoning: bool,
     /// The public id, for the words of a refusal.
@@ -125,11 +126,12 @@ impl<'a> Strip<'a> {
                     .and_then(|environment| environment.get("type"))
                     .is_some_and(|kind| !kind.is("local"));
             let is_search = kind.starts_with("web_search");
-            let goes = is_search && !sender.may_search;
+            let goes = is_search && !sender.sold.web_search;
             if goes {
                 self.warnings.add(Action::Dropped, format_args!("{path}[{index}]"));
             }
             let is_own = OWN_TOOLS.contains(&kind.as_ref()) || kind == "shell" && !is_far_shell;
+            let is_own = is_own || is_sold(&kind, sender);
             if !is_search && !is_own && !kind.is_empty() {
                 let message = format!("{path}[{index}]: '{kind}' is not available for model '{}'.", sender.model);
                 return Err(refused(&format!("{path}[{index}]"), &message, "unsupported_value"));
@@ -157,6 +159,11 @@ impl<'a> Strip<'a> {
             match kind.as_ref() {
                 "item_reference" => {
                     refuse_reference(id.as_deref().unwrap_or_default(), index)?;
+                    self.warnings.add(Action::Dropped, At::Item(index));
+                    goes = true;
+                }
+                // It names its container, in which another account's files may be; what it led to is said after it.
+                "code_interpreter_call" => {
                     self.warnings.add(Action::Dropped, At::Item(index));
                     goes = true;
                 }
@@ -223,14 +230,22 @@ fn refuse_reference(id: &str, index: usize) -> Result<(), Refused> {
     Err(refused(&At::Item(index).to_string(), &message, "item_not_found"))
 }
 
+/// A tool of the vendor's own that has a price.
+fn is_sold(kind: &str, sender: &Sender<'_>) -> bool {
+    match kind {
+        "code_interpreter" => sender.sold.code_execution,
+        "mcp" => sender.sold.mcp,
+        kind => kind.starts_with("web_search") && sender.sold.web_search,
+    }
+}
+
 /// A choice of a tool that does not go with the request.
 fn refuse_choice(root: Value<'_>, sender: &Sender<'_>) -> Result<(), Refused> {
     let Some(kind) = root.get("tool_choice").and_then(|choice| choice.get("type")).and_then(Value::string) else {
         return Ok(());
     };
-    let is_search = kind.starts_with("web_search");
     let is_known = matches!(kind.as_ref(), "function" | "custom" | "allowed_tools" | "shell" | "apply_patch");
-    if is_known || is_search && sender.may_search {
+    if is_known || is_sold(&kind, sender) {
         return Ok(());
     }
     Err(refused("tool_choice", &format!("Tool choice '{kind}' not found in 'tools'."), "invalid_value"))
@@ -266,7 +281,7 @@ mod tests {
     const SENDER: Sender<'static> = Sender {
         account_id: "acct_1",
         official: true,
-        may_search: false,
+        sold: PerTool { web_search: false, web_fetch: false, code_execution: false, tool_search: false, mcp: false },
         without_reasoning: false,
         model: "public",
         repair: RepairRules {
@@ -305,7 +320,7 @@ mod tests {
             assert_eq!(failure.code.as_deref(), Some("unsupported_value"), "{kind}");
             let searches = body(json!({"type": "web_search"}));
             let features = read(Protocol::Responses, searches.as_bytes()).unwrap().features;
-            assert!(features.web_search.is_some() && features.tools, "{kind}");
+            assert!(features.tool_offers.web_search.is_some() && features.tools, "{kind}");
             let (out, warnings) = sent(&searches, &SENDER).unwrap();
             assert!(!out.to_string().contains("web_search") && !warnings.is_empty(), "{kind}: {out}");
         }
@@ -387,9 +402,16 @@ mod tests {
         for kind in ["web_search", "web_search_preview", "web_search_2025_08_26"] {
             let (told, warnings) = sent(&tool(kind).to_string(), &SENDER).unwrap();
             assert_eq!((told["tools"].as_array().unwrap().len(), warnings), (1, vec!["dropped:tools[1]".to_owned()]));
-            let sold = Sender { may_search: true, ..SENDER };
+            let sold = Sender { sold: PerTool { web_search: true, ..SENDER.sold }, ..SENDER };
             assert_eq!(sent(&tool(kind).to_string(), &sold).unwrap().0["tools"][1]["type"], kind);
         }
+        let sold = Sender { sold: PerTool { code_execution: true, mcp: true, ..SENDER.sold }, ..SENDER };
+        for kind in ["code_interpreter", "mcp"] {
+            let (mut told, _) = sent(&tool(kind).to_string(), &sold).unwrap();
+            assert_eq!(told["tools"][1].take(), json!({"type": kind}));
+        }
+        let ran = json!([{"type": "code_interpreter_call", "id": "ci_1", "container_id": "c", "code": "1"}, {"role": "user", "content": "x"}]);
+        assert_eq!(input(ran, &sold), json!([{"role": "user", "content": "x"}]), "its container is not named again");
         let mut far = tool("shell");
         far["tools"][1]["environment"] = json!({"type": "container_auto"});
         assert_eq!(refusal(&far).0, "tools[1]");
