@@ -466,7 +466,7 @@ pub struct Capabilities {
     pub mid_system: Option<bool>,
     /// Messages vendors: `output_config.format` and a tool's `strict` are allowed.
     pub structured: Option<bool>,
-    /// Messages vendors: server tools that may be used, such as `web_search`.
+    /// Messages vendors: server tools that may be used. `web_search` is one of them wherever it has a price, and only there.
     pub server_tools: Option<Vec<String>>,
     /// Chat vendors: which field sets the output limit.
     pub output_limit_field: Option<OutputLimitField>,
