@@ -20,6 +20,7 @@ use crate::address::{Network, Trusted};
 use crate::catalog::{Catalog, Endpoint, Model, Price, Secret, Vendor};
 use crate::money::Micro;
 use crate::protocol::Protocol;
+use crate::protocol::rules::Accepts;
 use crate::protocol::rules::known::KnownCapabilities;
 use crate::store::redis::{Address, Sentinel};
 use crate::telemetry::access::Destination;
@@ -477,6 +478,14 @@ impl Judge {
     }
 }
 
+/// What a model accepts, with the web search of its vendor where that has a price, and without it where it has none.
+fn sold(mut accepts: Accepts, price: &Price) -> Accepts {
+    if let Accepts::Messages(model) = &mut accepts {
+        model.set_search(price.features.web_search.is_some());
+    }
+    accepts
+}
+
 /// `known`: the capabilities that the vendor's preset has for the model.
 fn model(mut model: raw::Model, vendor: &Arc<Vendor>, price: Price, known: Option<&raw::Capabilities>) -> Model {
     let price = Arc::new(price);
@@ -490,7 +499,7 @@ fn model(mut model: raw::Model, vendor: &Arc<Vendor>, price: Price, known: Optio
         upstream_model: model.upstream_model.clone(),
         context_tokens: model.context_tokens,
         max_output_tokens: model.max_output_tokens,
-        accepts: capabilities::read(&model.id, protocol, &model.capabilities),
+        accepts: sold(capabilities::read(&model.id, protocol, &model.capabilities), &price),
         repairs: match model.repair {
             true => capabilities::known(&model.id, protocol, &model.capabilities),
             false => KnownCapabilities::NONE,

@@ -56,7 +56,18 @@ impl Accepts {
             Accepts::Chat(model) => model.reasoning_replay,
         }
     }
+
+    /// Searches by its vendor are sold with the model, to callers of other protocols too.
+    pub fn may_search(&self) -> bool {
+        match self {
+            Accepts::Messages(model) => model.may_search(),
+            Accepts::Chat(_) | Accepts::Responses(_) => false,
+        }
+    }
 }
+
+/// The name of web searches among server tools.
+const WEB_SEARCH: &str = "web_search";
 
 /// A model of a messages vendor.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -199,6 +210,19 @@ pub enum ReasoningReplay {
 }
 
 impl MessagesModel {
+    /// The vendor's web search may be used.
+    pub fn may_search(&self) -> bool {
+        self.server_tools.iter().any(|tool| tool == WEB_SEARCH)
+    }
+
+    /// Lets the vendor's web search be used, or not.
+    pub fn set_search(&mut self, may_search: bool) {
+        self.server_tools.retain(|tool| tool != WEB_SEARCH);
+        if may_search {
+            self.server_tools.push(WEB_SEARCH.to_owned());
+        }
+    }
+
     pub fn takes(&self, kind: ThinkingType) -> bool {
         self.thinking_types.contains(&kind)
     }

@@ -135,7 +135,8 @@ pub fn path(vendor: Protocol) -> &'static str {
 pub fn request(asked: &Asked<'_>, without_thinking: bool) -> Result<Translated, Failure> {
     let tree = read_tree(asked.body)?;
     let mut warnings = Warnings::default();
-    let mut request = read(asked.surface, &tree, &mut warnings).map_err(|refused| *refused)?;
+    let may_search = asked.target.accepts.may_search();
+    let mut request = read(asked.surface, &tree, may_search, &mut warnings).map_err(|refused| *refused)?;
     let created = (asked.clock)();
     let mut recall = Recall {
         public_model: asked.target.public_model.to_owned(),
@@ -182,7 +183,7 @@ pub fn request(asked: &Asked<'_>, without_thinking: bool) -> Result<Translated, 
 /// The body breaks a rule of its surface.
 pub fn count_tokens(surface: Protocol, body: &[u8]) -> Result<u64, Failure> {
     let tree = read_tree(body)?;
-    let request = read(surface, &tree, &mut Warnings::default()).map_err(|refused| *refused)?;
+    let request = read(surface, &tree, true, &mut Warnings::default()).map_err(|refused| *refused)?;
     Ok(estimate::input_tokens(&request))
 }
 
@@ -192,11 +193,16 @@ fn read_tree(body: &[u8]) -> Result<Tree<'_>, Failure> {
     Tree::read(text, DEPTH_MAX, Nodes::new()).map_err(|_| not_json())
 }
 
-fn read<'a>(surface: Protocol, tree: &'a Tree<'a>, warnings: &mut Warnings) -> Result<Request<'a>, Refused> {
+fn read<'a>(
+    surface: Protocol,
+    tree: &'a Tree<'a>,
+    may_search: bool,
+    warnings: &mut Warnings,
+) -> Result<Request<'a>, Refused> {
     match surface {
         Protocol::Chat => chat::read_request::read(tree.root(), warnings),
         Protocol::Messages => messages::read_request::read(tree.root(), warnings),
-        Protocol::Responses => responses::read_request::read(tree.root(), warnings),
+        Protocol::Responses => responses::read_request::read(tree.root(), may_search, warnings),
     }
 }
 

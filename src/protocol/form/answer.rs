@@ -87,6 +87,10 @@ pub enum Piece<'e> {
         name: Text<'e>,
         is_custom: bool,
     },
+    /// A web search that the vendor ran, whole.
+    Search {
+        query: Text<'e>,
+    },
     /// Something that the surface has no place for, said by its type: a vendor's own search, a summary. Its deltas
     /// were left out.
     Foreign {

@@ -14,7 +14,10 @@ use crate::protocol::scan::Scan;
 use crate::protocol::text::{Json, Text};
 use crate::protocol::translate::ANSWER_DEPTH_MAX;
 use crate::protocol::tree::{Nodes, Tree, Value};
-use crate::usage::{MessagesCounters, MessagesUsage};
+use crate::usage::{MessagesCounters, MessagesUsage, PerTool, ServerTool};
+
+/// The longest arguments of a search that are read, in bytes: a query is a few words.
+const SEARCH_BYTES_MAX: usize = 16 * 1024;
 
 /// The protocol has one block open at a time. A vendor that closes none must not fill the memory.
 const OPEN_BLOCKS_MAX: usize = 64;
@@ -45,6 +48,11 @@ enum Kind {
     /// `input`: the arguments that came with the call's beginning, as a JSON string; they count if no others come.
     Call {
         input: Vec<u8>,
+    },
+    /// A search of the vendor's own. `input`: its arguments, a JSON text; `streamed`: pieces of it have come.
+    Search {
+        input: Vec<u8>,
+        streamed: bool,
     },
     /// Its deltas are nobody's.
     Skipped,
@@ -170,10 +178,20 @@ impl Reader {
                 let input = member(block, "input").map(input).unwrap_or_default();
                 (Piece::Call { id: text(block, "id"), name, is_custom: false }, Kind::Call { input })
             }
+            "server_tool_use" if member(block, "name").is_some_and(|name| name.is("web_search")) => {
+                let input = member(block, "input").map(|input| input.raw().as_bytes().to_owned()).unwrap_or_default();
+                (Piece::Foreign { kind: word.clone() }, Kind::Search { input, streamed: false })
+            }
             _ => (Piece::Foreign { kind: word.clone() }, Kind::Skipped),
         };
         let slot = self.next_slot();
-        to.event(Event::Open { slot, piece });
+        if let Some(tool) = ServerTool::of_result_block(&word.value()) {
+            self.tool_used(tool, to);
+        }
+        // A search is told when it is whole.
+        if !matches!(kind, Kind::Search { .. }) {
+            to.event(Event::Open { slot, piece });
+        }
         self.open.push(Open { index, slot, kind });
         match self.open.last().map(|open| &open.kind) {
             Some(Kind::Text) => {
@@ -185,22 +203,31 @@ impl Reader {
                 self.more(index, text(block, "thinking"), to);
                 signature(slot, text(block, "signature"), to);
             }
-            Some(Kind::Call { .. } | Kind::Skipped) | None => {}
+            Some(Kind::Call { .. } | Kind::Search { .. } | Kind::Skipped) | None => {}
         }
     }
 
     fn delta(&mut self, index: u64, delta: Option<Value<'_>>, to: &mut impl Sink) {
-        let Some(open) = self.open.iter().rfind(|open| open.index == index) else {
+        let Some(open) = self.open.iter_mut().rfind(|open| open.index == index) else {
             return;
         };
         let kind = text(delta, "type").unwrap_or_else(|| Text::made(""));
-        match open.kind {
+        match &mut open.kind {
+            Kind::Search { input, streamed } if kind.is("input_json_delta") => {
+                if !std::mem::replace(streamed, true) {
+                    input.clear();
+                }
+                let piece = text(delta, "partial_json").map(Text::into_value).unwrap_or_default();
+                if input.len().saturating_add(piece.len()) <= SEARCH_BYTES_MAX {
+                    input.extend_from_slice(piece.as_bytes());
+                }
+            }
             Kind::Text if kind.is("text_delta") => self.more(index, text(delta, "text"), to),
             Kind::Text if kind.is("citations_delta") => citation(open.slot, member(delta, "citation"), to),
             Kind::Thinking if kind.is("thinking_delta") => self.more(index, text(delta, "thinking"), to),
             Kind::Thinking if kind.is("signature_delta") => signature(open.slot, text(delta, "signature"), to),
             Kind::Call { .. } if kind.is("input_json_delta") => self.more(index, text(delta, "partial_json"), to),
-            Kind::Text | Kind::Thinking | Kind::Call { .. } | Kind::Skipped => {}
+            Kind::Text | Kind::Thinking | Kind::Call { .. } | Kind::Search { .. } | Kind::Skipped => {}
         }
     }
 
@@ -222,9 +249,19 @@ impl Reader {
                 open.slot = self.slots;
                 to.event(Event::Open { slot: open.slot, piece });
             }
-            Kind::Text | Kind::Thinking | Kind::Skipped => {}
+            Kind::Text | Kind::Thinking | Kind::Search { .. } | Kind::Skipped => {}
         }
         to.event(Event::Delta { slot: open.slot, text });
+    }
+
+    /// A result of a server tool has come.
+    fn tool_used(&mut self, tool: ServerTool, to: &mut impl Sink) {
+        let mut uses = PerTool::default();
+        uses.add(tool);
+        self.usage.tools_used(&uses);
+        if let Some(usage) = self.usage.input_learned() {
+            to.event(Event::Usage { usage, is_final: self.usage.total().is_some() });
+        }
     }
 
     fn close_block(&mut self, index: u64, to: &mut impl Sink) {
@@ -274,6 +311,13 @@ pub fn whole(body: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
 
 fn close(open: Open, to: &mut impl Sink) {
     let Open { slot, kind, .. } = open;
+    if let Kind::Search { input, .. } = &kind {
+        let input = std::str::from_utf8(input).unwrap_or_default();
+        let tree = Tree::read(input, ANSWER_DEPTH_MAX, Nodes::new());
+        let query = tree.as_ref().ok().and_then(|tree| text(Some(tree.root()), "query"));
+        let query = query.unwrap_or_else(|| Text::made(""));
+        to.event(Event::Open { slot, piece: Piece::Search { query } });
+    }
     if let Kind::Call { input } = kind {
         let quoted = std::str::from_utf8(&input).unwrap_or_default();
         let inside = quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or_default();

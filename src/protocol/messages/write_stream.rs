@@ -130,7 +130,7 @@ impl Stream {
                 self.stand_in_line(Piece { slot, said: Said::Hidden, kept, is_whole: true });
             }
             // Not asked for, or without a place here.
-            Kind::Thinking | Kind::Hidden { .. } | Kind::Foreign { .. } => {}
+            Kind::Thinking | Kind::Hidden { .. } | Kind::Search { .. } | Kind::Foreign { .. } => {}
             Kind::Call { id, name, is_custom } => {
                 let (id, name) = self.heard.call(id, &name);
                 let call = Call { id, name, arguments: Arguments::new(is_custom) };

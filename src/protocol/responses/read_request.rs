@@ -30,6 +30,8 @@ mod past;
 mod settings;
 mod tools;
 
+pub(in crate::protocol) use tools::SEARCH_MEMBER;
+
 /// Members that the answer repeats.
 const ECHOED: [&str; 14] = [
     "max_output_tokens",
@@ -51,11 +53,11 @@ const ECHOED: [&str; 14] = [
 /// Members that nobody knows are told up to so many: no header holds more.
 const UNKNOWN_MAX: usize = 256;
 
-/// Reads the body.
+/// Reads the body. `may_search`: searches by its vendor are sold with the model.
 ///
 /// # Errors
 /// It breaks a rule of the surface, or names what is kept nowhere.
-pub fn read<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<Request<'a>, Refused> {
+pub fn read<'a>(body: Value<'a>, may_search: bool, warnings: &mut Warnings) -> Result<Request<'a>, Refused> {
     if !body.is_object() {
         return Err(Box::new(Failure::new(Kind::InvalidRequest, "The request body must be a JSON object.")));
     }
@@ -91,7 +93,7 @@ pub fn read<'a>(body: Value<'a>, warnings: &mut Warnings) -> Result<Request<'a>,
     let updated = items::configuration(body);
     request.format = settings::format(body, updated, warnings)?;
     request.reasoning = settings::reasoning(body, updated, warnings)?;
-    let mut tools = tools::Tools::default();
+    let mut tools = tools::Tools::new(may_search);
     tools.read(body, warnings)?;
     items::read(body, &mut request, warnings)?;
     tools.choose(body, &mut request, warnings)?;

@@ -163,7 +163,7 @@ impl Course {
                 Held::Skipped
             }
             Piece::Call { id, name, is_custom } => self.call(id, &name, is_custom, shape),
-            Piece::Foreign { kind: _ } => {
+            Piece::Search { .. } | Piece::Foreign { .. } => {
                 self.after_foreign = true;
                 Held::Skipped
             }

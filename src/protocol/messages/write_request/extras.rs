@@ -9,6 +9,7 @@ use crate::protocol::Protocol;
 use crate::protocol::chat::read_request::fields;
 use crate::protocol::failure::Failure;
 use crate::protocol::form::{Action, Cache, Format, Opaque, Refused, Request, Warnings};
+use crate::protocol::responses::read_request::SEARCH_MEMBER;
 use crate::protocol::rules::{MessagesModel, Outcome};
 use crate::protocol::tree::Value;
 
@@ -19,7 +20,7 @@ pub(super) struct Extras<'a> {
     pub copied: Vec<(String, Value<'a>)>,
     pub output_config: Option<Value<'a>>,
     pub cache: Option<Cache>,
-    /// `web_search_options`, where the model may search.
+    /// `web_search_options` of chat, or the search tool of responses, where the model may search.
     pub web_search: Option<Value<'a>>,
 }
 
@@ -41,20 +42,18 @@ pub(super) fn judge<'a>(
                 extras.output_config = Some(*value);
             }
             (Protocol::Messages, name) => extras.copied.push((name.to_owned(), *value)),
-            (Protocol::Chat, "web_search_options") if may_search(model) => {
+            (Protocol::Chat, "web_search_options") if model.may_search() => {
                 if value.get("search_context_size").is_some() {
                     warnings.add(Action::Dropped, "web_search_options.search_context_size");
                 }
                 extras.web_search = Some(*value);
             }
+            // Its reader knows that the model may search.
+            (Protocol::Responses, SEARCH_MEMBER) => extras.web_search = Some(*value),
             (Protocol::Chat | Protocol::Responses, name) => of_chat(request.surface, name, *value, warnings)?,
         }
     }
     Ok(extras)
-}
-
-fn may_search(model: &MessagesModel) -> bool {
-    model.server_tools.iter().any(|tool| tool == "web_search")
 }
 
 fn lifetime(marker: Value<'_>) -> Cache {

@@ -32,8 +32,10 @@ pub(super) struct Tools<'r, 'a> {
     list: Vec<(&'r Tool<'a>, Cow<'r, str>)>,
     /// Names of tools that the history calls and the request no longer has.
     stubs: Vec<String>,
-    /// `web_search_options`, where the model may search.
+    /// `web_search_options` of chat, or the search tool of responses, where the model may search.
     web_search: Option<Value<'a>>,
+    /// The most searches that the caller allows.
+    max_searches: Option<u64>,
     choice: Sent,
     one_at_a_time: bool,
 }
@@ -67,6 +69,11 @@ impl<'r, 'a> Tools<'r, 'a> {
             list: Vec::with_capacity(request.tools.len()),
             stubs: Vec::new(),
             web_search,
+            max_searches: request
+                .echo
+                .iter()
+                .find(|(name, _)| *name == "max_tool_calls")
+                .and_then(|(_, most)| most.count()),
             choice: Sent::Auto,
             one_at_a_time: request.legacy_functions || request.parallel_calls == Some(false),
         };
@@ -186,7 +193,7 @@ impl<'r, 'a> Tools<'r, 'a> {
             json.key("input_schema").raw(r#"{"type":"object"}"#).close_object();
         }
         if let Some(options) = self.web_search {
-            web_search(&mut scribe.json, options);
+            web_search(&mut scribe.json, options, self.max_searches);
         }
         scribe.json.close_array();
         self.write_choice(&mut scribe.json);
@@ -273,9 +280,23 @@ fn in_an_object(json: &mut Json, name: &str, words: Option<&Text<'_>>, format: O
     json.key("input_schema").raw(CUSTOM_SCHEMA);
 }
 
-fn web_search(json: &mut Json, options: Value<'_>) {
+/// `options`: of chat, or the tool of responses.
+fn web_search(json: &mut Json, options: Value<'_>, max_uses: Option<u64>) {
     json.open_object().key("type").str(WEB_SEARCH_TYPE).key("name").str("web_search");
-    let place = options.get("user_location").and_then(|location| location.get("approximate"));
+    if let Some(max_uses) = max_uses.filter(|uses| *uses > 0) {
+        json.key("max_uses").number(max_uses);
+    }
+    let domains = options.get("filters").and_then(|filters| filters.get("allowed_domains"));
+    let mut domains = domains.into_iter().flat_map(Value::items).filter_map(Value::text).peekable();
+    if domains.peek().is_some() {
+        json.key("allowed_domains").open_array();
+        for domain in domains {
+            json.text(&domain);
+        }
+        json.close_array();
+    }
+    let place = options.get("user_location").filter(|place| place.is_object());
+    let place = place.map(|place| place.get("approximate").unwrap_or(place));
     if let Some(place) = place {
         json.key("user_location").open_object().key("type").str("approximate");
         for (key, value) in place.members().filter(|(key, value)| !key.is("type") && !value.is_null()) {

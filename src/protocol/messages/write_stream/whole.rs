@@ -98,7 +98,7 @@ impl Whole {
                 Kind::Hidden
             }
             // Not asked for, or without a place here.
-            Piece::Thinking | Piece::Hidden { .. } | Piece::Foreign { .. } => return,
+            Piece::Thinking | Piece::Hidden { .. } | Piece::Search { .. } | Piece::Foreign { .. } => return,
             Piece::Call { id, name, is_custom } => {
                 let (id, name) = self.heard.call(id, &name);
                 self.bytes = self.bytes.saturating_add(id.len() + name.len());

@@ -8,18 +8,25 @@
 
 use super::builtin;
 use super::settings::refused;
+use crate::protocol::Protocol;
 use crate::protocol::chat::read_request::check::{
     Shape, invalid, optional_text, required_text, shape, unknown_word, wrong_type,
 };
 use crate::protocol::chat::read_request::marker;
 use crate::protocol::form::answer::{CallKind, OwnTool};
-use crate::protocol::form::{Action, Cache, Choice, Function, Refused, Request, Tool, ToolKind, Warnings};
+use crate::protocol::form::{Action, Cache, Choice, Function, Opaque, Refused, Request, Tool, ToolKind, Warnings};
 use crate::protocol::text::Text;
 use crate::protocol::tree::Value;
 use std::collections::HashMap;
 
 /// The name that a search among tools is called by.
 pub(super) const TOOL_SEARCH: &str = "tool_search";
+
+/// The name that a vendor's search tool is called by.
+const SEARCH: &str = "web_search";
+
+/// What the search tool is called among the members that the form has no place for. No member of a body is called so.
+pub(in crate::protocol) const SEARCH_MEMBER: &str = "tools[web_search]";
 
 /// What stands between a namespace and a name.
 const JOINT: &str = "__";
@@ -42,6 +49,10 @@ pub(super) struct Tools<'a> {
     own: HashMap<String, OwnTool>,
     /// The first that was left out because nobody runs it.
     left_out: Option<String>,
+    /// The model's vendor may search.
+    may_search: bool,
+    /// The vendor's search tool: of several, the first.
+    search: Option<Value<'a>>,
 }
 
 /// One tool on its way into the list.
@@ -58,6 +69,15 @@ struct Namespace {
 }
 
 impl<'a> Tools<'a> {
+    /// `may_search`: searches are sold with the model.
+    pub fn new(may_search: bool) -> Self {
+        Self { may_search, ..Self::default() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.list.is_empty() && self.search.is_none()
+    }
+
     /// Reads `tools`, then what items add.
     pub fn read(&mut self, body: Value<'a>, warnings: &mut Warnings) -> Result<(), Refused> {
         self.add(body.get("tools"), "tools", body, warnings)?;
@@ -68,7 +88,7 @@ impl<'a> Tools<'a> {
                 self.add(item.get("tools"), &format!("input[{index}].tools"), body, warnings)?;
             }
         }
-        match self.left_out.take().filter(|_| self.list.is_empty()) {
+        match self.left_out.take().filter(|_| self.is_empty()) {
             Some(message) => Err(refused("tools", message, "unsupported_value")),
             None => Ok(()),
         }
@@ -115,6 +135,11 @@ impl<'a> Tools<'a> {
                 let is_local = value.get("environment").and_then(|it| it.get("type")).is_none_or(|it| it.is("local"));
                 if let Some(builtin) = builtin::of(word).filter(|_| is_local) {
                     self.builtin(found, builtin);
+                    return Ok(());
+                }
+                let is_cached_only = value.get("external_web_access").and_then(Value::bool) == Some(false);
+                if word.starts_with("web_search") && self.may_search && !is_cached_only {
+                    self.search.get_or_insert(value);
                     return Ok(());
                 }
                 self.hosted(word, path, body, warnings)
@@ -268,8 +293,19 @@ impl<'a> Tools<'a> {
     }
 
     /// Reads `tool_choice`, and hands the tools over.
-    pub fn choose(self, body: Value<'a>, request: &mut Request<'a>, warnings: &mut Warnings) -> Result<(), Refused> {
+    pub fn choose(
+        mut self,
+        body: Value<'a>,
+        request: &mut Request<'a>,
+        warnings: &mut Warnings,
+    ) -> Result<(), Refused> {
         request.choice = self.choice(body.get("tool_choice"), warnings)?;
+        if matches!(&request.choice, Choice::Allowed { names, .. } if !names.iter().any(|name| name.is(SEARCH))) {
+            self.search = None;
+        }
+        if let Some(value) = self.search {
+            request.extra.push(Opaque { origin: Protocol::Responses, name: Text::made(SEARCH_MEMBER), value });
+        }
         request.tools = self.list;
         request.own_tools = self.own;
         Ok(())
@@ -280,8 +316,8 @@ impl<'a> Tools<'a> {
         if let Some(word) = choice.text() {
             return match word.value().as_ref() {
                 // Agents say it without tools, too.
-                "auto" | "none" if self.list.is_empty() => Ok(Choice::Absent),
-                "required" if self.list.is_empty() => {
+                "auto" | "none" if self.is_empty() => Ok(Choice::Absent),
+                "required" if self.is_empty() => {
                     Err(invalid("tool_choice", "Tool choice 'required' must be specified with 'tools' parameter."))
                 }
                 "auto" => Ok(Choice::Auto),
@@ -304,7 +340,9 @@ impl<'a> Tools<'a> {
         let mut names = Vec::new();
         for (index, tool) in choice.get("tools").into_iter().flat_map(Value::items).enumerate() {
             let path = format!("tool_choice.tools[{index}]");
-            if tool.get("type").and_then(Value::string).is_some_and(|kind| kind.starts_with("web_search")) {
+            if tool.get("type").and_then(Value::string).is_some_and(|kind| kind.starts_with("web_search"))
+                && self.search.is_none()
+            {
                 warnings.add(Action::Dropped, &path);
                 continue;
             }
@@ -321,6 +359,7 @@ impl<'a> Tools<'a> {
                 let own = name(choice, path)?.into_value().into_owned();
                 (own, choice.get("namespace").and_then(Value::string))
             }
+            word if word.starts_with("web_search") && self.search.is_some() => return Ok(Text::made(SEARCH)),
             word => (word.to_owned(), None),
         };
         let flat = flat(namespace.as_deref(), &own);

@@ -204,7 +204,11 @@ impl Course {
                 self.refusing = Some(slot);
                 return;
             }
-            Piece::Thinking | Piece::Hidden { .. } | Piece::Call { .. } | Piece::Foreign { .. } => {}
+            Piece::Thinking
+            | Piece::Hidden { .. }
+            | Piece::Call { .. }
+            | Piece::Search { .. }
+            | Piece::Foreign { .. } => {}
         }
         self.close_talk("completed");
         self.announced = None;
@@ -223,8 +227,20 @@ impl Course {
                 self.done(index, true, |json| item::write_reasoning(&id, None, carrier.as_deref(), json));
             }
             Piece::Call { id, name, is_custom } => self.call(slot, id, &name, is_custom),
+            Piece::Search { query } => self.search(&query),
             Piece::Text | Piece::Refusal | Piece::Foreign { .. } => {}
         }
+    }
+
+    /// A search that the vendor ran, from its beginning to its end.
+    fn search(&mut self, query: &Text<'_>) {
+        self.keep_text(query);
+        let (index, id) = self.place("ws");
+        self.added(index, |json| item::write_search((&id, "in_progress"), query, json));
+        for kind in ["in_progress", "searching", "completed"] {
+            self.about(&format!("response.web_search_call.{kind}"), (index, &id), |_| ());
+        }
+        self.done(index, true, |json| item::write_search((&id, "completed"), query, json));
     }
 
     fn call(&mut self, slot: u32, id: Option<Text<'_>>, name: &Text<'_>, is_custom: bool) {

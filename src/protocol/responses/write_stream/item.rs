@@ -59,6 +59,14 @@ pub(super) fn write_reasoning(id: &str, summary: Option<&Text<'_>>, carrier: Opt
     json.close_object();
 }
 
+/// A web search that the vendor ran.
+pub(super) fn write_search((id, status): (&str, &str), query: &Text<'_>, json: &mut Json) {
+    json.open_object().key("id").str(id).key("type").str("web_search_call").key("status").str(status);
+    json.key("action").open_object().key("type").str("search").key("query").text(query);
+    json.key("queries").open_array().text(query).close_array();
+    json.close_object().close_object();
+}
+
 /// The name and prefix of an item's id, by what it is a call of.
 pub(super) fn words(kind: CallKind) -> (&'static str, &'static str) {
     match kind {
