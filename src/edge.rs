@@ -281,8 +281,17 @@ impl ProxyHttp for Gateway {
         ctx: &mut Context,
         client_reused: bool,
     ) -> Box<Error> {
+        let surface = ctx.surface;
         let retry = match ctx.call() {
-            Some(call) => upstream::retry_broken(call, &mut error, client_reused),
+            Some(call) => {
+                reply::broken_off(call, surface);
+                let retry = upstream::retry_broken(call, &mut error, client_reused);
+                if retry {
+                    meter::count_lost(call);
+                    call.reply.abandon();
+                }
+                retry
+            }
             None => upstream::may_ask_pages_again(session, ctx, &error, client_reused),
         };
         error.set_retry(retry);

@@ -29,6 +29,7 @@ pub mod same;
 mod scan;
 mod splice;
 pub mod sse;
+mod surrogates;
 pub mod text;
 pub mod translate;
 pub mod tree;

@@ -38,6 +38,7 @@ pub struct Metrics {
     pub retry_budget_exhausted: IntCounterVec,
     pub fallbacks: IntCounterVec,
     pub tokens: IntCounterVec,
+    pub vendor_cut_tokens: IntCounterVec,
     pub web_searches: IntCounterVec,
     pub server_tool_uses: IntCounterVec,
     pub credits_micro: IntCounterVec,
@@ -126,6 +127,11 @@ impl Metrics {
                 &["model", "fallback"],
             ),
             tokens: counter("gateway_tokens_total", "Tokens billed.", &["model", "class"]),
+            vendor_cut_tokens: counter(
+                "gateway_vendor_cut_tokens_total",
+                "Tokens of answers that a vendor broke off: the operator pays for them and nobody is billed.",
+                &["vendor", "class"],
+            ),
             web_searches: counter("gateway_web_searches_total", "Web searches billed.", &["model"]),
             server_tool_uses: counter(
                 "gateway_server_tool_uses_total",

@@ -40,6 +40,8 @@ mod config_file;
 mod crash;
 #[path = "gateway/crowd.rs"]
 mod crowd;
+#[path = "gateway/cut_vendor.rs"]
+mod cut_vendor;
 #[path = "gateway/damaged_files.rs"]
 mod damaged_files;
 #[path = "gateway/dead_edges.rs"]
@@ -48,6 +50,8 @@ mod dead_edges;
 mod disconnect;
 #[path = "gateway/disk.rs"]
 mod disk;
+#[path = "gateway/endings.rs"]
+mod endings;
 #[path = "gateway/estimates.rs"]
 mod estimates;
 #[path = "gateway/failover.rs"]

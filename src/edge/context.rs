@@ -96,6 +96,8 @@ pub struct Call {
 /// A translated request, to be said again.
 pub struct Again {
     pub surface: Protocol,
+    /// Not where anything else is lost.
+    pub strict: bool,
     /// The client's.
     pub body: Bytes,
     pub output_limit: Option<u64>,

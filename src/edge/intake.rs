@@ -81,8 +81,10 @@ pub struct Progress {
     hung_up: bool,
     /// The model may have reasoned out of sight, which an estimate would not count.
     unseen: bool,
-    /// The model has finished: only the usage and the terminal event are missing.
+    /// The answer is complete, and its vendor may still send the usage and the last event.
     pub finishing: bool,
+    /// Since when the usage has come too, and only the last event is missing.
+    counted_at: Option<Instant>,
     /// When the first byte went to the client.
     pub first_byte: Option<Instant>,
     /// A sign of life went to the client, so its status stands.
@@ -175,6 +177,8 @@ impl Shared {
         state.progress.sent_at = None;
         state.opening = Vec::new();
         state.progress.ended = None;
+        state.progress.finishing = false;
+        state.progress.counted_at = None;
         state.progress.blame = state.progress.client_left.map(|_| Blame::Client);
     }
 
@@ -277,9 +281,12 @@ impl Shared {
         self.lock().progress.hung_up = true;
     }
 
-    /// The model has finished; its vendor has not.
-    pub fn set_finishing(&self) {
-        self.lock().progress.finishing = true;
+    /// Sets whether the answer is complete although its last event has not come. `has_usage`: its usage has.
+    pub fn set_finishing(&self, is_finishing: bool, has_usage: bool) {
+        let progress = &mut self.lock().progress;
+        progress.finishing = is_finishing;
+        let counted_at = progress.counted_at.unwrap_or_else(Instant::now);
+        progress.counted_at = (is_finishing && has_usage).then_some(counted_at);
     }
 
     /// Whether the model may have reasoned out of sight so far.

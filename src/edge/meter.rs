@@ -70,6 +70,9 @@ pub fn resolve(call: &mut Call) {
     };
     if !billed {
         call.billed = Some((outcome, Micro::ZERO));
+        if outcome != Outcome::ClientLeft {
+            count_lost(call);
+        }
         return hold.release(outcome, now_ms);
     }
     let estimated = usage.is_none();
@@ -83,6 +86,16 @@ pub fn resolve(call: &mut Call) {
             keyed.into_iter().for_each(|keyed| keyed.spend());
         }
         Err(error) => log::error!("journal a debit: {error}"),
+    }
+}
+
+/// Counts the tokens that a vendor generated for nothing: it broke the answer off, so the operator pays and nobody is billed.
+pub fn count_lost(call: &mut Call) {
+    let Some(usage) = call.reply.take_lost(&call.turn) else { return };
+    for (class, tokens) in usage.tokens() {
+        if tokens > 0 {
+            METRICS.vendor_cut_tokens.with_label_values(&[&call.model.vendor.name, class]).inc_by(tokens);
+        }
     }
 }
 

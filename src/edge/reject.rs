@@ -60,9 +60,10 @@ async fn send_rendered(session: &mut Session, head: ResponseHeader, body: Bytes)
 
 /// Tells the client what failed: as an answer, or inside the stream that has begun.
 pub async fn tell(session: &mut Session, error: &Error, ctx: &mut Context) -> Result<()> {
+    let surface = ctx.surface;
     if let Some(call) = ctx.call()
         && !call.shared.progress().client_left()
-        && let Some(end) = reply::finish_late(call)
+        && let Some(end) = reply::finish_late(call, surface)
     {
         return session.write_response_body(Some(end), true).await;
     }

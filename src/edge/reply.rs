@@ -19,7 +19,7 @@ use crate::protocol::failure::{self, Failure, Kind};
 use crate::protocol::form::answer::Recall;
 use crate::protocol::responses::Voice;
 use crate::protocol::rules::Accepts;
-use crate::protocol::same::StreamPass;
+use crate::protocol::same::{self, StreamPass};
 use crate::protocol::translate::{self, StreamTranslation};
 use crate::store::ledger::Outcome;
 use crate::telemetry::METRICS;
@@ -40,9 +40,13 @@ pub struct Reply {
     recall: Option<Recall>,
     /// Of a token count: our own estimate, should the vendor have no such path.
     count: Option<u64>,
+    /// How many choices the client asked for.
+    choices: u64,
     /// The client gets a stream.
     streams: bool,
     mode: Mode,
+    /// What a whole answer used that is not passed on.
+    lost: Option<Usage>,
     /// Events that stood before a failure in the same piece: still to go out before it is told.
     pub unsent: Vec<u8>,
 }
@@ -85,8 +89,9 @@ impl Drop for OpenStream {
 
 impl Reply {
     /// `hide_usage`: a chat caller did not ask for the usage that the vendor is made to tell.
-    pub fn new(hide_usage: bool, recall: Option<Recall>, count: Option<u64>) -> Self {
-        Self { hide_usage, recall, count, streams: false, mode: Mode::Waiting, unsent: Vec::new() }
+    pub fn new(hide_usage: bool, choices: u64, recall: Option<Recall>, count: Option<u64>) -> Self {
+        let (mode, unsent) = (Mode::Waiting, Vec::new());
+        Self { hide_usage, recall, count, choices, streams: false, mode, lost: None, unsent }
     }
 
     /// Another model is asked instead, before anything of the answer was seen.
@@ -94,6 +99,13 @@ impl Reply {
         self.recall = recall;
         self.unsent.clear();
         self.mode = Mode::Waiting;
+    }
+
+    /// The attempt is over, and another one is made.
+    pub fn abandon(&mut self) {
+        if matches!(self.mode, Mode::Stream(..) | Mode::Fold { .. } | Mode::Whole(_)) {
+            self.mode = Mode::Waiting;
+        }
     }
 
     /// The same model is asked once more, in other words.
@@ -146,6 +158,18 @@ impl Reply {
             _ => (None, None, 0),
         }
     }
+
+    /// What the vendor charges for an answer that nobody is billed for, estimated where it reported no usage; taken, so that
+    /// it is counted once. `None`: the vendor has not begun to answer.
+    pub fn take_lost(&mut self, turn: &Turn) -> Option<Usage> {
+        let has_begun = match &self.mode {
+            Mode::Stream(pass, _) => pass.started() && !pass.completed(),
+            Mode::Fold { stream, .. } => stream.started() && !stream.completed(),
+            _ => return self.lost.take(),
+        };
+        let (usage, learned, generated_bytes) = self.learned();
+        has_begun.then(|| usage.unwrap_or_else(|| turn.estimate(learned, generated_bytes)))
+    }
 }
 
 /// The largest header of a vendor that is accepted: names and values together. HTTP/1.1 has Pingora's own limit; over HTTP/2
@@ -174,6 +198,7 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     let status = header.status.as_u16();
     call.vendor_answered = Some(Instant::now());
     call.reply.unsent.clear();
+    call.reply.lost = None;
     let text = |name: &str| header.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let retry_after = text("retry-after").map(|value| in_seconds(value, clock::now_ms()));
     if upstream::answered(call, status, retry_after.as_deref()) {
@@ -304,7 +329,8 @@ fn understanding(call: &Call, surface: Protocol, is_events: bool) -> Mode {
     let vendor = call.model.protocol();
     match (&call.reply.recall, is_events) {
         (None, true) if call.stream => {
-            let pass = StreamPass::new(surface, &call.model.id, call.reply.hide_usage, event_bytes);
+            let pass = StreamPass::new(surface, &call.model.id, call.reply.hide_usage, event_bytes)
+                .with_request(call.turn.estimator(), call.reply.choices);
             Mode::Stream(AnswerStream::Same(Box::new(pass)), OpenStream::begin())
         }
         (Some(recall), true) => {
@@ -420,9 +446,7 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
         };
         call.shared.set_unseen(hides_output || call.turn.is_still_doubtful(pass.input_learned()));
     }
-    if pass.is_finishing() {
-        call.shared.set_finishing();
-    }
+    call.shared.set_finishing(pass.is_finishing(), pass.usage().is_some());
     if let Err(fault) = outcome {
         call.reply.unsent = out;
         return Err(failed(call, &fault, is_opening));
@@ -434,7 +458,7 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
         refused_free: pass.refused_free(),
         cut: None,
     };
-    if !pass.completed() && !pass.has_stopped() {
+    if !pass.completed() && !pass.is_finishing() {
         counted.cut = past_hold(&call.model, call.hold.as_ref(), &call.turn, &counted);
     }
     if let Some(usage) = &counted.cut {
@@ -480,12 +504,22 @@ fn past_hold(model: &Model, hold: Option<&Hold>, turn: &Turn, so_far: &Counted) 
     Some(hold.bears(usage.unwrap_or_else(|| turn.estimate(learned, generated_bytes))))
 }
 
-/// Ends an answer whose model has finished although its vendor has broken off, or goes on saying nothing. `None`: it is
-/// no such answer.
-pub fn finish_late(call: &mut Call) -> Option<Bytes> {
+/// The call broke off: whether what came of it is a complete answer all the same.
+pub fn broken_off(call: &mut Call, surface: Protocol) {
+    let Mode::Whole(kept) = &call.reply.mode else { return };
+    // Only the framing is missing of a JSON value that is closed.
+    if kept.last().is_some_and(|byte| matches!(byte, b'}' | b' ' | b'\n' | b'\r' | b'\t')) {
+        let body = Bytes::copy_from_slice(kept);
+        call.shared.set_finishing(read_whole(call, surface, body).is_ok(), true);
+    }
+}
+
+/// Ends a complete answer whose vendor has broken off, or says nothing more. `None`: it is no such answer.
+pub fn finish_late(call: &mut Call, surface: Protocol) -> Option<Bytes> {
     let outcome = match &call.reply.mode {
         Mode::Stream(pass, _) if pass.is_finishing() => stream(call, b"", true),
         Mode::Fold { stream, .. } if stream.is_finishing() => fold(call, b"", true),
+        Mode::Whole(_) if call.shared.progress().finishing => whole(call, surface),
         _ => return None,
     };
     outcome.ok().flatten()
@@ -522,6 +556,7 @@ fn fold(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failu
         outcome = stream.finish(&mut out);
     }
     let has_generated = stream.generated_bytes() > 0;
+    call.shared.set_finishing(stream.is_finishing(), stream.usage().is_some());
     if let Err(fault) = outcome {
         return Err(failed(call, &fault, !has_generated));
     }
@@ -551,12 +586,25 @@ fn fold(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failu
 
 fn whole(call: &mut Call, surface: Protocol) -> Result<Option<Bytes>, Failure> {
     let Mode::Whole(kept) = &mut call.reply.mode else { return Ok(None) };
-    let (kept, vendor) = (std::mem::take(kept), call.model.protocol());
-    let recall = call.reply.recall.clone();
-    let whole = answer::whole(vendor, surface, &call.model.id, recall, call.reply.streams, kept.into())
-        .map_err(|fault| failed(call, &fault, true))?;
+    let kept = Bytes::from(std::mem::take(kept));
+    let whole = match read_whole(call, surface, kept.clone()) {
+        Ok(whole) => whole,
+        Err(fault) => {
+            call.reply.lost = same::usage_in(call.model.protocol(), &kept);
+            return Err(failed(call, &fault, true));
+        }
+    };
     let Whole { body, usage, learned, generated_bytes, refused_free } = whole;
     tell_whole(call, body, Counted { usage, learned, generated_bytes, refused_free, cut: None })
+}
+
+fn read_whole(call: &Call, surface: Protocol, body: Bytes) -> Result<Whole, Fault> {
+    let (vendor, model) = (call.model.protocol(), &call.model.id);
+    if call.reply.count.is_some() {
+        let body = same::count(vendor, model, body)?;
+        return Ok(Whole { body, usage: None, learned: None, generated_bytes: 0, refused_free: false });
+    }
+    answer::whole(vendor, surface, model, call.reply.recall.clone(), call.reply.streams, body)
 }
 
 /// Gives a whole answer out, debited.

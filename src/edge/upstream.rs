@@ -122,12 +122,15 @@ pub fn ask_without_thinking(call: &mut Call) -> bool {
         return false;
     }
     let Ok(said) = admit::without_thinking(&again, &call.model) else { return false };
+    let told = |token: &String| !call.warnings.contains(token);
+    let mut more: Vec<_> = said.warnings.into_iter().filter(told).collect();
+    if again.strict && !more.is_empty() {
+        return false;
+    }
     call.sent_bytes = said.body.len();
     call.shared.set_body(said.body);
     call.reply.begin_again(said.recall);
-    let told = |token: &String| !call.warnings.contains(token);
-    let mut more: Vec<_> = said.warnings.into_iter().filter(told).collect();
-    if more.is_empty() {
+    if more.is_empty() && !again.strict {
         // The blocks of earlier turns alone.
         more.push("dropped:thinking".to_owned());
     }

@@ -10,8 +10,10 @@ use super::same::{self, StreamPass};
 use super::translate::{self, StreamTranslation};
 use crate::usage::Usage;
 use bytes::Bytes;
+pub use completion::{Completion, StopReason};
 pub use fault::Fault;
 
+mod completion;
 mod fault;
 
 /// A whole answer that may be sent on.
@@ -68,10 +70,10 @@ impl AnswerStream {
         }
     }
 
-    /// The vendor's body ended.
+    /// The vendor's body ended. What is missing of a complete answer's end is added.
     ///
     /// # Errors
-    /// The answer did not.
+    /// The answer is not complete.
     pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), Fault> {
         match self {
             AnswerStream::Same(stream) => stream.finish(out),
@@ -95,19 +97,19 @@ impl AnswerStream {
         }
     }
 
-    /// A reason to end was given, in a stream whose end can be made here.
+    /// The stop reason has come, and the last event has not: the answer is complete even if nothing follows.
     pub fn is_finishing(&self) -> bool {
         match self {
-            AnswerStream::Same(_) => false,
+            AnswerStream::Same(stream) => stream.is_finishing(),
             AnswerStream::Translated(stream) => stream.is_finishing(),
         }
     }
 
-    /// The model gave its reason to stop: only the usage and the terminal event may be missing.
-    pub fn has_stopped(&self) -> bool {
+    /// Any event of the answer came.
+    pub fn started(&self) -> bool {
         match self {
-            AnswerStream::Same(stream) => stream.has_stopped(),
-            AnswerStream::Translated(stream) => stream.is_finishing(),
+            AnswerStream::Same(stream) => stream.started(),
+            AnswerStream::Translated(stream) => stream.started(),
         }
     }
 

@@ -6,22 +6,23 @@
 //! Read next: `same/chat.rs` and `same/messages.rs`, what one event means; then `protocol/sse.rs`.
 
 use super::Protocol;
-use super::answer::Fault;
+use super::answer::{Completion, Fault, StopReason};
 use super::failure::VendorError;
 use super::responses::Voice;
 use super::splice::{self, Splice};
 use super::sse::{Decoder, Event, TooLarge};
-use crate::usage::Usage;
+use crate::usage::{Usage, UsageEstimator};
 
 mod chat;
 mod ending;
+mod halves;
 mod messages;
 mod responses;
 #[cfg(test)]
 mod tests;
 mod whole;
 
-pub use whole::whole;
+pub use whole::{count, usage_in, whole};
 
 /// The deepest nesting of an answer that is read. Requests are bounded more tightly.
 const DEPTH_MAX: u32 = 128;
@@ -54,9 +55,14 @@ struct Watch {
     started: bool,
     /// More than the opening was passed on.
     has_content: bool,
-    completed: bool,
+    completion: Completion,
+    /// The vendor's body ended.
+    has_ended: bool,
     generated_bytes: u64,
+    /// Of the usage of a vendor that reports none.
+    estimator: UsageEstimator,
     shows_thinking: bool,
+    split_letters: halves::SplitLetters,
     chat: chat::Seen,
     messages: messages::Seen,
     responses: responses::Seen,
@@ -76,9 +82,12 @@ impl StreamPass {
                 hide_usage,
                 started: false,
                 has_content: false,
-                completed: false,
+                completion: Completion::default(),
+                has_ended: false,
                 generated_bytes: 0,
+                estimator: UsageEstimator::default(),
                 shows_thinking: false,
+                split_letters: halves::SplitLetters::default(),
                 chat: chat::Seen::default(),
                 messages: messages::Seen::default(),
                 responses: responses::Seen::default(),
@@ -86,6 +95,14 @@ impl StreamPass {
             },
             is_over: false,
         }
+    }
+
+    /// What the client asked for: what its usage is estimated by, and how many choices.
+    #[must_use]
+    pub fn with_request(mut self, estimator: UsageEstimator, choices: u64) -> Self {
+        self.watch.estimator = estimator;
+        self.watch.chat.expect_choices(choices);
+        self
     }
 
     /// How the stream numbers its events, where it does.
@@ -96,46 +113,64 @@ impl StreamPass {
     /// Appends to `out` what may be sent on of the vendor's `bytes`. The terminal event's bytes are in `out` when
     /// [`StreamPass::completed`] turns true within this call: the caller journals before it releases `out`.
     /// After a fault or the terminal event, bytes are dropped.
+    ///
+    /// # Errors
+    /// The stream cannot go on, and the answer is not complete.
     pub fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
         if self.is_over {
             return Ok(());
         }
         self.decoder.feed(bytes);
-        let outcome = self.pass(out);
-        self.is_over = outcome.is_err() || self.watch.completed;
+        let outcome = self.pass(out).or_else(|fault| self.end(Some(fault), out));
+        self.is_over = outcome.is_err() || self.completed();
         outcome
     }
 
-    /// The vendor's body ended. A chat answer whose every choice was finished is complete without `[DONE]`, which
-    /// is then added; any other end before the terminal event is [`Fault::Cut`].
+    /// The vendor's body ended. What is missing of a complete answer's end is added.
+    ///
+    /// # Errors
+    /// The answer is not complete: the vendor's last words if they are an error, else [`Fault::Cut`].
     pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), Fault> {
         if self.is_over {
-            return if self.watch.completed { Ok(()) } else { Err(Fault::Cut) };
+            return if self.completed() { Ok(()) } else { Err(Fault::Cut) };
         }
         self.is_over = true;
         // Some vendors leave out the last blank line; a line that was cut is not JSON and shows as such.
         self.decoder.close();
-        match self.pass(out) {
-            Err(fault @ Fault::Vendor(_)) => return Err(fault),
-            Ok(()) if self.watch.completed => return Ok(()),
-            _ => {}
-        }
-        if self.watch.protocol == Protocol::Chat && self.watch.chat.is_finished() {
-            out.extend_from_slice(b"data: [DONE]\n\n");
-            self.watch.completed = true;
+        self.watch.has_ended = true;
+        let fault = self.pass(out).err();
+        if self.completed() {
             return Ok(());
         }
-        Err(Fault::Cut)
+        self.end(fault.filter(|fault| matches!(fault, Fault::Vendor(_))), out)
     }
 
-    /// The model gave its reason to stop: only the usage and the terminal event may be missing.
-    pub fn has_stopped(&self) -> bool {
-        match self.watch.protocol {
-            Protocol::Chat => self.watch.chat.is_finished(),
-            Protocol::Messages => self.watch.messages.has_stopped(),
-            // Its terminal event is the reason.
-            Protocol::Responses => false,
+    /// Ends an answer whose last event does not come.
+    fn end(&mut self, fault: Option<Fault>, out: &mut Vec<u8>) -> Result<(), Fault> {
+        let usage = self.usage();
+        self.watch.completion.end(usage.is_some(), fault)?;
+        let Watch { protocol, model_json, hide_usage, chat, messages, .. } = &self.watch;
+        match protocol {
+            Protocol::Chat => {
+                let is_missing = !*hide_usage && usage.is_none();
+                let usage = is_missing.then(|| self.estimated());
+                ending::chat(chat, model_json, usage.as_ref(), out);
+            }
+            Protocol::Messages => ending::messages_last(messages, out),
+            // Its stop reason is its last event.
+            Protocol::Responses => {}
         }
+        self.watch.completion.last_event()
+    }
+
+    /// The usage that is billed where the vendor reports none.
+    fn estimated(&self) -> Usage {
+        self.watch.estimator.usage(self.input_learned(), self.generated_bytes())
+    }
+
+    /// The stop reason has come, and the last event has not.
+    pub fn is_finishing(&self) -> bool {
+        self.watch.completion.is_finishing()
     }
 
     /// Ends the answer here, at the output limit. `usage` is what the caller is told of it.
@@ -146,13 +181,13 @@ impl StreamPass {
             Protocol::Messages => ending::messages(messages, usage, out),
             Protocol::Responses => ending::responses(responses, model_json, usage, out),
         }
-        self.watch.completed = true;
+        self.watch.completion = Completion::ended_by_gateway();
         self.is_over = true;
     }
 
     /// The answer is whole, and its last byte was given out.
     pub fn completed(&self) -> bool {
-        self.watch.completed
+        self.watch.completion.is_complete()
     }
 
     /// More than the opening was passed on: `message_start`, `response.created`, a chunk with the role alone, pings and
@@ -201,7 +236,7 @@ impl StreamPass {
     }
 
     fn pass(&mut self, out: &mut Vec<u8>) -> Result<(), Fault> {
-        while !self.watch.completed {
+        while !self.watch.completion.is_complete() {
             let Some(event) = self.decoder.next()? else {
                 break;
             };
@@ -215,8 +250,11 @@ impl Watch {
     fn event(&mut self, event: &Event<'_>, out: &mut Vec<u8>) -> Result<(), Fault> {
         let data = event.data.unwrap_or_default().trim_ascii();
         if data.is_empty() {
-            // By the rules of event streams this is no event: comments and blank lines pass.
-            out.extend_from_slice(event.raw);
+            // By the rules of event streams this is no event: comments and blank lines pass. The beginning of an event does
+            // not, where the vendor broke off.
+            if !self.has_ended {
+                out.extend_from_slice(event.raw);
+            }
             return Ok(());
         }
         if data.starts_with(b":") {
@@ -234,11 +272,8 @@ impl Watch {
 
     fn chat_event(&mut self, event: &Event<'_>, data: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
         if data == b"[DONE]" {
-            if !self.started {
-                return Err(Fault::Cut);
-            }
+            self.completion.last_event()?;
             out.extend_from_slice(event.raw);
-            self.completed = true;
             return Ok(());
         }
         let Some(chunk) = chat::read(text(event)) else {
@@ -251,13 +286,17 @@ impl Watch {
         self.generated_bytes = self.generated_bytes.saturating_add(chunk.generated_bytes);
         self.shows_thinking |= chunk.has_reasoning;
         self.chat.chunk(&chunk, text(event));
+        self.completion.set_stop_reason(self.chat.stop_reason());
+        if self.chat.goes_on_behind_stop() {
+            self.completion.withdraw_stop_reason();
+        }
         if self.hide_usage && chunk.is_usage_only() {
             return Ok(());
         }
         let hidden = chunk.null_usage.filter(|_| self.hide_usage);
         let edits =
             [chunk.model.map(|span| Splice::new(span, &self.model_json)), hidden.map(|span| Splice::new(span, ""))];
-        splice::event(event, edits, out);
+        write(&mut self.split_letters, self.protocol, event, edits, out);
         Ok(())
     }
 
@@ -271,9 +310,6 @@ impl Watch {
         if is("error") || (seen.kind.is_none() && seen.has_error) {
             return Err(Fault::told(event.data.unwrap_or_default()));
         }
-        if is("message_stop") && !self.started {
-            return Err(Fault::Cut);
-        }
         self.has_content |= !is("message_start") && !is("ping");
         self.generated_bytes = self.generated_bytes.saturating_add(seen.generated_bytes);
         self.shows_thinking |= seen.has_thinking;
@@ -282,11 +318,17 @@ impl Watch {
         } else if is("content_block_stop") {
             self.messages.block_ends();
         }
+        if self.messages.has_stopped() && seen.generated_bytes > 0 {
+            self.completion.withdraw_stop_reason();
+        }
         self.messages.event(&seen, is("message_start"), is("message_delta"));
+        self.completion.set_stop_reason(StopReason::from_bool(self.messages.has_stopped()));
+        if is("message_stop") {
+            self.completion.last_event()?;
+        }
         let edit = seen.model.filter(|_| is("message_start"));
         let edits = [edit.map(|span| Splice::new(span, &self.model_json)), None];
-        splice::event(event, edits, out);
-        self.completed = is("message_stop");
+        write(&mut self.split_letters, self.protocol, event, edits, out);
         Ok(())
     }
 }
@@ -324,12 +366,30 @@ impl Watch {
         if is_end {
             // Items may come whole, without pieces.
             self.generated_bytes = self.generated_bytes.max(seen.response.output_bytes);
+            self.completion.set_stop_reason(StopReason::All);
+            self.completion.last_event()?;
         }
         let edits = [seen.response.model.map(|span| Splice::new(span, &self.model_json)), None];
-        splice::event(event, edits, out);
-        self.completed = is_end;
+        write(&mut self.split_letters, self.protocol, event, edits, out);
         Ok(())
     }
+}
+
+/// Passes an event on, with these edits and with whole letters.
+fn write(
+    letters: &mut halves::SplitLetters,
+    protocol: Protocol,
+    event: &Event<'_>,
+    edits: [Option<Splice<'_>>; 2],
+    out: &mut Vec<u8>,
+) {
+    let letters = letters.edits(protocol, text(event));
+    if letters.is_empty() {
+        return splice::event(event, edits, out);
+    }
+    let letters = letters.iter().map(|(span, text)| Splice::new(*span, text));
+    let mut edits: Vec<_> = edits.into_iter().flatten().chain(letters).collect();
+    splice::event_with(event, &mut edits, out);
 }
 
 /// The error of an event that holds a response which failed, or that is one.

@@ -43,25 +43,18 @@ pub(crate) fn bytes(source: &[u8], edits: &mut [Splice<'_>], out: &mut Vec<u8>) 
 
 /// Appends the event with edits to its data; untouched if there are none.
 pub(crate) fn event(event: &Event<'_>, edits: [Option<Splice<'_>>; 2], out: &mut Vec<u8>) {
-    let (Some(data), [first, second]) = (event.data, edits) else {
+    match edits {
+        [None, None] => event_with(event, &mut [], out),
+        [Some(first), Some(second)] => event_with(event, &mut [first, second], out),
+        [Some(only), None] | [None, Some(only)] => event_with(event, &mut [only], out),
+    }
+}
+
+/// As [`event`], with any number of edits.
+pub(crate) fn event_with(event: &Event<'_>, edits: &mut [Splice<'_>], out: &mut Vec<u8>) {
+    let Some(data) = event.data.filter(|_| !edits.is_empty()) else {
         out.extend_from_slice(event.raw);
         return;
-    };
-    let mut both;
-    let mut one;
-    let edits: &mut [Splice<'_>] = match (first, second) {
-        (None, None) => {
-            out.extend_from_slice(event.raw);
-            return;
-        }
-        (Some(first), Some(second)) => {
-            both = [first, second];
-            &mut both
-        }
-        (Some(only), None) | (None, Some(only)) => {
-            one = [only];
-            &mut one
-        }
     };
     let Some(at) = event.data_at else {
         return rewritten(event, data, edits, out);

@@ -6,7 +6,7 @@
 //!
 //! Read next: `protocol/form.rs`, then the room of the caller's protocol.
 
-use super::answer::{Fault, Whole};
+use super::answer::{Completion, Fault, StopReason, Whole};
 use super::failure::{Failure, Kind, VendorError};
 use super::form::answer::{Event, Piece, Recall, Sink, Start, Stop};
 use super::form::{Refused, Request, Warnings};
@@ -14,6 +14,7 @@ use super::request::DEPTH_MAX;
 use super::responses::Voice;
 use super::rules::{Accepts, Outcome, Target};
 use super::sse::Decoder;
+use super::surrogates::{Halves, trailing_half};
 use super::text::Text;
 use super::tree::{Nodes, Tree};
 use super::{Protocol, chat, estimate, messages, responses};
@@ -240,42 +241,94 @@ struct Tally {
     vendor: Protocol,
     started: bool,
     has_content: bool,
-    completed: bool,
+    completion: Completion,
+    /// The last event came without a stop reason.
+    is_cut: bool,
     generated_bytes: u64,
     usage: Option<Usage>,
     tier: Option<ServiceTier>,
     is_final: bool,
-    is_finishing: bool,
     is_refusal: bool,
     has_other_output: bool,
     shows_thinking: bool,
+    /// Halves of letters, by slot.
+    halves: Halves<u32>,
 }
 
 impl Sink for Tally {
     fn event(&mut self, event: Event<'_>) {
         match &event {
+            Event::Delta { slot, text } => return self.delta(*slot, text),
+            Event::Close { slot } => {
+                if let Some(half) = self.halves.take(slot) {
+                    self.pass(Event::Delta { slot: *slot, text: Text::token(&half, true) });
+                }
+            }
+            Event::Stop(_) | Event::End => {
+                for (slot, half) in self.halves.take_all() {
+                    self.pass(Event::Delta { slot, text: Text::token(&half, true) });
+                }
+            }
+            _ => {}
+        }
+        self.pass(event);
+    }
+}
+
+impl Tally {
+    /// More of a text, with whole letters.
+    fn delta(&mut self, slot: u32, text: &Text<'_>) {
+        let Text::Token { raw, escaped, .. } = text else {
+            return self.pass(Event::Delta { slot, text: text.borrowed() });
+        };
+        let joined = self.halves.take(&slot).map(|half| half + raw);
+        let raw = joined.as_deref().unwrap_or(raw);
+        let half = if *escaped { trailing_half(raw) } else { None };
+        let (whole, half) = raw.split_at(half.unwrap_or(raw.len()));
+        if !half.is_empty() {
+            self.halves.hold(slot, half);
+        }
+        match (joined.is_some() || !half.is_empty(), whole.is_empty()) {
+            (_, true) => {}
+            (true, false) => self.pass(Event::Delta { slot, text: Text::token(whole, true) }),
+            (false, false) => self.pass(Event::Delta { slot, text: text.borrowed() }),
+        }
+    }
+
+    fn pass(&mut self, event: Event<'_>) {
+        match &event {
             Event::Start(start) => {
                 self.started = true;
                 self.tier = start.tier.as_ref().map(|tier| ServiceTier::said(&tier.value()));
             }
-            Event::Delta { text, .. } => self.count(text),
+            Event::Delta { text, .. } => {
+                self.count(text);
+                if self.completion.has_stopped() {
+                    self.completion.withdraw_stop_reason();
+                }
+            }
             Event::Open { piece, .. } => {
                 self.has_other_output |= !matches!(piece, Piece::Text | Piece::Thinking);
                 self.shows_thinking |= matches!(piece, Piece::Thinking | Piece::Hidden { .. });
             }
             Event::Signature { .. } => self.has_other_output = true,
             Event::Stop(stop) => {
-                self.is_finishing = true;
+                self.completion.set_stop_reason(StopReason::All);
                 self.is_refusal = matches!(stop, Stop::Refusal { .. });
             }
             Event::Usage { usage, is_final } => {
                 self.usage = Some(*usage);
                 self.is_final |= *is_final;
             }
-            Event::End | Event::Citation { .. } | Event::Close { .. } => {}
+            Event::End => {
+                self.is_cut = self.completion.last_event().is_err();
+                if self.is_cut {
+                    return;
+                }
+            }
+            Event::Citation { .. } | Event::Close { .. } => {}
         }
         self.has_content |= !matches!(event, Event::Start(_) | Event::Usage { .. });
-        let is_end = matches!(event, Event::End);
         match &mut self.writer {
             Writer::ChatStream(writer) => writer.event(event),
             Writer::ChatWhole(writer) => writer.event(event),
@@ -284,11 +337,8 @@ impl Sink for Tally {
             Writer::ResponsesStream(writer) => writer.event(event),
             Writer::ResponsesWhole(writer) => writer.event(event),
         }
-        self.completed |= is_end && !self.overflowed();
     }
-}
 
-impl Tally {
     fn new(vendor: Protocol, surface: Protocol, recall: Recall, streamed: bool) -> Self {
         let writer = match (surface, streamed) {
             (Protocol::Chat, true) => Writer::ChatStream(chat::write_stream::Stream::new(recall)),
@@ -303,16 +353,30 @@ impl Tally {
             vendor,
             started: false,
             has_content: false,
-            completed: false,
+            completion: Completion::default(),
+            is_cut: false,
             generated_bytes: 0,
             usage: None,
             tier: None,
             is_final: false,
-            is_finishing: false,
             is_refusal: false,
             has_other_output: false,
             shows_thinking: false,
+            halves: Halves::default(),
         }
+    }
+
+    /// The answer is complete and the writer has all of it.
+    fn completed(&self) -> bool {
+        self.completion.is_complete() && !self.overflowed()
+    }
+
+    /// The faults of an answer that only show once an event was read.
+    fn check(&self) -> Result<(), Fault> {
+        if self.overflowed() {
+            return Err(Fault::TooLarge);
+        }
+        if self.is_cut { Err(Fault::Cut) } else { Ok(()) }
     }
 
     fn count(&mut self, text: &Text<'_>) {
@@ -347,13 +411,14 @@ impl Tally {
 
     /// What may leave now. Of a whole answer nothing, until it is complete.
     fn take(&mut self, out: &mut Vec<u8>) {
+        let completed = self.completed();
         match &mut self.writer {
             Writer::ChatStream(writer) => writer.take(out),
             Writer::MessagesStream(writer) => writer.take(out),
             Writer::ResponsesStream(writer) => writer.take(out),
-            Writer::ChatWhole(writer) if self.completed => out.extend_from_slice(&writer.body()),
-            Writer::MessagesWhole(writer) if self.completed => out.extend_from_slice(&writer.body()),
-            Writer::ResponsesWhole(writer) if self.completed => out.extend_from_slice(&writer.body()),
+            Writer::ChatWhole(writer) if completed => out.extend_from_slice(&writer.body()),
+            Writer::MessagesWhole(writer) if completed => out.extend_from_slice(&writer.body()),
+            Writer::ResponsesWhole(writer) if completed => out.extend_from_slice(&writer.body()),
             Writer::ChatWhole(_) | Writer::MessagesWhole(_) | Writer::ResponsesWhole(_) => {}
         }
     }
@@ -388,38 +453,50 @@ impl StreamTranslation {
             return Ok(());
         }
         self.decoder.feed(bytes);
-        let outcome = self.pass();
+        let outcome = self.pass().or_else(|fault| self.end(Some(fault)));
         self.tally.take(out);
-        self.is_over = outcome.is_err() || self.tally.completed;
+        self.is_over = outcome.is_err() || self.tally.completed();
         outcome
     }
 
-    /// The vendor's body ended.
+    /// The vendor's body ended. What is missing of a complete answer's end is added.
     ///
     /// # Errors
-    /// The answer did not.
+    /// The answer is not complete: the vendor's last words if they are an error, else [`Fault::Cut`]; or
+    /// [`Fault::TooLarge`].
     pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), Fault> {
         if self.is_over {
-            return if self.tally.completed { Ok(()) } else { Err(Fault::Cut) };
+            return if self.tally.completed() { Ok(()) } else { Err(Fault::Cut) };
         }
         self.is_over = true;
         // Some vendors leave out the last blank line; a line that was cut is not JSON and shows as such.
         self.decoder.close();
-        let outcome = match self.pass() {
-            Err(fault @ Fault::Vendor(_)) => Err(fault),
-            _ if self.tally.completed => Ok(()),
-            _ => match &mut self.reader {
-                Reader::Chat(reader) => reader.finish(&mut self.tally),
-                Reader::Messages(reader) => reader.finish(&mut self.tally),
-                Reader::Responses(reader) => reader.finish(&mut self.tally),
-            },
+        let fault = self.pass().err();
+        let outcome = match fault.filter(|fault| matches!(fault, Fault::Vendor(_))) {
+            _ if self.tally.completed() => Ok(()),
+            fault => self.end(fault),
         };
         self.tally.take(out);
-        if self.tally.overflowed() { Err(Fault::TooLarge) } else { outcome }
+        outcome
+    }
+
+    /// Ends an answer whose last event does not come.
+    fn end(&mut self, fault: Option<Fault>) -> Result<(), Fault> {
+        if self.tally.overflowed() {
+            return Err(Fault::TooLarge);
+        }
+        self.tally.completion.end(self.tally.usage().is_some(), fault)?;
+        match &mut self.reader {
+            Reader::Chat(reader) => reader.finish(&mut self.tally),
+            Reader::Messages(reader) => reader.finish(&mut self.tally),
+            // Its stop reason is its last event.
+            Reader::Responses(_) => {}
+        }
+        self.tally.check()
     }
 
     fn pass(&mut self) -> Result<(), Fault> {
-        while !self.tally.completed {
+        while !self.tally.completed() {
             let event = match self.decoder.next() {
                 Ok(Some(event)) => event,
                 Ok(None) => break,
@@ -439,9 +516,7 @@ impl StreamTranslation {
             // One large event must not make a long stream large for good.
             self.nodes = if nodes.capacity() > IDLE_NODES_MAX { Nodes::new() } else { nodes };
             outcome?;
-            if self.tally.overflowed() {
-                return Err(Fault::TooLarge);
-            }
+            self.tally.check()?;
         }
         Ok(())
     }
@@ -457,12 +532,12 @@ impl StreamTranslation {
 
     /// The answer is whole, and its last byte was given out.
     pub fn completed(&self) -> bool {
-        self.tally.completed
+        self.tally.completed()
     }
 
-    /// A reason to end was given: only usage and the terminal event may be missing.
+    /// The stop reason has come, and the last event has not.
     pub fn is_finishing(&self) -> bool {
-        self.tally.is_finishing && !self.tally.completed
+        self.tally.completion.is_finishing()
     }
 
     /// More than the answer's opening was heard.
@@ -514,9 +589,8 @@ pub fn whole(vendor: Protocol, surface: Protocol, recall: Recall, streamed: bool
         Protocol::Messages => messages::read_stream::whole(tree.root(), &mut tally)?,
         Protocol::Responses => responses::read_stream::whole(tree.root(), &mut tally)?,
     }
-    if tally.overflowed() {
-        return Err(Fault::TooLarge);
-    }
+    // Nothing was cut on its way: the body has no stop reason.
+    tally.check().map_err(|fault| if fault == Fault::Cut { Fault::Empty } else { fault })?;
     let mut out = Vec::with_capacity(body.len());
     tally.take(&mut out);
     Ok(Whole {

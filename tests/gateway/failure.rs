@@ -158,14 +158,6 @@ fn a_stream_that_is_cut_ends_with_an_error_frame_and_never_cleanly() {
             }
         }
     }
-    // Cut just before the terminal event: the client has all of the text, and still no whole answer.
-    let answer = world.ask(&Messages.stream(&account.key, "text=three events=3 cut=8 input=5 output=5"));
-    assert!(
-        answer.has("\"end_turn\"") && answer.has("event: error\n") && !answer.has("message_stop"),
-        "{}",
-        answer.text()
-    );
-    is_free(&world, &account, &answer);
     world.close();
 }
 
@@ -199,14 +191,9 @@ fn garbage_of_a_vendor_is_never_passed_on_as_an_answer() {
     let world = World::new();
     let account = world.account();
     for surface in BOTH {
-        for (garbage, stream) in [
-            ("json", false),
-            ("chunk", false),
-            ("headers", false),
-            ("length", false),
-            ("json", true),
-            ("headers", true),
-        ] {
+        for (garbage, stream) in
+            [("json", false), ("chunk", false), ("headers", false), ("json", true), ("headers", true)]
+        {
             let body = surface.body(&format!("garbage={garbage} events=6"), stream, 1_000);
             let answer = world.ask(&surface.request(&account.key, &body));
             assert!(answer.status >= 500, "{surface:?} {garbage} {stream}: {} {}", answer.status, answer.text());
@@ -242,13 +229,21 @@ fn a_stream_whose_terminal_event_came_is_whole_whatever_its_framing_does_next() 
             assert_eq!(receipt["outcome"], "completed");
         }
     }
-    // Some compatible servers leave `[DONE]` out; a messages stream without its end is cut.
-    let answer = world.ask(&Chat.stream(&account.key, "nodone=1 events=4 input=100 output=10"));
-    assert!(Chat.is_complete(&answer), "{}", answer.text());
-    assert_eq!(micro(&world.receipt(&account, &answer.request_id())["credits"]), Chat.cost(100, 10));
-    let answer = world.ask(&Messages.stream(&account.key, "nodone=1 events=4 input=100 output=10"));
-    assert!(!Messages.is_complete(&answer) && answer.has(Messages.error_frame()), "{}", answer.text());
-    assert_eq!(micro(&world.receipt(&account, &answer.request_id())["credits"]), 0);
+    // The last event may be missing too, and of a whole answer the end of its framing.
+    for surface in BOTH {
+        let answers = [
+            (true, world.ask(&surface.stream(&account.key, "nodone=1 events=4 input=100 output=10"))),
+            (true, world.ask(&Messages.stream(&account.key, "text=three events=3 cut=8 input=100 output=10"))),
+            (false, world.ask(&surface.whole(&account.key, "garbage=length input=100 output=10"))),
+        ];
+        for (index, (streams, answer)) in answers.iter().enumerate() {
+            let surface = if index == 1 { Messages } else { surface };
+            let is_complete = if *streams { surface.is_complete(answer) } else { answer.status == 200 };
+            assert!(is_complete, "{index}: {}", answer.text());
+            let receipt = world.receipt(&account, &answer.request_id());
+            assert_eq!(micro(&receipt["credits"]), surface.cost(100, 10), "{receipt}");
+        }
+    }
     world.close();
 }
 

@@ -51,6 +51,8 @@ pub enum Step {
     Reset(u32),
     /// GOAWAY: the last stream that is processed (`None`: this one), and the reason.
     GoAway(Option<u32>, u32),
+    /// What the body of the request calls for.
+    Answer(fn(&[u8]) -> Vec<Step>),
     /// Any frame.
     Frame { kind: u8, flags: u8, on_stream: bool, payload: Vec<u8> },
     /// Waits for so many answers to its pings.
@@ -337,6 +339,11 @@ impl Connection<'_> {
                     let mut fields = vec![field("content-type", kind)];
                     fields.extend((0..filler / 1_024).map(|n| field(&format!("x-filler-{n}"), &"x".repeat(1_000))));
                     self.head(id, &[&[0x88][..], &block(&fields)].concat());
+                }
+                Step::Answer(steps) => {
+                    if !self.play(id, body, steps(body)) {
+                        return false;
+                    }
                 }
                 Step::Half => self.send(DATA, 0, id, &content[..half]),
                 Step::Rest => self.send(DATA, END_STREAM, id, &content[half..]),

@@ -6,7 +6,7 @@ use crate::payloads::*;
 use model_gateway::protocol::Protocol;
 use model_gateway::protocol::answer::Fault;
 use model_gateway::protocol::same::StreamPass;
-use model_gateway::usage::{ServiceTier, Usage};
+use model_gateway::usage::{ServiceTier, Usage, UsageEstimator};
 use proptest::prelude::*;
 
 const EVENT_BYTES_MAX: usize = 1 << 20;
@@ -87,8 +87,8 @@ fn usage_that_was_not_asked_for_is_hidden_and_still_known() {
 
 #[test]
 fn an_alone_null_usage_leaves_an_empty_object() {
-    let passed = pass(Protocol::Chat, true, "data: {\"usage\" : null}\n\ndata: [DONE]\n\n");
-    assert_eq!(passed.out, "data: {}\n\ndata: [DONE]\n\n");
+    let passed = pass(Protocol::Chat, true, "data: {\"usage\" : null}\n\n");
+    assert_eq!(passed.out, "data: {}\n\n");
 }
 
 #[test]
@@ -147,6 +147,72 @@ fn a_chat_stream_without_its_end_mark_is_complete_once_finished() {
     assert!(!passed.out.contains("[DONE]"));
     assert_eq!(chat("data: [DONE]\n\n").pushed, Err(Fault::Cut));
     assert_eq!(chat("").finished, Err(Fault::Cut));
+    // Proxies write the end mark when their own vendor broke off.
+    let marked = format!("{}data: [DONE]\n\n", &CHAT_TEXT[..unfinished.unwrap()]);
+    assert_eq!(chat(&marked).pushed, Err(Fault::Cut));
+}
+
+#[test]
+fn a_usage_that_was_asked_for_and_is_missing_is_reported_as_it_is_billed() {
+    let cut = CHAT_TEXT.rfind("data: {").unwrap();
+    let estimator = UsageEstimator::from_input_tokens(501);
+    let mut pass = StreamPass::new(Protocol::Chat, PUBLIC, false, EVENT_BYTES_MAX).with_request(estimator, 1);
+    let mut out = Vec::new();
+    pass.push(CHAT_TEXT[..cut].as_bytes(), &mut out).unwrap();
+    assert!(pass.is_finishing() && pass.finish(&mut out).is_ok());
+    assert_eq!(pass.usage(), None);
+    let estimated = estimator.usage(pass.input_learned(), pass.generated_bytes());
+    let out = String::from_utf8(out).unwrap();
+    let data = out.lines().filter_map(|line| line.strip_prefix("data: {")).next_back().unwrap();
+    let usage = serde_json::from_str::<serde_json::Value>(&format!("{{{data}")).unwrap()["usage"].clone();
+    assert_eq!(
+        (&usage["prompt_tokens"], &usage["completion_tokens"]),
+        (&estimated.input.into(), &estimated.output.into())
+    );
+}
+
+#[test]
+fn a_choice_that_was_asked_for_and_never_began_is_a_cut_unless_the_vendor_ends_the_stream() {
+    let stream = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\n";
+    let of = |choices, bytes: &str| {
+        let mut pass = StreamPass::new(Protocol::Chat, PUBLIC, false, EVENT_BYTES_MAX)
+            .with_request(UsageEstimator::default(), choices);
+        let pushed = pass.push(bytes.as_bytes(), &mut Vec::new());
+        pushed.and_then(|()| pass.finish(&mut Vec::new()))
+    };
+    assert_eq!(of(2, stream), Err(Fault::Cut));
+    assert_eq!(of(1, stream), Ok(()));
+    assert_eq!(of(2, &format!("{stream}data: [DONE]\n\n")), Ok(()));
+}
+
+#[test]
+fn a_stop_reason_with_every_chunk_ends_nothing() {
+    let chunk = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\n";
+    assert_eq!(chat(&[chunk, chunk].concat()).finished, Err(Fault::Cut));
+    assert_eq!(chat(&[chunk, chunk, "data: [DONE]\n\n"].concat()).finished, Ok(()));
+    let empty = chunk.replace("stop", "");
+    assert_eq!(chat(&empty).finished, Err(Fault::Cut));
+}
+
+#[test]
+fn garbage_behind_the_stop_reason_changes_nothing_and_an_error_only_before_the_usage() {
+    let error = "event: error\ndata: {\"type\":\"error\",\"error\":{\"message\":\"no\"}}\n\n";
+    let finish = CHAT_TEXT.rfind("data: {").unwrap();
+    let done = CHAT_TEXT.find("data: [DONE]").unwrap();
+    for (passed, is_complete) in [
+        (chat(&format!("{}data: <html>\n\n", &CHAT_TEXT[..finish])), true),
+        (chat(&format!("{}{error}", &CHAT_TEXT[..finish])), false),
+        (chat(&format!("{}{error}", &CHAT_TEXT[..done])), true),
+    ] {
+        assert_eq!(passed.pushed.is_ok() && passed.finished.is_ok(), is_complete, "{passed:?}");
+        assert_eq!(passed.out.contains("[DONE]") || passed.out.contains("message_stop\n"), is_complete, "{passed:?}");
+    }
+    let stop = MESSAGES_THINKING.find("event: message_stop").unwrap();
+    for behind in [error, "data: <html>\n\n", "data: [DONE]\n\n", ""] {
+        let passed = messages(&format!("{}{behind}", &MESSAGES_THINKING[..stop]));
+        assert_eq!((passed.pushed, passed.finished), (Ok(()), Ok(())), "{behind}");
+        assert!(passed.out.ends_with("event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"), "{}", passed.out);
+    }
 }
 
 #[test]
@@ -159,8 +225,8 @@ fn one_of_two_choices_finished_is_a_cut() {
 fn an_end_without_its_blank_line_is_an_end() {
     assert!(chat(CHAT_TEXT.trim_end()).finished.is_ok());
     assert!(messages(MESSAGES_THINKING.trim_end()).finished.is_ok());
-    let cut = MESSAGES_THINKING.trim_end().len() - 1;
-    assert_eq!(messages(&MESSAGES_THINKING[..cut]).finished, Err(Fault::Cut));
+    let passed = messages(&MESSAGES_THINKING[..MESSAGES_THINKING.trim_end().len() - 1]);
+    assert!(passed.finished.is_ok() && passed.out.ends_with("\"message_stop\"}\n\n"), "{}", passed.out);
 }
 
 #[test]

@@ -112,7 +112,7 @@ pub async fn prepare(
         sent_bytes,
         stream,
         warnings,
-        reply: Reply::new(!order.outline.include_usage, sent.recall, count.and_then(Result::ok)),
+        reply: Reply::new(!order.outline.include_usage, order.outline.choices, sent.recall, count.and_then(Result::ok)),
         shared,
         again,
         fallbacks,

@@ -225,8 +225,11 @@ impl<'a> Order<'a> {
         let has_none = self.surface == Protocol::Chat && self.model.vendor.official;
         let is_another_ones =
             instead && self.model.passes(self.surface) && self.surface != Protocol::Responses && !has_none;
-        ((sent.carries_thinking || is_another_ones) && !self.strict).then(|| Again {
+        // In a carrier of the gateway's own it is no loss of the caller's. Chat has no such carriers.
+        let may = !self.strict || sent.recall.is_some() && self.surface != Protocol::Chat;
+        ((sent.carries_thinking || is_another_ones) && may).then(|| Again {
             surface: self.surface,
+            strict: self.strict,
             body: self.body.clone(),
             output_limit: sent.output_limit,
             account_id: Arc::clone(&self.account_id),

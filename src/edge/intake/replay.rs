@@ -30,8 +30,9 @@ type MessageStream = Box<dyn futures_core::Stream<Item = Result<Bytes>> + Unpin 
 pub const HAND_BACK: u32 = 0x6877_6261;
 /// After the answer's last event, how long the vendor may take to end its body.
 const TAIL: Duration = Duration::from_secs(1);
-/// After a reason to end was given, how long the rest (usage, the terminal event) is waited for.
-const FINISHING: Duration = Duration::from_secs(3);
+/// How long the rest of a complete answer is waited for: the usage since the vendor's last byte, the last event since the
+/// usage.
+const ENDING_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long the body of an answer with an error status is waited for: the status alone says most of it.
 const ERROR_BODY: Duration = Duration::from_secs(5);
 /// The longest opening of a stream that goes out with a keep-alive, in bytes: both must fit into the connection's buffer.
@@ -117,14 +118,15 @@ impl Replay {
             let drained = left + drain;
             return if self.deadlines.stream && drained < total.0 { (drained, Ended::Drained) } else { total };
         }
-        let silent = match progress.attempt_began {
-            _ if progress.finishing => (self.last_progress + FINISHING, Ended::Idle),
+        let silent = match (progress.attempt_began, progress.counted_at) {
+            (_, Some(counted)) => (counted + ENDING_TIMEOUT, Ended::Idle),
+            _ if progress.finishing => (self.last_progress + ENDING_TIMEOUT, Ended::Idle),
             _ if head_seen && self.is_error => {
                 (self.last_progress + ERROR_BODY.min(self.deadlines.idle), Ended::ErrorBody)
             }
             _ if head_seen => (self.last_progress + self.deadlines.idle, Ended::Idle),
-            Some(began) => (began + self.deadlines.first_byte, Ended::FirstByte),
-            None => return total,
+            (Some(began), None) => (began + self.deadlines.first_byte, Ended::FirstByte),
+            (None, None) => return total,
         };
         if silent.0 < total.0 { silent } else { total }
     }
@@ -355,7 +357,9 @@ impl Replay {
             failpoint::pass(Point::LastByteSent);
         }
         match written {
-            Ok(Ok(end)) => Ok(end),
+            // A body with a length is over with its last byte. Pingora then watches no more deadline, and would wait for as
+            // long as the vendor keeps its own body open: so it is told of the end only once the vendor's has come.
+            Ok(Ok(is_over)) => Ok(is_over && end),
             Ok(Err(_)) | Err(_) => {
                 self.client_left();
                 Ok(end)

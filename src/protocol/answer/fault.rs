@@ -16,7 +16,7 @@ pub enum Fault {
     Cut,
     /// More than is held: one event, or pieces that must wait for one another.
     TooLarge,
-    /// A 200 without an answer in it.
+    /// A 200 without a complete answer in it.
     Empty,
 }
 
@@ -58,7 +58,7 @@ impl Fault {
             Fault::NotJson => Failure::of(Kind::UpstreamFailed),
             Fault::Cut => Failure::of(Kind::UpstreamClosed),
             Fault::TooLarge => Failure::of(Kind::UpstreamEventTooLarge),
-            Fault::Empty => Failure::new(Kind::UpstreamFailed, "The upstream returned no choices."),
+            Fault::Empty => Failure::new(Kind::UpstreamFailed, "The upstream returned no complete answer."),
             Fault::Vendor(error) => failure::from_vendor_error(vendor, error, upstream_model, public_model),
         }
     }

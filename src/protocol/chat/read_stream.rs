@@ -97,18 +97,9 @@ impl Reader {
         }
     }
 
-    /// The vendor's body ended without a terminal event.
-    pub fn finish(&mut self, to: &mut impl Sink) -> Result<(), Fault> {
-        if !self.is_finished() {
-            return Err(Fault::Cut);
-        }
+    /// The last event does not come, and the answer is complete without.
+    pub fn finish(&mut self, to: &mut impl Sink) {
         self.end(to);
-        Ok(())
-    }
-
-    /// The answer is told; only usage and `[DONE]` may follow.
-    pub fn is_finished(&self) -> bool {
-        self.started && self.finish.is_some()
     }
 
     /// `[DONE]`: the vendor says that it is through, with a finish reason or without.
@@ -325,8 +316,10 @@ impl Reader {
 
     fn end(&mut self, to: &mut impl Sink) {
         self.sign(to);
-        // Again: a refusal may have gone on behind the finish reason.
-        to.event(Event::Stop(self.stop()));
+        if self.finish.is_some() {
+            // Again: a refusal may have gone on behind the finish reason.
+            to.event(Event::Stop(self.stop()));
+        }
         to.event(Event::End);
     }
 }
@@ -434,17 +427,6 @@ mod tests {
 
     fn tell(reader: &mut Reader, chunk: &str) -> Result<(), Fault> {
         reader.event(b"", chunk.as_bytes(), Nodes::new(), &mut Nobody).1
-    }
-
-    #[test]
-    fn it_is_finished_at_the_finish_reason() {
-        let mut reader = Reader::default();
-        assert_eq!(reader.finish(&mut Nobody), Err(Fault::Cut));
-        tell(&mut reader, r#"{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}"#).unwrap();
-        assert!(!reader.is_finished());
-        tell(&mut reader, r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#).unwrap();
-        assert!(reader.is_finished());
-        assert_eq!(reader.finish(&mut Nobody), Ok(()));
     }
 
     #[test]

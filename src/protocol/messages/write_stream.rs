@@ -300,7 +300,7 @@ impl Stream {
             Said::Text | Said::Refusal | Said::Thinking { .. } => self.write_delta(&kept.text()),
             Said::Hidden => {}
             Said::Call(call) => {
-                let was_cut = at_end && self.heard.was_cut() && !self.line.iter().any(Piece::is_call);
+                let was_cut = at_end && self.heard.breaks_off() && self.line.is_empty();
                 let text = call.arguments.opening(&kept, is_done, was_cut);
                 self.write_delta(&text);
             }
@@ -434,10 +434,6 @@ impl Piece {
             Said::Text | Said::Refusal | Said::Thinking { .. } | Said::Hidden => true,
             Said::Call(call) => call.arguments.are_whole(),
         }
-    }
-
-    fn is_call(&self) -> bool {
-        matches!(self.said, Said::Call(_))
     }
 }
 

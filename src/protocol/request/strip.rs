@@ -91,7 +91,7 @@ pub fn without_reasoning(protocol: Protocol, body: &[u8], rules: &RepairRules<'_
         Protocol::Chat => strip.chat(tree.root()),
         Protocol::Messages | Protocol::Responses => {}
     }
-    if strip.warnings.is_empty() {
+    if strip.warnings.is_empty() && !strip.drops_gateways_reasoning {
         return None;
     }
     strip.repair(tree.root(), rules, true);
@@ -107,6 +107,8 @@ pub(super) struct Strip<'a> {
     /// Members and items that go, without their commas.
     pub(super) gone: Vec<Span>,
     pub(super) warnings: Warnings,
+    /// Reasoning goes that the gateway itself put into the history: without a warning.
+    drops_gateways_reasoning: bool,
     pub(super) is_repaired: bool,
     pub(super) makes_budget: bool,
 }
@@ -114,6 +116,8 @@ pub(super) struct Strip<'a> {
 /// Members that chat's own vendor does not know, by where they stand.
 const FOREIGN: [&str; 5] = ["thinking", "reasoning", "output_config", "top_k", "cache_control"];
 const FOREIGN_IN_MESSAGE: [&str; 4] = ["reasoning_content", "reasoning_details", "thinking_blocks", "cache_control"];
+/// Those among them in which the gateway writes another vendor's reasoning.
+const GATEWAYS_IN_MESSAGE: [&str; 2] = ["reasoning_content", "reasoning_details"];
 const FOREIGN_IN_PART: [&str; 1] = ["cache_control"];
 
 impl<'a> Strip<'a> {
@@ -123,6 +127,7 @@ impl<'a> Strip<'a> {
             edits: Vec::new(),
             gone: Vec::new(),
             warnings: Warnings::default(),
+            drops_gateways_reasoning: false,
             is_repaired: false,
             makes_budget: false,
         }
@@ -130,7 +135,7 @@ impl<'a> Strip<'a> {
 
     /// The edits, in which every member that goes takes one comma along.
     fn finish(self) -> Stripped {
-        let Strip { text, mut edits, mut gone, warnings, is_repaired, makes_budget } = self;
+        let Strip { text, mut edits, mut gone, warnings, is_repaired, makes_budget, .. } = self;
         gone.sort_unstable_by_key(|span| (span.start, std::cmp::Reverse(span.end)));
         let mut gone = gone.into_iter().peekable();
         while let Some(mut run) = gone.next() {
@@ -154,7 +159,12 @@ impl<'a> Strip<'a> {
         self.members(root, "", &FOREIGN);
         for (index, message) in root.get("messages").into_iter().flat_map(Value::items).enumerate() {
             let at = format!("{}.", At::Message(index));
-            self.members(message, &at, &FOREIGN_IN_MESSAGE);
+            if is_gateways_reasoning(message) {
+                self.silently(message, &GATEWAYS_IN_MESSAGE);
+                self.members(message, &at, &["thinking_blocks", "cache_control"]);
+            } else {
+                self.members(message, &at, &FOREIGN_IN_MESSAGE);
+            }
             self.short_id(message.get("tool_call_id"));
             for (part, value) in message.get("content").into_iter().flat_map(Value::items).enumerate() {
                 self.members(value, &format!("{}.", At::Part(index, part)), &FOREIGN_IN_PART);
@@ -216,6 +226,14 @@ impl<'a> Strip<'a> {
         self.remove(&places);
     }
 
+    /// Removes the members of these names without a warning: the caller loses nothing of its own.
+    fn silently(&mut self, object: Value<'a>, names: &[&str]) {
+        let goes = |key: &Text<'_>| names.iter().any(|name| key.is(name));
+        let places: Vec<_> = object.members().map(|(key, value)| (self.member_span(&key, value), goes(&key))).collect();
+        self.drops_gateways_reasoning = true;
+        self.remove(&places);
+    }
+
     /// `goes`: which blocks of the model's own go.
     fn messages(&mut self, root: Value<'a>, goes: fn(Value<'_>) -> bool) {
         let (mut places, mut calls) = (Vec::new(), Calls::default());
@@ -223,9 +241,11 @@ impl<'a> Strip<'a> {
             let is_assistant = message.get("role").is_some_and(|role| role.is("assistant"));
             let blocks = || message.get("content").into_iter().flat_map(Value::items);
             let goes = |block: &Value<'_>| is_assistant && goes(*block);
-            for (part, _) in blocks().enumerate().filter(|(_, block)| goes(block)) {
+            let is_lost = |block: &Value<'_>| goes(block) && !is_gateways_thinking(*block);
+            for (part, _) in blocks().enumerate().filter(|(_, block)| is_lost(block)) {
                 self.warnings.add(Action::Dropped, At::Part(index, part));
             }
+            self.drops_gateways_reasoning |= blocks().any(|block| goes(&block) && is_gateways_thinking(block));
             let is_left_empty = blocks().next().is_some() && blocks().all(|block| goes(&block));
             places.push((self.span(message.raw()), is_left_empty));
             if !is_left_empty {
@@ -299,6 +319,18 @@ fn behind_comma(text: &str, end: usize) -> usize {
 fn is_unsigned_thinking(block: Value<'_>) -> bool {
     block.get("type").is_some_and(|kind| kind.is("thinking"))
         && block.get("signature").and_then(Value::text).is_none_or(|signature| !carrier::is_vendors(&signature.value()))
+}
+
+/// The gateway signed it: it is no word of the caller's own, so that its loss is none.
+fn is_gateways_thinking(block: Value<'_>) -> bool {
+    let signature = block.get("signature").and_then(Value::text);
+    signature.is_some_and(|signature| signature.value().starts_with(carrier::MARK))
+}
+
+/// A chat message whose `reasoning_details` the gateway wrote: each entry has a place in the answer.
+fn is_gateways_reasoning(message: Value<'_>) -> bool {
+    let details = || message.get("reasoning_details").into_iter().flat_map(Value::items);
+    details().next().is_some() && details().all(|entry| entry.get("anchor").is_some())
 }
 
 /// Reasoning, whoever signed it.
@@ -415,12 +447,36 @@ mod tests {
     }
 
     #[test]
+    fn reasoning_that_the_gateway_put_into_the_history_goes_without_a_warning() {
+        let ours =
+            r#"{"type":"reasoning.text","text":"a","signature":"EqQB","format":"anthropic-claude-v1","anchor":"0:0"}"#;
+        let theirs = r#"{"type":"reasoning.text","text":"a"}"#;
+        let body = |details: &str| {
+            format!(
+                r#"{{"messages":[{{"role":"assistant","reasoning_content":"a","reasoning_details":[{details}],"content":"b"}}]}}"#
+            )
+        };
+        let left = r#"{"messages":[{"role":"assistant","content":"b"}]}"#;
+        check(Protocol::Chat, &body(ours), left, &[]);
+        let warnings = ["dropped:messages[0].reasoning_content", "dropped:messages[0].reasoning_details"];
+        check(Protocol::Chat, &body(theirs), left, &warnings);
+        check(Protocol::Chat, &body(&format!("{ours},{theirs}")), left, &warnings);
+        // Another vendor that refuses it is asked once more without.
+        let accepts = Accepts::Chat(Default::default());
+        let rules = RepairRules::in_test(&accepts, KnownCapabilities::NONE);
+        let stripped = without_reasoning(Protocol::Chat, body(ours).as_bytes(), &rules).unwrap();
+        assert!(!stripped.edits.is_empty() && stripped.warnings.is_empty());
+        assert!(without_reasoning(Protocol::Chat, left.as_bytes(), &rules).is_none());
+    }
+
+    #[test]
     fn unsigned_reasoning_goes_and_signed_stays() {
         check(
             Protocol::Messages,
             r#"{"messages":[{"role":"assistant","content":[{"type":"thinking","thinking":"a","signature":"gw1.x"}, {"type":"text","text":"b"},{"type":"thinking","thinking":"c"}]}]}"#,
             r#"{"messages":[{"role":"assistant","content":[{"type":"text","text":"b"}]}]}"#,
-            &["dropped:messages[0].content[0]", "dropped:messages[0].content[2]"],
+            // The first is the gateway's own.
+            &["dropped:messages[0].content[2]"],
         );
         check(
             Protocol::Messages,

@@ -54,14 +54,6 @@ impl Reader {
         }
     }
 
-    /// The vendor's body ended without a terminal event.
-    ///
-    /// # Errors
-    /// Always: what was said is not known to be whole.
-    pub fn finish(&mut self, _to: &mut impl Sink) -> Result<(), Fault> {
-        Err(Fault::Cut)
-    }
-
     fn read(&mut self, name: &[u8], event: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
         let kind = event.get("type").and_then(Value::string);
         let kind = kind.as_deref().or(std::str::from_utf8(name).ok()).unwrap_or_default();
@@ -162,6 +154,8 @@ impl Reader {
             Some("max_output_tokens") => Stop::MaxTokens,
             _ if !self.refusal.is_empty() => Stop::Refusal { explanation: Some(self.refusal.text()) },
             Some("content_filter") => Stop::Refusal { explanation: None },
+            // For a reason of its own, or in a call.
+            _ if kind == "incomplete" || self.items.have_cut_call() => Stop::MaxTokens,
             None if self.items.have_calls() => Stop::ToolUse,
             _ => Stop::EndTurn,
         };
@@ -185,8 +179,9 @@ pub fn whole(body: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
         (Some("failed" | "cancelled"), _) | (_, None) if body.get("error").is_some() => {
             Err(Fault::told(body.raw().as_bytes()))
         }
-        (Some("in_progress" | "queued"), _) | (_, None) => Err(Fault::Empty),
-        (status, Some(_)) => Reader::default().end(body, status.unwrap_or("completed"), to),
+        (Some(status @ ("completed" | "incomplete")), Some(_)) => Reader::default().end(body, status, to),
+        // There is none, it did not end, or does not say so.
+        _ => Err(Fault::Empty),
     }
 }
 
@@ -391,15 +386,17 @@ mod tests {
             super::whole(tree.root(), &mut told).map(|()| told.0.last().cloned().unwrap_or_default())
         };
         let refusal = json!([{"type": "message", "content": [{"type": "refusal", "refusal": "No."}]}]);
+        let cut = json!({"type": "function_call", "name": "f", "arguments": "{\"a", "status": "incomplete"});
         for (body, wanted) in [
             (json!({"status": "completed", "output": []}), "EndTurn"),
-            (json!({"output": []}), "EndTurn"),
             (json!({"status": "completed", "output": [{"type": "custom_tool_call", "name": "f"}]}), "ToolUse"),
             (
                 json!({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": []}),
                 "MaxTokens",
             ),
-            (json!({"status": "incomplete", "incomplete_details": {"reason": "new"}, "output": []}), "EndTurn"),
+            (json!({"status": "incomplete", "incomplete_details": {"reason": "new"}, "output": []}), "MaxTokens"),
+            (json!({"status": "incomplete", "incomplete_details": null, "output": [cut]}), "MaxTokens"),
+            (json!({"status": "completed", "output": [cut]}), "MaxTokens"),
         ] {
             assert_eq!(whole(body.clone()), Ok(wanted.to_owned()), "{body}");
         }
@@ -410,6 +407,9 @@ mod tests {
         ));
         assert!(matches!(whole(json!({"error": {"message": "y"}})), Err(Fault::Vendor(_))));
         assert_eq!(whole(json!({"status": "queued", "output": []})), Err(Fault::Empty));
+        assert_eq!(whole(json!({"output": []})), Err(Fault::Empty));
+        assert_eq!(whole(json!({"status": "completed"})), Err(Fault::Empty));
+        assert_eq!(whole(json!({})), Err(Fault::Empty));
         assert_eq!(whole(json!([])), Err(Fault::NotJson));
         let ended = json!({"type": "response.failed", "response": {"error": {"code": "slow_down", "message": "y"}}});
         let (_, outcome) = read(&[ended]);

@@ -1,8 +1,8 @@
 //! A call's arguments between a JSON object (messages) and JSON in a string (chat), losing nothing where they are
 //! broken.
 //!
-//! It must not guess: arguments that cannot be read are wrapped, so that the tool sees its fault instead of running
-//! on something else. Only what an output limit cut off is mended.
+//! It must not guess, and must not repair: arguments that cannot be read are wrapped, so that the tool sees its fault
+//! instead of running on something else. A shell command that was cut off may well be another command.
 //!
 //! Read next: `rules/schema.rs`.
 
@@ -34,6 +34,16 @@ pub fn write_input(arguments: &Text<'_>, json: &mut Json) -> bool {
     is_broken
 }
 
+/// Writes the arguments of a call that was cut off as the value `input`: the object itself where it is whole, else
+/// `{"_invalid_arguments": "…"}`, also for nothing. So no client takes them for all of it.
+pub fn write_cut_input(arguments: &Text<'_>, json: &mut Json) {
+    if is_object(arguments.value().trim_ascii()) {
+        write_input(arguments, json);
+    } else {
+        json.open_object().key(INVALID).text(arguments).close_object();
+    }
+}
+
 /// Writes `input` as the value `arguments`: a string of compact JSON, or what `_invalid_arguments` alone holds.
 pub fn write_arguments(input: Value<'_>, json: &mut Json) {
     let mut members = input.members();
@@ -41,7 +51,12 @@ pub fn write_arguments(input: Value<'_>, json: &mut Json) {
         && key.is(INVALID)
         && let Some(raw) = value.text()
     {
-        json.text(&raw);
+        // Servers that read a history's arguments as JSON refuse an empty text.
+        if raw.is_empty() {
+            json.str("{}")
+        } else {
+            json.text(&raw)
+        };
         return;
     }
     if input.is_null() {
@@ -91,82 +106,6 @@ fn escaped_letter(escape: &str) -> (Option<char>, usize) {
 /// The number in `\uXXXX`.
 fn code_unit(escape: &str) -> Option<u16> {
     u16::from_str_radix(escape.strip_prefix("\\u")?.get(..4)?, 16).ok()
-}
-
-/// Arguments that were cut off by the output limit, with open strings, arrays and objects closed and a dangling key
-/// left out; `None` if that gives no JSON object.
-pub fn repaired(arguments: &str) -> Option<String> {
-    let mut text = String::with_capacity(arguments.len() + 8);
-    let (kept, closers) = closed(arguments)?;
-    text.push_str(arguments.get(..kept)?);
-    text.extend(closers.into_iter().rev());
-    is_object(&text).then_some(text)
-}
-
-/// How much of a cut text can be kept, and what must be put behind it, last one first.
-fn closed(text: &str) -> Option<(usize, Vec<char>)> {
-    let bytes = text.as_bytes();
-    let (mut at, mut kept, mut closers, mut is_key) = (0, 0, Vec::new(), false);
-    while let Some(byte) = bytes.get(at) {
-        match byte {
-            b'{' | b'[' => {
-                is_key = *byte == b'{';
-                closers.push(if is_key { '}' } else { ']' });
-                kept = at + 1;
-            }
-            b'}' | b']' => {
-                closers.pop()?;
-                kept = at + 1;
-            }
-            b',' => is_key = closers.last() == Some(&'}'),
-            b':' => is_key = false,
-            b'"' => {
-                let string = string_end(bytes, at + 1);
-                at = match string {
-                    Ok(end) => end,
-                    Err(_) if is_key => break,
-                    Err(whole) => {
-                        closers.push('"');
-                        return Some((whole, closers));
-                    }
-                };
-                kept = if is_key { kept } else { at };
-                continue;
-            }
-            b' ' | b'\n' | b'\r' | b'\t' => {}
-            _ => {
-                let rest = bytes.get(at..).unwrap_or_default();
-                let length = rest.iter().position(|byte| b" \n\r\t,:{}[]\"".contains(byte)).unwrap_or(rest.len());
-                // The last word may have been cut: `tru`, `1.`
-                if text.get(at..at + length).is_some_and(is_json) {
-                    kept = at + length;
-                }
-                at += length;
-                continue;
-            }
-        }
-        at += 1;
-    }
-    Some((kept, closers))
-}
-
-/// Where the string ends whose inside begins at `at`; where it does not, up to where its letters are whole.
-fn string_end(bytes: &[u8], mut at: usize) -> Result<usize, usize> {
-    let mut high_half = None;
-    while let Some(byte) = bytes.get(at) {
-        let length = match byte {
-            b'"' => return Ok(at + 1),
-            b'\\' if bytes.get(at + 1) == Some(&b'u') => 6,
-            b'\\' => 2,
-            _ => 1,
-        };
-        let Some(letter) = bytes.get(at..at + length) else { break };
-        // `\ud83d`: the first half of a letter; alone it says nothing.
-        let is_half = matches!(letter, [b'\\', b'u', b'd' | b'D', b'8' | b'9' | b'a' | b'b' | b'A' | b'B', ..]);
-        high_half = is_half.then_some(at);
-        at += length;
-    }
-    Err(high_half.unwrap_or(at))
 }
 
 /// Holds one JSON object and nothing else.
@@ -232,31 +171,19 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_is_closed() {
-        for (given, wanted) in [
-            (r#"{"city":"Par"#, Some(r#"{"city":"Par"}"#)),
-            (r#"{"a":[1,{"b":"x\"#, Some(r#"{"a":[1,{"b":"x"}]}"#)),
-            (r#"{"a":"x\u00e"#, Some(r#"{"a":"x"}"#)),
-            (r#"{"a":"x\ud83d"#, Some(r#"{"a":"x"}"#)),
-            (r#"{"a":"x\ud83d\ude"#, Some(r#"{"a":"x"}"#)),
-            (r#"{"a":1,"b"#, Some(r#"{"a":1}"#)),
-            (r#"{"a":1,"b""#, Some(r#"{"a":1}"#)),
-            (r#"{"a":1,"b": "#, Some(r#"{"a":1}"#)),
-            (r#"{"a":1,"#, Some(r#"{"a":1}"#)),
-            (r#"{"a":1,"b":tr"#, Some(r#"{"a":1}"#)),
-            (r#"{"a":[true,-"#, Some(r#"{"a":[true]}"#)),
-            (r#"{"a":[1,2"#, Some(r#"{"a":[1,2]}"#)),
-            ("{", Some("{}")),
-            (r#"{"a":1}"#, Some(r#"{"a":1}"#)),
-            ("", None),
-            ("[1", None),
-            (r#""x"#, None),
-            (r#"{"a":1}}"#, None),
-            (r#"{"a" 1"#, None),
-            (r#"{"a":x,"b":1"#, None),
-        ] {
-            assert_eq!(repaired(given).as_deref(), wanted, "{given}");
-        }
+    fn arguments_that_were_cut_are_never_an_object_of_the_tools() {
+        let cut = |given: &str| {
+            let mut json = Json::default();
+            write_cut_input(&Text::made(given), &mut json);
+            String::from_utf8(json.into_bytes()).unwrap()
+        };
+        assert_eq!(cut(""), r#"{"_invalid_arguments":""}"#);
+        assert_eq!(cut("{"), r#"{"_invalid_arguments":"{"}"#);
+        assert_eq!(cut(r#"{"a":1,"b"#), r#"{"_invalid_arguments":"{\"a\":1,\"b"}"#);
+        assert_eq!(cut("null"), r#"{"_invalid_arguments":"null"}"#);
+        assert_eq!(cut(r#" {"a": 1}"#), r#"{"a":1}"#);
+        assert_eq!(arguments(&cut("")), "{}");
+        assert_eq!(arguments(&cut("{\"a")), "{\"a");
     }
 
     proptest! {
@@ -270,10 +197,14 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_cut_where_it_may_the_rest_is_an_object(at in 1_usize..60) {
+        fn wherever_arguments_are_cut_they_are_wrapped(at in 1_usize..60) {
             let whole = r#"{"k":[1.5e3,"a\n\u00e9é",null,{"x":{}}],"long":"text","z":-0.5}"#;
             let end = (1..=at).rev().find(|end| whole.is_char_boundary(*end)).unwrap_or(1);
-            prop_assert!(repaired(&whole[..end]).is_some());
+            let mut json = Json::default();
+            write_cut_input(&Text::made(&whole[..end]), &mut json);
+            let written = String::from_utf8(json.into_bytes()).unwrap();
+            prop_assert!(written.starts_with(r#"{"_invalid_arguments":"{"#), "{}", written);
+            prop_assert_eq!(arguments(&written), &whole[..end]);
         }
     }
 }

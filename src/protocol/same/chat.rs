@@ -5,6 +5,7 @@
 //! Read next: `same/messages.rs`, its twin.
 
 use super::DEPTH_MAX;
+use crate::protocol::answer::StopReason;
 use crate::protocol::counters;
 use crate::protocol::scan::{Broken, Kind, Scan, Span, Text};
 use crate::usage::{ChatCounters, ServiceTier, Usage};
@@ -36,6 +37,7 @@ pub(super) struct Chunk {
 struct Choice {
     index: u64,
     is_finished: bool,
+    has_content: bool,
 }
 
 impl Chunk {
@@ -49,6 +51,16 @@ impl Chunk {
     pub fn is_opening(&self) -> bool {
         let is_finished = self.choices.iter().any(|choice| choice.is_finished);
         !self.has_delta && !is_finished
+    }
+
+    /// A whole answer: it has choices, and each has its finish reason.
+    pub fn has_choices(&self) -> bool {
+        !self.choices.is_empty()
+    }
+
+    /// See [`Chunk::has_choices`].
+    pub fn is_finished(&self) -> bool {
+        self.choices.iter().all(|choice| choice.is_finished)
     }
 
     /// The chunk that a vendor sends because usage was asked for.
@@ -70,9 +82,17 @@ pub(super) struct Seen {
     /// Bit sets by choice index. The surface allows 128 choices.
     begun: u128,
     finished: u128,
+    /// How many choices were asked for; 0: not said.
+    choices: u64,
+    goes_on_behind_stop: bool,
 }
 
 impl Seen {
+    /// The client asked for this many choices.
+    pub fn expect_choices(&mut self, choices: u64) {
+        self.choices = choices;
+    }
+
     /// `text` is the chunk's.
     pub fn chunk(&mut self, chunk: &Chunk, text: &str) {
         if self.id_json.is_empty()
@@ -84,6 +104,7 @@ impl Seen {
         for choice in &chunk.choices {
             let bit = 1_u128 << choice.index.min(127);
             self.begun |= bit;
+            self.goes_on_behind_stop |= choice.has_content && self.finished & bit != 0;
             if choice.is_finished {
                 self.finished |= bit;
             }
@@ -123,9 +144,20 @@ impl Seen {
         (0..128_u64).filter(move |index| (unfinished >> index) & 1 == 1)
     }
 
-    /// Every choice that was begun has its finish reason.
-    pub fn is_finished(&self) -> bool {
-        self.begun != 0 && self.begun == self.finished
+    /// For which of the choices a finish reason has come.
+    pub fn stop_reason(&self) -> StopReason {
+        if self.begun == 0 || self.begun != self.finished {
+            StopReason::Missing
+        } else if u64::from(self.begun.count_ones()) < self.choices.min(128) {
+            StopReason::Begun
+        } else {
+            StopReason::All
+        }
+    }
+
+    /// A choice said more behind its finish reason.
+    pub fn goes_on_behind_stop(&self) -> bool {
+        self.goes_on_behind_stop
     }
 }
 
@@ -212,7 +244,8 @@ fn choice(scan: &mut Scan<'_>, chunk: &mut Chunk) -> Result<(), Broken> {
             "index" => choice.index = scan.count_or_skip()?.unwrap_or(0),
             "finish_reason" => {
                 let reason = scan.text_or_skip()?;
-                choice.is_finished |= reason.is_some();
+                // Some vendors send an empty one with every chunk.
+                choice.is_finished |= reason.is_some_and(|reason| !reason.raw.is_empty());
                 // Not a reason to stop but a failure, said by vendors that gather others.
                 is_error |= reason.is_some_and(|reason| reason.raw == "error");
             }
@@ -221,6 +254,7 @@ fn choice(scan: &mut Scan<'_>, chunk: &mut Chunk) -> Result<(), Broken> {
         }
         Ok::<(), Broken>(())
     })?;
+    choice.has_content = said.bytes > 0 || said.reasoning > 0 || said.sound > 0;
     chunk.choices.push(choice);
     chunk.is_error |= is_error;
     chunk.generated_bytes = chunk.generated_bytes.saturating_add(said.bytes).saturating_add(said.reasoning);

@@ -1,4 +1,5 @@
-//! The end that is made of a stream whose vendor went on past the output limit, in the protocol's own words.
+//! The end of a stream that the gateway writes itself, in the protocol's own words: the vendor went on past the output
+//! limit, or gave a stop reason and no last event.
 //!
 //! It must not decide that a stream ends, nor what it used.
 //!
@@ -44,17 +45,27 @@ pub(super) fn chat(seen: &chat::Seen, model_json: &str, usage: Option<&Usage>, o
 
 /// The end of the open block, the stop reason with the usage, and the terminal event.
 pub(super) fn messages(seen: &messages::Seen, usage: &Usage, out: &mut Vec<u8>) {
-    if let Some(index) = seen.open_block() {
-        frame("content_block_stop", out, |json| {
-            json.key("index").number(index);
-        });
-    }
+    close_block(seen, out);
     frame("message_delta", out, |json| {
         json.key("delta").open_object().key("stop_reason").str("max_tokens").key("stop_sequence").null();
         json.close_object().key("usage");
         write_messages_usage(usage, json);
     });
     frame("message_stop", out, |_| {});
+}
+
+/// The terminal event, behind a stop reason of the vendor's.
+pub(super) fn messages_last(seen: &messages::Seen, out: &mut Vec<u8>) {
+    close_block(seen, out);
+    frame("message_stop", out, |_| {});
+}
+
+fn close_block(seen: &messages::Seen, out: &mut Vec<u8>) {
+    if let Some(index) = seen.open_block() {
+        frame("content_block_stop", out, |json| {
+            json.key("index").number(index);
+        });
+    }
 }
 
 /// The terminal event. What had begun stays open: its client shows it as cut.

@@ -23,7 +23,9 @@ pub(super) struct EventSeen<'a> {
     pub usage: Option<MessagesCounters>,
     /// Some of it was thinking: shown, summarised, or by its signature alone.
     pub has_thinking: bool,
-    has_stop_reason: bool,
+    pub has_stop_reason: bool,
+    /// A whole answer: its content is a list.
+    pub has_content: bool,
     is_refusal: bool,
     /// Something was generated that is not text: a tool call, hidden thinking, a search.
     has_other_output: bool,
@@ -113,7 +115,7 @@ impl EventSeen<'_> {
             "model" => self.model = scan.text_or_skip()?.map(|model| model.span),
             "usage" => self.usage = counters::messages(scan)?.or(self.usage),
             "stop_reason" => self.stop_reason(scan)?,
-            "content" => drop(scan.array_or_skip(|scan| self.block(scan))?),
+            "content" => self.has_content |= scan.array_or_skip(|scan| self.block(scan))?,
             _ => drop(scan.skip()?),
         }
         Ok(())
@@ -167,7 +169,7 @@ impl EventSeen<'_> {
 
     fn stop_reason(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
         let reason = scan.text_or_skip()?;
-        self.has_stop_reason |= reason.is_some();
+        self.has_stop_reason |= reason.is_some_and(|reason| !reason.raw.is_empty());
         self.is_refusal |= reason.is_some_and(|reason| reason.raw == "refusal");
         Ok(())
     }

@@ -37,6 +37,10 @@ pub(super) struct Response {
     pub model: Option<Span>,
     pub has_error: bool,
     is_failed: bool,
+    /// Its status says that it ended: `completed` or `incomplete`.
+    pub has_ended: bool,
+    /// Its output is a list.
+    pub has_output: bool,
     usage: Option<ChatCounters>,
     pub tier: Option<ServiceTier>,
     uses_reported: PerTool<Option<u64>>,
@@ -165,6 +169,7 @@ fn response(scan: &mut Scan<'_>, response: &mut Response) -> Result<(), Broken> 
             "status" => {
                 let status = scan.text_or_skip()?;
                 response.is_failed = status.is_some_and(|status| matches!(status.raw, "failed" | "cancelled"));
+                response.has_ended = status.is_some_and(|status| matches!(status.raw, "completed" | "incomplete"));
             }
             "error" => {
                 response.has_error = scan.kind()? != Kind::Null;
@@ -174,6 +179,7 @@ fn response(scan: &mut Scan<'_>, response: &mut Response) -> Result<(), Broken> 
             "service_tier" => response.tier = counters::tier(scan)?.or(response.tier),
             "tool_usage" => response.uses_reported.web_search = searches(scan)?,
             "output" => {
+                response.has_output = scan.kind()? == Kind::Array;
                 let (bytes, calls) = (&mut response.output_bytes, &mut response.tool_calls);
                 scan.array_or_skip(|scan| output(scan, bytes).map(|item| item.count(calls)))?;
             }

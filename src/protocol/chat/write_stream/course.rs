@@ -7,7 +7,7 @@
 use super::kept::{Details, Sources, take};
 use super::usage::Told;
 use crate::protocol::form::answer::{Event, Piece, Recall, Start, Stop};
-use crate::protocol::rules::{arguments, names};
+use crate::protocol::rules::names;
 use crate::protocol::text::{Gathered, Text};
 use crate::protocol::translate::ANSWER_DEPTH_MAX;
 use crate::protocol::tree::{Nodes, Tree};
@@ -44,6 +44,8 @@ pub(super) enum Form {
 pub(super) struct Course {
     pub recall: Recall,
     pieces: Vec<(u32, Held)>,
+    /// A call that ended without arguments: empty ones, unless the answer breaks off there.
+    bare: Option<(u64, Form)>,
     /// Code points of the content so far.
     content_points: u64,
     /// The content so far ends in white space.
@@ -106,6 +108,7 @@ impl Course {
             told: Told::new(recall.estimator),
             recall,
             pieces: Vec::new(),
+            bare: None,
             content_points: 0,
             ends_blank: false,
             after_foreign: false,
@@ -144,12 +147,16 @@ impl Course {
                 for (slot, held) in std::mem::take(&mut self.pieces) {
                     self.close(slot, held, shape);
                 }
+                if !matches!(self.ended, Ended::Length | Ended::Declined) {
+                    self.end_bare(shape);
+                }
                 shape.end(self);
             }
         }
     }
 
     fn open(&mut self, slot: u32, piece: Piece<'_>, shape: &mut impl Shape) {
+        self.end_bare(shape);
         let anchor = (self.content_points, self.calls);
         let held = match piece {
             Piece::Text => {
@@ -238,13 +245,21 @@ impl Course {
         }
     }
 
+    /// Something came behind a call without arguments, so it was whole.
+    fn end_bare(&mut self, shape: &mut impl Shape) {
+        if let Some((number, form)) = self.bare.take() {
+            shape.arguments(number, form, &Text::made("{}"));
+        }
+    }
+
     fn close(&mut self, slot: u32, held: Held, shape: &mut impl Shape) {
+        self.end_bare(shape);
         match held {
             Held::Text { start } => {
                 self.sources.place(slot, start.unwrap_or(self.content_points), self.content_points);
             }
             Held::Call { number, form: form @ (Form::Function | Form::Legacy), has_arguments: false } => {
-                shape.arguments(number, form, &Text::made("{}"));
+                self.bare = Some((number, form));
             }
             Held::Wrapped { number, json } => unwrapped(&json.text().value(), |input| {
                 if !input.is_empty() {
@@ -303,15 +318,12 @@ fn ends_blank(text: &Text<'_>) -> bool {
     }
 }
 
-/// Gives `tell` the text inside `{"input": "…"}`, as which a messages vendor gets and gives a custom tool's input; of
-/// one that was cut off by the output limit what there is, and what is neither as it stands.
-fn unwrapped(json: &str, tell: impl FnOnce(&Text<'_>)) {
-    let read = |json| Tree::read(json, ANSWER_DEPTH_MAX, Nodes::new()).ok();
-    let whole = read(json);
-    let repaired = if whole.is_none() { arguments::repaired(json) } else { None };
-    let tree = whole.or_else(|| read(repaired.as_deref()?));
+/// Gives `write` the text inside `{"input": "…"}`, the form in which a messages vendor gets and gives a custom tool's
+/// input; anything else, such as a text that was cut off, as it stands.
+fn unwrapped(json: &str, write: impl FnOnce(&Text<'_>)) {
+    let tree = Tree::read(json, ANSWER_DEPTH_MAX, Nodes::new()).ok();
     match tree.as_ref().and_then(|tree| tree.root().get("input")?.text()) {
-        Some(input) => tell(&input),
-        None => tell(&Text::made(json)),
+        Some(input) => write(&input),
+        None => write(&Text::made(json)),
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! Read next: `rules/arguments.rs`.
 
-use crate::protocol::rules::arguments::{repaired, write_input};
+use crate::protocol::rules::arguments::{write_cut_input, write_input};
 use crate::protocol::text::{Gathered, Json, Text};
 
 /// Where the JSON of the arguments stands after what came so far.
@@ -78,23 +78,20 @@ impl Arguments {
         self.state == State::Whole && !self.is_custom
     }
 
-    /// What is sent when the block is opened. `is_done`: `kept` is all there is; `was_cut`: because the output limit
-    /// was reached.
+    /// What is sent when the block is opened. `is_done`: `kept` is all there is; `was_cut`: and the answer broke off in it.
     pub(super) fn opening<'k>(&self, kept: &'k Gathered, is_done: bool, was_cut: bool) -> Text<'k> {
         let text = kept.text();
         if !self.is_custom && !is_done && self.state == State::Inside {
             return text;
         }
         let mut json = Json::with_capacity(kept.len() + 32);
-        if self.is_custom {
+        if was_cut && (self.is_custom || self.state != State::Whole) {
+            write_cut_input(&text, &mut json);
+        } else if self.is_custom {
             json.open_object().key("input").text(&text).close_object();
         } else if text.is_blank() {
             return Text::made("");
-        } else if write_input(&text, &mut json) {
-            if let Some(mended) = was_cut.then(|| repaired(&text.value())).flatten() {
-                return Text::made(mended);
-            }
-        } else if self.state == State::Whole {
+        } else if !write_input(&text, &mut json) && self.state == State::Whole {
             // In the vendor's own spelling.
             return text;
         }

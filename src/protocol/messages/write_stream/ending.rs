@@ -78,9 +78,9 @@ impl Heard {
         self.usage = Some(usage);
     }
 
-    /// The output limit cut the answer off.
-    pub(super) fn was_cut(&self) -> bool {
-        matches!(self.stop, Stop::MaxTokens | Stop::ContextFull)
+    /// A limit or a filter broke the answer off, so the last call may be cut.
+    pub(super) fn breaks_off(&self) -> bool {
+        matches!(self.stop, Stop::MaxTokens | Stop::ContextFull | Stop::Refusal { .. })
     }
 
     pub(super) fn is_priority(&self) -> bool {

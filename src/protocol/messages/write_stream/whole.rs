@@ -7,7 +7,7 @@
 use super::ending::Heard;
 use crate::protocol::carrier;
 use crate::protocol::form::answer::{Event, Piece, Recall, Sink};
-use crate::protocol::rules::arguments::{repaired, write_input};
+use crate::protocol::rules::arguments::{write_cut_input, write_input};
 use crate::protocol::text::{Gathered, Json, Text};
 
 /// The most that is gathered.
@@ -57,10 +57,9 @@ impl Whole {
         json.open_object();
         self.heard.write_envelope(&mut json);
         json.key("content").open_array();
-        let last_call = self.blocks.iter().rposition(|block| matches!(block.kind, Kind::Call { .. }));
+        let last = self.blocks.len().saturating_sub(1);
         for (at, block) in self.blocks.iter().enumerate() {
-            let was_cut = last_call == Some(at) && self.heard.was_cut();
-            block.write(was_cut, &mut json);
+            block.write(at == last && self.heard.breaks_off(), &mut json);
         }
         json.close_array();
         self.heard.write_stop(&mut json);
@@ -161,7 +160,7 @@ impl Sink for Whole {
 }
 
 impl Block {
-    /// `was_cut`: the output limit was reached in this call.
+    /// `was_cut`: the answer broke off in this block.
     fn write(&self, was_cut: bool, json: &mut Json) {
         let text = self.text.text();
         match &self.kind {
@@ -182,24 +181,15 @@ impl Block {
             }
             Kind::Call { id, name, is_custom } => {
                 json.open_object().key("type").str("tool_use").key("id").str(id).key("name").str(name).key("input");
-                if *is_custom {
+                if was_cut {
+                    write_cut_input(&text, json);
+                } else if *is_custom {
                     json.open_object().key("input").text(&text).close_object();
                 } else {
-                    write_arguments(&text, was_cut, json);
+                    write_input(&text, json);
                 }
                 json.close_object();
             }
         }
     }
-}
-
-fn write_arguments(text: &Text<'_>, was_cut: bool, json: &mut Json) {
-    if was_cut
-        && write_input(text, &mut Json::default())
-        && let Some(mended) = repaired(&text.value())
-    {
-        json.raw(&mended);
-        return;
-    }
-    write_input(text, json);
 }

@@ -186,7 +186,15 @@ impl<'a> Strip<'a> {
                 _ => lost_reasoning = false,
             }
             let is_bare = lost_reasoning || sender.without_reasoning;
-            let names_nothing = kind != "reasoning" && (!keeps_ids || is_answer && is_bare);
+            let names_nothing = kind != "reasoning"
+                && match sender.official {
+                    // Such a vendor looks for what an id names among what it stored, and for the reasoning before it.
+                    true => !keeps_ids || is_answer && is_bare,
+                    // Compatible servers store nothing, and many require the id of an earlier answer.
+                    false => {
+                        is_answer && sender.without_reasoning || !is_valid_id(&kind, id.as_deref().unwrap_or_default())
+                    }
+                };
             match id {
                 Some(_) if !goes && names_nothing => self.without_id(item),
                 // By it the vendor may miss the reasoning that its client did not keep.
@@ -204,6 +212,22 @@ impl<'a> Strip<'a> {
             item.members().map(|(key, value)| (self.member_span(&key, value), key.is("id"))).collect();
         self.remove(&members);
     }
+}
+
+/// The longest id of an item, in characters.
+const ID_CHARS_MAX: usize = 64;
+
+/// An id as the protocol gives to items of this kind.
+fn is_valid_id(kind: &str, id: &str) -> bool {
+    let prefix = match kind {
+        "message" => "msg_",
+        "function_call" => "fc_",
+        "custom_tool_call" => "ctc_",
+        // Their ids differ from server to server.
+        _ => "",
+    };
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    id.len() > prefix.len() && id.len() <= ID_CHARS_MAX && id.starts_with(prefix) && id.bytes().all(is_plain)
 }
 
 fn refused(param: &str, message: &str, code: &str) -> Refused {
@@ -451,5 +475,39 @@ mod tests {
         let told = sent(&body.to_string(), &SENDER).unwrap().0["input"].clone();
         let ids: Vec<_> = told.as_array().unwrap().iter().map(|item| item.get("id").is_some()).collect();
         assert_eq!(ids, [true, false, false, false]);
+    }
+
+    /// Compatible servers require the id of an earlier answer and look for nothing that was stored.
+    #[test]
+    fn ids_stay_towards_a_compatible_server_where_they_are_valid() {
+        let compatible = Sender { official: false, ..SENDER };
+        let lost = json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gw1.m.e30"});
+        let message = |id: &str| json!({"type": "message", "id": id, "role": "assistant", "content": []});
+        let call =
+            |id: &str| json!({"type": "function_call", "id": id, "call_id": "c", "name": "f", "arguments": "{}"});
+        let long = format!("msg_{}", "x".repeat(61));
+        let fits = format!("msg_{}", "x".repeat(60));
+        for (item, stays) in [
+            (message("msg_1"), true),
+            (message(&fits), true),
+            (message(&long), false),
+            (message("msg_"), false),
+            (message("chatcmpl-1"), false),
+            (message("msg_ö"), false),
+            (call("fc_1"), true),
+            (call("call_1"), false),
+        ] {
+            for store in [Any::Null, json!(false), json!(true)] {
+                let body = json!({"model": "m", "store": store, "input": [lost, item]});
+                let told = sent(&body.to_string(), &compatible).unwrap().0["input"].clone();
+                let mut wanted = item.clone();
+                if !stays {
+                    wanted.as_object_mut().unwrap().remove("id");
+                }
+                assert_eq!(told, json!([wanted]), "{store}");
+            }
+        }
+        let again = Sender { without_reasoning: true, ..compatible };
+        assert_eq!(input(json!([message("msg_1")]), &again)[0].get("id"), None);
     }
 }

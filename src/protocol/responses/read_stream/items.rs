@@ -20,6 +20,7 @@ pub(super) struct Items {
     items: Vec<Item>,
     slots: u32,
     has_calls: bool,
+    has_cut_call: bool,
 }
 
 /// One item, known by its place in the output.
@@ -40,6 +41,11 @@ struct Item {
 impl Items {
     pub fn have_calls(&self) -> bool {
         self.has_calls
+    }
+
+    /// The vendor says that a call is incomplete.
+    pub fn have_cut_call(&self) -> bool {
+        self.has_cut_call
     }
 
     pub fn is_done(&self, index: u64) -> bool {
@@ -173,7 +179,7 @@ impl Items {
         }
     }
 
-    /// An item is whole: what was not told of it is told now.
+    /// Nothing more comes of an item: what was not told of it is told now. It is whole, unless it is a call that is incomplete.
     pub fn done(&mut self, index: u64, item: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
         if std::mem::replace(&mut self.item(index)?.is_done, true) {
             return Ok(());
@@ -187,6 +193,10 @@ impl Items {
                 let member = if kind == "function_call" { "arguments" } else { "input" };
                 let whole = item.get(member).and_then(Value::text).filter(|text| !text.is_empty());
                 self.whole_arguments(index, whole, to);
+                if item.get("status").is_some_and(|status| status.is("incomplete")) {
+                    self.has_cut_call = true;
+                    return Ok(());
+                }
             }
             _ => drop(self.open(index, Piece::Foreign { kind: Text::made(kind.as_ref()) }, to)?),
         }

@@ -96,7 +96,7 @@ impl Writer<'_> {
                 BlockKind::Refusal(text) => {
                     if !text.is_blank() {
                         self.thought(&mut thought);
-                        self.said("refusal", "refusal", std::slice::from_ref(text), "final_answer");
+                        self.refused(text);
                     }
                     continue;
                 }
@@ -113,14 +113,21 @@ impl Writer<'_> {
             self.thought(&mut thought);
             // Newer models go astray where this is missing, and no other protocol has a word for it.
             let is_before_call = last_call.is_some_and(|call| call > index);
-            self.said("output_text", "text", &said, if is_before_call { "commentary" } else { "final_answer" });
+            self.said(&said, if is_before_call { "commentary" } else { "final_answer" });
         }
     }
 
-    fn said(&mut self, kind: &str, member: &str, texts: &[Text<'_>], phase: &str) {
+    /// A text of the model's: as a string, which every server takes. A part of the kind `output_text` is refused by many
+    /// without the id, the status and the annotations of the answer that it was.
+    fn said(&mut self, texts: &[Text<'_>], phase: &str) {
         self.json.open_object().key("type").str("message").key("role").str("assistant");
-        self.json.key("content").open_array().open_object().key("type").str(kind).key(member).joined(texts);
-        self.json.close_object().close_array().key("phase").str(phase).close_object();
+        self.json.key("content").joined(texts).key("phase").str(phase).close_object();
+    }
+
+    fn refused(&mut self, text: &Text<'_>) {
+        self.json.open_object().key("type").str("message").key("role").str("assistant");
+        self.json.key("content").open_array().open_object().key("type").str("refusal").key("refusal").text(text);
+        self.json.close_object().close_array().key("phase").str("final_answer").close_object();
     }
 
     fn call(&mut self, block: &Block<'_>, call: &Call<'_>) {

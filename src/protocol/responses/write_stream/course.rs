@@ -91,7 +91,7 @@ impl Sink for Course {
             Event::Close { slot } => self.close(slot),
             Event::Stop(stop) => {
                 self.heard.stop(stop);
-                if !self.heard.is_cut() {
+                if !self.heard.breaks_off() {
                     self.close_whole_calls();
                 }
             }
@@ -516,7 +516,7 @@ impl Course {
         });
     }
 
-    /// A call that the output limit cut off stands in the last event alone.
+    /// A call that was cut off stands in the last event alone.
     fn cut_call(&mut self, mut call: Call) {
         if !call.is_added_early() {
             // Without all of it there is nothing that the client could run.
@@ -533,14 +533,14 @@ impl Course {
     }
 
     fn end(&mut self) {
-        let is_cut = self.heard.is_cut();
+        let (is_cut, breaks_off) = (self.heard.is_cut(), self.heard.breaks_off());
         self.close_talk(if is_cut { "incomplete" } else { "completed" });
         let calls = std::mem::take(&mut self.calls);
         let last = calls.len().saturating_sub(1);
         for (at, call) in calls.into_iter().enumerate() {
             // Plain text and nothing do not show that they were cut: the last one is what the model was at.
             let may_be_cut = if call.is_plain || call.has_nothing() { at == last } else { !call.is_whole() };
-            if is_cut && may_be_cut { self.cut_call(call) } else { self.finish_call(call) }
+            if breaks_off && may_be_cut { self.cut_call(call) } else { self.finish_call(call) }
         }
         self.refuse();
         self.is_over = true;

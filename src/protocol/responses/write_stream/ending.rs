@@ -46,6 +46,11 @@ impl Heard {
         self.is_cut
     }
 
+    /// A limit or a filter broke the answer off, so the last call may be cut.
+    pub fn breaks_off(&self) -> bool {
+        self.is_cut || self.declined.is_some()
+    }
+
     pub fn take_declined(&mut self) -> Option<String> {
         self.declined.take()
     }

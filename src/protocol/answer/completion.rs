@@ -1,0 +1,161 @@
+//! When a vendor's answer is complete: the one rule for every vendor protocol and every surface, passed on or translated,
+//! streamed or whole.
+//!
+//! | stop reason | usage | last event | what follows                              | verdict                           |
+//! |-------------|-------|------------|-------------------------------------------|-----------------------------------|
+//! | no          | any   | any        | anything                                  | cut off, not billed               |
+//! | yes         | any   | yes        | anything                                  | complete                          |
+//! | yes         | yes   | no         | end, reset, silence, garbage, error event | complete                          |
+//! | yes         | no    | no         | end, reset, silence, garbage              | complete, the usage is estimated  |
+//! | yes         | no    | no         | error event                               | failed with the vendor's error    |
+//!
+//! * The stop reason: `finish_reason` of every choice that was asked for (chat), `stop_reason` (messages),
+//!   `response.completed` or `response.incomplete` (responses), or the response's `status` in a whole body.
+//! * The last event: `[DONE]` (chat), `message_stop` (messages), the stop reason itself (responses), the end of a whole
+//!   body. Proxies write `[DONE]` when their own vendor broke off, so it proves nothing without a stop reason.
+//! * A complete answer is billed and ends cleanly: the gateway writes the usage and the last event that are missing.
+//! * A stop reason without usage and last event completes the answer, because the client has every token of it. An error
+//!   would make the client pay for a second answer.
+//! * Content behind a stop reason withdraws it until the last event: some vendors send a reason with every chunk.
+//!
+//! It must not know a protocol's words, nor how long the rest is waited for: `edge/intake/replay.rs` does.
+
+use super::Fault;
+
+/// For how much of an answer the stop reason has come.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum StopReason {
+    /// For none of it, or not for each choice that began.
+    #[default]
+    Missing,
+    /// For each choice that began. Others were asked for, and some servers give fewer.
+    Begun,
+    /// For all of it.
+    All,
+}
+
+impl StopReason {
+    /// The stop reason of an answer with one choice.
+    pub fn from_bool(has_come: bool) -> Self {
+        if has_come { Self::All } else { Self::Missing }
+    }
+}
+
+/// What has come of an answer's end.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Completion {
+    stop_reason: StopReason,
+    is_withdrawn: bool,
+    has_last_event: bool,
+}
+
+impl Completion {
+    /// The gateway itself gave the stop reason and the last event.
+    pub fn ended_by_gateway() -> Self {
+        Self { stop_reason: StopReason::All, is_withdrawn: false, has_last_event: true }
+    }
+
+    /// Sets for how much of the answer the stop reason has come.
+    pub fn set_stop_reason(&mut self, stop_reason: StopReason) {
+        self.stop_reason = stop_reason;
+    }
+
+    /// Records content that came behind its own stop reason.
+    pub fn withdraw_stop_reason(&mut self) {
+        self.is_withdrawn = true;
+    }
+
+    /// Records the protocol's last event, or the end of a whole body.
+    ///
+    /// # Errors
+    /// [`Fault::Cut`]: no stop reason has come.
+    pub fn last_event(&mut self) -> Result<(), Fault> {
+        if self.stop_reason == StopReason::Missing {
+            return Err(Fault::Cut);
+        }
+        self.has_last_event = true;
+        Ok(())
+    }
+
+    /// The stop reason has come. The answer is complete even if nothing follows.
+    pub fn has_stopped(&self) -> bool {
+        self.has_last_event || self.stop_reason == StopReason::All && !self.is_withdrawn
+    }
+
+    /// The last event has come.
+    pub fn is_complete(&self) -> bool {
+        self.has_last_event
+    }
+
+    /// The stop reason has come and the last event has not.
+    pub fn is_finishing(&self) -> bool {
+        self.has_stopped() && !self.has_last_event
+    }
+
+    /// Judges an answer whose vendor sends no last event. `fault`: why it cannot be read on; `None`: it ended.
+    ///
+    /// # Errors
+    /// The answer is not complete: the fault, or [`Fault::Cut`].
+    pub fn end(&self, has_usage: bool, fault: Option<Fault>) -> Result<(), Fault> {
+        match fault {
+            Some(Fault::Vendor(error)) if !(self.has_stopped() && has_usage) => Err(Fault::Vendor(error)),
+            _ if self.has_stopped() => Ok(()),
+            fault => Err(fault.unwrap_or(Fault::Cut)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::failure::VendorError;
+
+    fn faults() -> [Option<Fault>; 5] {
+        let error = Fault::Vendor(VendorError::default());
+        [None, Some(Fault::NotJson), Some(Fault::TooLarge), Some(Fault::Cut), Some(error)]
+    }
+
+    /// Each row of the table in the module's documentation.
+    #[test]
+    fn an_answer_is_complete_once_its_stop_reason_has_come() {
+        for has_usage in [false, true] {
+            for fault in faults() {
+                let mut completion = Completion::default();
+                let expected = fault.clone().unwrap_or(Fault::Cut);
+                assert_eq!(completion.end(has_usage, fault.clone()), Err(expected), "{has_usage}");
+                assert_eq!(completion.last_event(), Err(Fault::Cut));
+                assert!(!completion.is_complete() && !completion.is_finishing());
+
+                completion.set_stop_reason(StopReason::All);
+                assert!(completion.is_finishing() && !completion.is_complete());
+                let is_error = matches!(fault, Some(Fault::Vendor(_)));
+                assert_eq!(completion.end(has_usage, fault.clone()).is_ok(), has_usage || !is_error, "{fault:?}");
+
+                assert_eq!(completion.last_event(), Ok(()));
+                assert!(completion.is_complete() && !completion.is_finishing());
+            }
+        }
+    }
+
+    #[test]
+    fn content_behind_a_stop_reason_withdraws_it_until_the_last_event() {
+        let mut completion = Completion::default();
+        completion.set_stop_reason(StopReason::All);
+        completion.withdraw_stop_reason();
+        completion.set_stop_reason(StopReason::All);
+        assert!(!completion.is_finishing());
+        assert_eq!(completion.end(true, None), Err(Fault::Cut));
+        assert!(matches!(completion.end(true, faults()[4].clone()), Err(Fault::Vendor(_))));
+        assert_eq!(completion.last_event(), Ok(()));
+        assert!(completion.has_stopped());
+    }
+
+    #[test]
+    fn fewer_choices_than_were_asked_for_need_the_last_event() {
+        let mut completion = Completion::default();
+        completion.set_stop_reason(StopReason::Begun);
+        assert_eq!(completion.end(true, None), Err(Fault::Cut));
+        assert_eq!(completion.last_event(), Ok(()));
+        assert!(completion.is_complete());
+    }
+}

@@ -1,0 +1,93 @@
+//! Letters that a vendor split over two deltas: the first half of a surrogate pair (`\ud83d`) ends one text, the second
+//! half begins the next. Most JSON readers refuse half a pair or make a replacement character of it, so the first half
+//! waits for the second.
+//!
+//! It must not change a text in any other way. A half whose other half never comes is no letter.
+//!
+//! Read next: `protocol/translate.rs` and `same/halves.rs`, which hold halves back.
+
+/// Halves that wait at one time. Each is the end of another text of the same answer.
+const HALVES_MAX: usize = 64;
+
+/// The length of `\ud83d`, in bytes.
+const HALF_BYTES: usize = 6;
+
+/// The halves that wait, by what names their text.
+#[derive(Debug)]
+pub(super) struct Halves<K>(Vec<(K, String)>);
+
+impl<K> Default for Halves<K> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<K: PartialEq> Halves<K> {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Keeps a half until its text goes on.
+    pub fn hold(&mut self, text: K, half: &str) {
+        if self.0.len() >= HALVES_MAX {
+            self.0.remove(0);
+        }
+        self.0.push((text, half.to_owned()));
+    }
+
+    /// The half that a text waits with.
+    pub fn take(&mut self, text: &K) -> Option<String> {
+        let at = self.0.iter().position(|(held, _)| held == text)?;
+        Some(self.0.remove(at).1)
+    }
+
+    /// Every half that waits.
+    pub fn take_all(&mut self) -> impl Iterator<Item = (K, String)> + use<K> {
+        std::mem::take(&mut self.0).into_iter()
+    }
+}
+
+/// Where the first half of a pair begins that ends the inside of a JSON string.
+pub(super) fn trailing_half(raw: &str) -> Option<usize> {
+    let at = raw.len().checked_sub(HALF_BYTES)?;
+    let (before, half) = (raw.as_bytes().get(..at)?, raw.as_bytes().get(at..)?);
+    let is_first = matches!(half, [b'\\', b'u', b'd' | b'D', b'8' | b'9' | b'a' | b'b' | b'A' | b'B', ..]);
+    // Behind an odd number of backslashes this one is itself escaped.
+    let backslashes = before.iter().rev().take_while(|byte| **byte == b'\\').count();
+    (is_first && backslashes.is_multiple_of(2)).then_some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_half_of_a_pair_at_the_end_is_one() {
+        for (raw, wanted) in [
+            (r"\ud83d", Some(0)),
+            (r"hi \uDBFF", Some(3)),
+            (r"\\\ud83d", Some(2)),
+            (r"\\ud83d", None),
+            (r"\ud83d\ude00", None),
+            (r"\ud83d ", None),
+            (r"\ude00", None),
+            (r"\u00e9", None),
+            ("", None),
+            ("🦀🦀", None),
+        ] {
+            assert_eq!(trailing_half(raw), wanted, "{raw}");
+        }
+    }
+
+    #[test]
+    fn as_many_halves_wait_as_may_and_the_oldest_gives_way() {
+        let mut halves = Halves::default();
+        for text in 0..=HALVES_MAX {
+            halves.hold(text, r"\ud83d");
+        }
+        assert_eq!(halves.0.len(), HALVES_MAX);
+        assert_eq!(halves.take(&0), None);
+        assert_eq!(halves.take(&HALVES_MAX).as_deref(), Some(r"\ud83d"));
+        assert_eq!(halves.take(&HALVES_MAX), None);
+    }
+}

@@ -1,0 +1,284 @@
+//! A vendor of all protocols that plays recorded answers and breaks them off as the request's text says:
+//! `[[answer PROTOCOL KIND FRAMES]]`.
+//!
+//! It must not know what a gateway makes of it.
+
+#[path = "cut_vendor/made.rs"]
+pub mod made;
+
+use crate::h2::{DATA, END_STREAM};
+use crate::scripted_vendor::{CANCEL, INTERNAL_ERROR, Step};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+/// What the text begins with by which a request says how its answer breaks off.
+pub const GATEWAY_MARK: &str = "[[answer ";
+
+/// How an answer breaks off, and after how many of its frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    pub kind: Kind,
+    pub frames: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The whole answer, in order.
+    None,
+    /// The body ends as its framing says.
+    End,
+    /// The connection ends before the body does.
+    Fin,
+    Rst,
+    Silence,
+    /// An event that is no JSON, and then silence.
+    Garbage,
+    /// No chunk, where one must be.
+    BrokenFraming,
+    ErrorEvent,
+    /// RST_STREAM.
+    Reset,
+    /// GOAWAY with an error, and the connection's end.
+    GoAway,
+    /// No cut: a letter's bytes stand in different segments.
+    Segments,
+    /// No cut: a letter's escapes stand in different events.
+    Escapes,
+    /// A call whose arguments the output limit cut off.
+    Call,
+    /// The same before the first of them.
+    BareCall,
+    /// A 200 that is no answer; the number says which.
+    NoAnswer,
+}
+
+/// Kinds that are no cuts of the usual recording.
+const OTHERS: [Kind; 6] = [Kind::None, Kind::Segments, Kind::Escapes, Kind::Call, Kind::BareCall, Kind::NoAnswer];
+
+pub const CUTS: [Kind; 7] =
+    [Kind::End, Kind::Fin, Kind::Rst, Kind::Silence, Kind::Garbage, Kind::BrokenFraming, Kind::ErrorEvent];
+pub const H2_STREAM_CUTS: [Kind; 4] = [Kind::End, Kind::Reset, Kind::Garbage, Kind::ErrorEvent];
+pub const H2_CONNECTION_CUTS: [Kind; 2] = [Kind::GoAway, Kind::Fin];
+
+impl Kind {
+    pub fn name(self) -> String {
+        format!("{self:?}")
+    }
+
+    /// It plays the usual recording.
+    pub fn is_cut(self) -> bool {
+        !matches!(self, Self::Segments | Self::Escapes | Self::Call | Self::BareCall | Self::NoAnswer)
+    }
+
+    /// Events are of streams. A whole body that ends in order is no cut where it is all there.
+    pub fn fits(self, recording: &Recording) -> bool {
+        recording.is_stream || !matches!(self, Kind::Garbage | Kind::ErrorEvent | Kind::Silence)
+    }
+}
+
+/// A vendor's answer in frames.
+pub struct Recording {
+    pub is_stream: bool,
+    pub frames: Vec<String>,
+    /// How many frames it takes until the stop reason has come.
+    pub stop: usize,
+    /// The same of the usage.
+    usage: usize,
+}
+
+impl Recording {
+    /// Whether the stop reason and the usage are among the first frames.
+    pub fn seen(&self, frames: usize) -> (bool, bool) {
+        (frames >= self.stop, frames >= self.usage)
+    }
+
+    fn new(is_stream: bool, frames: Vec<String>, stop: &str, usage: &str) -> Self {
+        let until = |mark: &str| frames.iter().position(|frame| frame.contains(mark)).expect("the recording's end") + 1;
+        // A whole body says nothing until it is there.
+        let all = frames.len();
+        let (stop, usage) = if is_stream { (until(stop), until(usage)) } else { (all, all) };
+        Self { is_stream, frames, stop, usage }
+    }
+}
+
+/// What a vendor plays for a kind of cut, all of it.
+fn recording_of(protocol: &str, is_stream: bool, kind: Kind) -> Recording {
+    let frames = match kind {
+        Kind::Escapes => vec![made::escapes(protocol, is_stream)],
+        Kind::Call => vec![made::call(protocol, is_stream, "{\"cmd\":\"rm -rf /tmp/")],
+        Kind::BareCall => vec![made::call(protocol, is_stream, "")],
+        _ => return recording(protocol, is_stream),
+    };
+    Recording { is_stream, frames, stop: 0, usage: 0 }
+}
+
+/// The recorded answer of a vendor.
+pub fn recording(protocol: &str, is_stream: bool) -> Recording {
+    let (text, stop, usage) = match (protocol, is_stream) {
+        ("chat", true) => (
+            include_str!("../vectors/chat-to-chat/stream-azure-filters/vendor_response.sse"),
+            "\"finish_reason\": \"stop\"",
+            "\"completion_tokens\"",
+        ),
+        ("messages", true) => (
+            include_str!("../vectors/chat-to-messages/stream-thinking-text-tool/vendor_response.sse"),
+            "\"stop_reason\":\"tool_use\"",
+            "\"stop_reason\":\"tool_use\"",
+        ),
+        ("responses", true) => (
+            include_str!("../vectors/responses-to-responses/stream/vendor_response.sse"),
+            "\"response.completed\"",
+            "\"response.completed\"",
+        ),
+        ("chat", false) => (CHAT, "", ""),
+        ("messages", false) => (MESSAGES, "", ""),
+        _ => (RESPONSES, "", ""),
+    };
+    let frames = if is_stream {
+        text.split_inclusive("\n\n").filter(|frame| !frame.trim().is_empty()).map(str::to_owned).collect()
+    } else {
+        // In four parts; the last is the brace that closes it.
+        let parts = [0, text.len() / 3, text.len() / 2, text.len() - 1, text.len()];
+        parts.windows(2).map(|part| text[part[0]..part[1]].to_owned()).collect()
+    };
+    Recording::new(is_stream, frames, stop, usage)
+}
+
+const CHAT: &str = r#"{"id":"c1","object":"chat.completion","created":1700000001,"model":"up","choices":[{"index":0,"message":{"role":"assistant","content":"Hello","refusal":null},"finish_reason":"stop","logprobs":null}],"usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7}}"#;
+const MESSAGES: &str = r#"{"id":"msg_1","type":"message","role":"assistant","model":"up","content":[{"type":"text","text":"Hello"}],"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":5,"output_tokens":2}}"#;
+const RESPONSES: &str = r#"{"id":"resp_1","object":"response","created_at":1700000001,"status":"completed","error":null,"incomplete_details":null,"model":"up","output":[{"id":"msg_1","type":"message","status":"completed","role":"assistant","content":[{"type":"output_text","text":"Hello","annotations":[]}]}],"usage":{"input_tokens":5,"output_tokens":2,"total_tokens":7}}"#;
+
+const GARBAGE: &str = "data: {\"garbage\0\n\n";
+
+fn error_event(protocol: &str) -> String {
+    match protocol {
+        "chat" => "data: {\"error\":{\"message\":\"boom\",\"type\":\"server_error\",\"code\":null}}\n\n".to_owned(),
+        "messages" => {
+            let error = r#"{"type":"error","error":{"type":"api_error","message":"boom"}}"#;
+            format!("event: error\ndata: {error}\n\n")
+        }
+        _ => {
+            let error = r#"{"type":"error","sequence_number":99,"code":"server_error","message":"boom","param":null}"#;
+            format!("event: error\ndata: {error}\n\n")
+        }
+    }
+}
+
+/// What a request asks for: its vendor's protocol, the frames before the cut, and the cut.
+fn asked(body: &str) -> (String, Recording, Cut) {
+    let (_, mark) = body.split_once(GATEWAY_MARK).expect("a request with a mark");
+    let words: Vec<_> = mark.split("]]").next().unwrap().split(' ').collect();
+    let [protocol, name, frames] = words[..] else { panic!("a mark of three words: {words:?}") };
+    let kinds = [&CUTS[..], &H2_STREAM_CUTS, &H2_CONNECTION_CUTS, &OTHERS].concat();
+    let kind = *kinds.iter().find(|kind| kind.name() == name).expect("a kind of cut");
+    let mut recording = recording_of(protocol, body.contains("\"stream\":true"), kind);
+    let mut frames: usize = frames.parse().unwrap();
+    match kind {
+        Kind::NoAnswer => {
+            recording.is_stream = false;
+            recording.frames = vec![made::NO_ANSWERS[frames].to_owned()];
+            frames = 1;
+        }
+        Kind::None | Kind::Segments | Kind::Escapes | Kind::Call | Kind::BareCall => frames = recording.frames.len(),
+        _ => {}
+    }
+    (protocol.to_owned(), recording, Cut { kind, frames })
+}
+
+/// A vendor over HTTP/1.1 in the clear. Each connection serves one request.
+pub struct CutVendor {
+    pub port: u16,
+}
+
+impl CutVendor {
+    pub fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        // It ends with the test's process.
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                std::thread::spawn(move || serve(client));
+            }
+        });
+        Self { port }
+    }
+}
+
+fn serve(mut client: TcpStream) {
+    client.set_nodelay(true).unwrap();
+    let Some(body) = request(&mut client) else { return };
+    // A gateway that has gone is nothing that a vendor can help.
+    let _ = answer(client, &body);
+}
+
+fn answer(mut client: TcpStream, body: &str) -> std::io::Result<()> {
+    let (protocol, recording, cut) = asked(body);
+    let kind = if recording.is_stream { "text/event-stream" } else { "application/json" };
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n");
+    client.write_all(head.as_bytes())?;
+    let mut send = |bytes: &[u8]| {
+        let framed = [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat();
+        client.write_all(&framed)
+    };
+    for frame in &recording.frames[..cut.frames] {
+        pieces(frame, cut.kind).try_for_each(&mut send)?;
+    }
+    match cut.kind {
+        Kind::Garbage => send(GARBAGE.as_bytes())?,
+        Kind::ErrorEvent => send(error_event(&protocol).as_bytes())?,
+        _ => {}
+    }
+    match cut.kind {
+        Kind::BrokenFraming => client.write_all(b"no chunk\r\n")?,
+        Kind::Rst => return rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).map_err(Into::into),
+        Kind::Silence | Kind::Garbage | Kind::ErrorEvent => drop(client.read(&mut [0; 1])),
+        Kind::Fin => {}
+        _ => client.write_all(b"0\r\n\r\n")?,
+    }
+    Ok(())
+}
+
+/// A frame in the pieces in which it is sent.
+fn pieces(frame: &str, kind: Kind) -> impl Iterator<Item = &[u8]> {
+    let size = if kind == Kind::Segments { 1 } else { frame.len() };
+    frame.as_bytes().chunks(size)
+}
+
+/// The body of the next request.
+fn request(client: &mut TcpStream) -> Option<String> {
+    let (mut got, mut piece) = (Vec::new(), [0; 65_536]);
+    loop {
+        if let Some(head) = got.windows(4).position(|four| four == b"\r\n\r\n") {
+            let text = String::from_utf8_lossy(&got[..head]).to_ascii_lowercase();
+            let length =
+                text.split("content-length: ").nth(1).and_then(|rest| rest.lines().next()?.trim().parse().ok());
+            if got.len() >= head + 4 + length.unwrap_or(0_usize) {
+                return Some(String::from_utf8_lossy(&got[head + 4..]).into_owned());
+            }
+        }
+        match client.read(&mut piece) {
+            Ok(count) if count > 0 => got.extend_from_slice(&piece[..count]),
+            _ => return None,
+        }
+    }
+}
+
+/// The same over HTTP/2.
+pub fn h2_steps(body: &[u8]) -> Vec<Step> {
+    let (protocol, recording, cut) = asked(&String::from_utf8_lossy(body));
+    let data = |bytes: &[u8], flags| Step::Frame { kind: DATA, flags, on_stream: true, payload: bytes.to_vec() };
+    let mut steps = vec![Step::Head(0)];
+    for frame in &recording.frames[..cut.frames] {
+        steps.extend(pieces(frame, cut.kind).map(|piece| data(piece, 0)));
+    }
+    match cut.kind {
+        Kind::Garbage => steps.extend([data(GARBAGE.as_bytes(), 0), Step::Reset(CANCEL)]),
+        Kind::ErrorEvent => steps.extend([data(error_event(&protocol).as_bytes(), 0), Step::Reset(CANCEL)]),
+        Kind::Reset => steps.push(Step::Reset(INTERNAL_ERROR)),
+        Kind::GoAway => steps.extend([Step::GoAway(None, INTERNAL_ERROR), Step::Close]),
+        Kind::Fin => steps.push(Step::Close),
+        _ => steps.push(data(b"", END_STREAM)),
+    }
+    steps
+}
