@@ -146,6 +146,16 @@ impl Watched {
         });
     }
 
+    /// After how long a server is taken for dead; and a replica that has not heard of its primary for ten times as long is
+    /// not promoted.
+    #[allow(dead_code, reason = "not by every test program that has this file")]
+    pub fn set_down_after(&self, ms: u32) {
+        for index in 0..self.sentinels.len() {
+            let set = ["sentinel", "set", MASTER, "down-after-milliseconds", &ms.to_string()];
+            assert_eq!(self.sentinel(index, &set), "OK");
+        }
+    }
+
     /// Has the replica hear no more of its primary, which goes on; it can be promoted all the same.
     pub fn cut_off(&self, replica: usize) {
         let nobody = free_port().to_string();
