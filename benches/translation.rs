@@ -16,7 +16,7 @@ use model_gateway::protocol::rules::{
 };
 use model_gateway::protocol::same::StreamPass;
 use model_gateway::protocol::translate::{self, Asked, StreamTranslation};
-use model_gateway::usage::UsageEstimator;
+use model_gateway::usage::{MeteringTerms, UsageEstimator};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::hint::black_box;
@@ -136,7 +136,18 @@ impl Case {
                 let recall = self.recall(&models);
                 for _ in 0..repetitions {
                     let (recall, body) = (recall.clone(), black_box(body.clone()));
-                    black_box(answer::whole(self.from, self.to, "public-model", recall, false, body).unwrap());
+                    black_box(
+                        answer::whole(
+                            self.from,
+                            self.to,
+                            "public-model",
+                            recall,
+                            false,
+                            body,
+                            &MeteringTerms::default(),
+                        )
+                        .unwrap(),
+                    );
                 }
             }
             Work::Stream { delta, feed } => {
@@ -183,7 +194,7 @@ impl Case {
         let sender = Sender {
             account_id: "acct_1",
             official: true,
-            may_search: false,
+            sold: Default::default(),
             without_reasoning: false,
             model: "public-model",
             repair,

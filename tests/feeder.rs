@@ -85,6 +85,7 @@ impl World {
             usage,
             price_version: model.price.version.clone(),
             estimated: false,
+            implausible: false,
             conversation: None,
             took_ms: None,
             first_token_ms: None,

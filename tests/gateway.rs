@@ -179,6 +179,8 @@ mod trusted_proxy;
 mod upgrade;
 #[path = "gateway/upstreams.rs"]
 mod upstreams;
+#[path = "gateway/usage.rs"]
+mod usage;
 #[path = "gateway/vendor_refusals.rs"]
 mod vendor_refusals;
 #[path = "gateway/vendor_tls.rs"]

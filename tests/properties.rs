@@ -37,6 +37,8 @@ mod responses_vendor;
 mod streams;
 #[path = "properties/translation.rs"]
 mod translation;
+#[path = "properties/usage.rs"]
+mod usage;
 
 /// Failing seeds are printed, not kept: a failure becomes a test of its own. `PROPTEST_CASES` asks for more.
 fn cases(cases: u32) -> proptest::prelude::ProptestConfig {

@@ -19,7 +19,7 @@ use model_gateway::protocol::rules::{
 };
 use model_gateway::protocol::same::{self, StreamPass};
 use model_gateway::protocol::translate::{self, Asked, StreamTranslation};
-use model_gateway::usage::{Usage, UsageEstimator};
+use model_gateway::usage::{MeteredUsage, Usage, UsageBounds, UsageEstimator, UsageVerdict};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -342,7 +342,7 @@ fn tell_stream(vector: &Vector, request: &[u8], vendor: &str, piece: usize) -> T
         {
             failure = Some(fault.failure(vector.vendor, "upstream-model", "public-model"));
         }
-        return Told { body: String::from_utf8(out).unwrap(), failure, usage: pass.usage() };
+        return Told { body: String::from_utf8(out).unwrap(), failure, usage: pass.usage().and_then(counted) };
     }
     let recall = ask(vector, request).unwrap_or_else(|failure| panic!("{}: {}", vector.name(), failure.message)).recall;
     let streamed = serde_json::from_slice::<Value>(request).unwrap()["stream"] == json!(true);
@@ -359,15 +359,27 @@ fn tell_stream(vector: &Vector, request: &[u8], vendor: &str, piece: usize) -> T
         failure = Some(fault.failure(vector.vendor, "upstream-model", "public-model"));
     }
     assert_eq!(stream.completed(), failure.is_none(), "{}: completed", vector.name());
-    Told { body: String::from_utf8(out).unwrap(), failure, usage: stream.usage() }
+    Told { body: String::from_utf8(out).unwrap(), failure, usage: stream.usage().and_then(counted) }
+}
+
+/// What the vendor counted; `None` where it is estimated.
+fn counted(metered: MeteredUsage) -> Option<Usage> {
+    (metered.verdict != UsageVerdict::Estimated).then_some(metered.usage)
 }
 
 fn tell_whole(vector: &Vector, request: &[u8], vendor: &str) -> Told {
     if !vector.is_crossing() {
-        return match same::whole(vector.surface, "public-model", vendor.as_bytes().to_vec().into()) {
-            Ok(whole) => {
-                Told { body: String::from_utf8(whole.body.to_vec()).unwrap(), failure: None, usage: whole.usage }
-            }
+        return match same::whole(
+            vector.surface,
+            "public-model",
+            vendor.as_bytes().to_vec().into(),
+            &UsageBounds::default(),
+        ) {
+            Ok(whole) => Told {
+                body: String::from_utf8(whole.body.to_vec()).unwrap(),
+                failure: None,
+                usage: whole.usage.and_then(counted),
+            },
             Err(fault) => {
                 let failure = fault.failure(vector.vendor, "upstream-model", "public-model");
                 Told { body: String::new(), failure: Some(failure), usage: None }
@@ -376,7 +388,11 @@ fn tell_whole(vector: &Vector, request: &[u8], vendor: &str) -> Told {
     }
     let recall = ask(vector, request).unwrap_or_else(|failure| panic!("{}: {}", vector.name(), failure.message)).recall;
     match translate::whole(vector.vendor, vector.surface, recall, false, vendor.as_bytes()) {
-        Ok(whole) => Told { body: String::from_utf8(whole.body.to_vec()).unwrap(), failure: None, usage: whole.usage },
+        Ok(whole) => Told {
+            body: String::from_utf8(whole.body.to_vec()).unwrap(),
+            failure: None,
+            usage: whole.usage.and_then(counted),
+        },
         Err(fault) => {
             let failure = fault.failure(vector.vendor, "upstream-model", "public-model");
             Told { body: String::new(), failure: Some(failure), usage: None }

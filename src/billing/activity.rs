@@ -23,6 +23,16 @@ impl Billing {
         entries.into_iter().map(|entry| self.explain(entry)).collect()
     }
 
+    /// Debits of any account whose vendor counted more than the request can use, the latest first; at most `limit` of the
+    /// last 50 000 entries of the ledger.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn implausible(&self, limit: u32) -> Result<Vec<(String, Receipt)>, StoreError> {
+        let entries = self.0.ledger.implausible(limit)?;
+        entries.into_iter().map(|entry| Ok((entry.account.clone(), self.explain(entry)?))).collect()
+    }
+
     /// The position of the account's last response in the ledger; 0 where there is none.
     ///
     /// # Errors
@@ -79,9 +89,9 @@ impl Receipt {
     /// What the input that came from a cache would have cost more at the input's own price. Nothing where a cache is
     /// no cheaper.
     pub fn saved(&self) -> Micro {
-        let usage = &self.detail.usage;
-        let uncached =
-            crate::usage::Usage { input: usage.input.saturating_add(usage.cache_read), cache_read: 0, ..*usage };
-        pricing::cost(&uncached, &self.price).minus(pricing::cost(usage, &self.price)).or_zero()
+        let usage = self.detail.usage.without_passes();
+        let input = usage.input.saturating_add(usage.cache_read);
+        let uncached = crate::usage::Usage { input, cache_read: 0, ..usage };
+        pricing::cost(&uncached, &self.price).minus(pricing::cost(&usage, &self.price)).or_zero()
     }
 }

@@ -17,7 +17,7 @@ use crate::money::{Micro, Parts};
 use crate::protocol::Protocol;
 use crate::store::ledger::{Detail, Ending, Outcome};
 use crate::telemetry::METRICS;
-use crate::usage::{ServerTool, Usage};
+use crate::usage::{ServerTool, Usage, UsageVerdict};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -57,6 +57,8 @@ pub struct Hold {
     ended: bool,
     till: Till,
     meters: Meters,
+    /// A counter of the vendor's was more than the request can use.
+    implausible: bool,
 }
 
 impl Hold {
@@ -72,8 +74,18 @@ impl Hold {
         now_ms: i64,
     ) -> Result<Self, std::io::Error> {
         let (opened_at, first_token_ms, opened_in, meters) = (None, None, None, Meters::default());
-        let mut hold =
-            Self { opening, parts, service, opened_at, first_token_ms, opened_in, ended: false, till, meters };
+        let mut hold = Self {
+            opening,
+            parts,
+            service,
+            opened_at,
+            first_token_ms,
+            opened_in,
+            ended: false,
+            till,
+            meters,
+            implausible: false,
+        };
         METRICS.open_holds.inc();
         let Some((journal, open)) = hold.till.counted() else { return Ok(hold) };
         open.fetch_add(1, Ordering::Relaxed);
@@ -103,6 +115,7 @@ impl Hold {
             ended: true,
             till,
             meters,
+            implausible: false,
         }
     }
 
@@ -147,11 +160,6 @@ impl Hold {
         pricing::within(self.as_served(usage), &self.opening.model.price, self.amount())
     }
 
-    /// Whether it pays for all of `usage`.
-    pub fn covers(&self, usage: Usage) -> bool {
-        pricing::cost(&self.as_served(usage), &self.opening.model.price) <= self.amount()
-    }
-
     /// The receipt names the tier, region and speed that are billed, whatever was told.
     pub(super) fn as_served(&self, usage: Usage) -> Usage {
         self.service.billed(usage, &self.opening.model.price)
@@ -172,6 +180,19 @@ impl Hold {
         if self.first_token_ms.is_none() {
             self.first_token_ms = self.since_opened();
         }
+    }
+
+    /// Notes on the receipt, and counts, which of the vendor's counters were more than the request can use. Returns whether
+    /// the usage is an estimate.
+    pub fn note_verdict(&mut self, verdict: UsageVerdict) -> bool {
+        if let UsageVerdict::Implausible(excess) = verdict {
+            self.implausible = true;
+            let vendor = self.opening.model.vendor.name.as_str();
+            for counter in excess.counters() {
+                METRICS.usage_implausible.with_label_values(&[vendor, counter]).inc();
+            }
+        }
+        verdict == UsageVerdict::Estimated
     }
 
     fn since_opened(&self) -> Option<u64> {
@@ -324,6 +345,7 @@ impl Hold {
                 usage,
                 price_version: model.price.version.clone(),
                 estimated,
+                implausible: self.implausible && usage != Usage::default(),
                 conversation: conversation.clone(),
                 took_ms: self.since_opened(),
                 first_token_ms: self.first_token_ms,

@@ -5,7 +5,7 @@
 
 use crate::catalog::{Factors, Price, Span, factor_of};
 use crate::money::{self, Factor, Micro, Term};
-use crate::usage::{ServerTool, ServiceTier, Usage};
+use crate::usage::{Pass, ServerTool, ServiceTier, Usage, UsageBounds};
 
 /// One class of what was used, as a receipt lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub struct Line {
     pub price: Micro,
     /// The service tier's multiple; 1 for what is not tokens.
     pub factor: Factor,
+    /// Of which pass that shortened the conversation, from 1 on; `None`: of the answer itself.
+    pub pass: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,8 +54,24 @@ impl Line {
 /// Classes of tokens, and server tools.
 const LINES: usize = 7 + ServerTool::ALL.len();
 
-/// Everything that is priced, in the order a receipt lists it. Audio without a price of its own is charged as text.
-pub fn lines(usage: &Usage, price: &Price) -> [Line; LINES] {
+/// Everything that is priced, in the order a receipt lists it: the answer itself, then each pass that shortened the
+/// conversation, at the prices of its own size.
+pub fn lines(usage: &Usage, price: &Price) -> Vec<Line> {
+    each_line(usage, price).collect()
+}
+
+fn each_line(usage: &Usage, price: &Price) -> impl Iterator<Item = Line> {
+    let passes = usage.compactions;
+    let (service_tier, inference_geo, speed) = (usage.service_tier, usage.inference_geo, usage.speed);
+    let of_pass = move |(index, pass): (usize, Pass)| {
+        let lines = own_lines(&Usage { service_tier, inference_geo, speed, ..pass.into() }, price);
+        lines.map(|line| Line { pass: Some(index), ..line })
+    };
+    own_lines(&usage.without_passes(), price).into_iter().chain((1..).zip(passes).flat_map(of_pass))
+}
+
+/// Audio without a price of its own is charged as text.
+fn own_lines(usage: &Usage, price: &Price) -> [Line; LINES] {
     let rates = price.span_of(usage.input_total()).rates;
     let features = &price.features;
     let factor = price.factor(usage);
@@ -67,15 +85,17 @@ pub fn lines(usage: &Usage, price: &Price) -> [Line; LINES] {
         features.audio_output.unwrap_or(rates.output),
     ];
     let tokens = usage.tokens().into_iter().zip(prices);
-    let tokens = tokens.map(|((class, count), price)| Line { class, unit: Unit::Tokens, count, price, factor });
+    let tokens =
+        tokens.map(|((class, count), price)| Line { class, unit: Unit::Tokens, count, price, factor, pass: None });
     let uses = ServerTool::ALL.into_iter().map(|tool| Line {
         class: tool.key(),
         unit: Unit::Uses,
         count: usage.uses(tool),
         price: features.of_tool(tool).unwrap_or_default(),
         factor: Factor::ONE,
+        pass: None,
     });
-    let nothing = Line { class: "", unit: Unit::Uses, count: 0, price: Micro::ZERO, factor: Factor::ONE };
+    let nothing = Line { class: "", unit: Unit::Uses, count: 0, price: Micro::ZERO, factor: Factor::ONE, pass: None };
     let mut lines = [nothing; LINES];
     for (place, line) in lines.iter_mut().zip(tokens.chain(uses)) {
         *place = line;
@@ -90,11 +110,11 @@ pub fn cost(usage: &Usage, price: &Price) -> Micro {
 
 /// What `usage` costs before it is rounded, as a decimal of credits.
 pub fn exact_cost(usage: &Usage, price: &Price) -> String {
-    money::exact_sum(lines(usage, price).map(|line| line.term()))
+    money::exact_sum(each_line(usage, price).map(|line| line.term()))
 }
 
 fn wide_cost(usage: &Usage, price: &Price) -> i128 {
-    money::wide_cost(lines(usage, price).map(|line| line.term()))
+    money::wide_cost(each_line(usage, price).map(|line| line.term()))
 }
 
 /// Which service tier a request may be served in.
@@ -190,6 +210,8 @@ pub struct Quote {
     pub own_limit: u64,
     /// Of the models that may answer instead: the worst case is the dearest one's.
     pub others: Vec<Self>,
+    /// The most that it can use, but for its output limit.
+    pub bounds: UsageBounds,
 }
 
 /// The worst case within one price tier.
@@ -214,7 +236,14 @@ impl Quote {
             output_floor,
             own_limit: output_limit,
             others: Vec::new(),
+            bounds: UsageBounds::default(),
         }
+    }
+
+    /// The most that the model can use of it, where `output_limit` can be paid.
+    pub fn usage_bounds(&self, output_limit: u64) -> UsageBounds {
+        let output = output_limit.min(self.own_limit).saturating_mul(self.choices);
+        UsageBounds { output, ..self.bounds }
     }
 
     /// The same with an output limit of at most `limit`: what the model can write.

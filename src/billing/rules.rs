@@ -10,7 +10,7 @@ use crate::money::Micro;
 use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
 use crate::protocol::request::{Features, IMAGE_TOKENS_MAX, Outline};
-use crate::usage::{ServerTool, ServiceTier};
+use crate::usage::{PerTool, ServerTool, ServiceTier, UsageBounds};
 
 /// The least thinking budget a messages vendor accepts.
 pub const THINKING_TOKENS_LEAST: u64 = 1_024;
@@ -19,6 +19,14 @@ pub const THINKING_TOKENS_LEAST: u64 = 1_024;
 /// rounds and hands the turn back (`pause_turn`). Source: the vendor's server tools guide, read 2026-11. A round of more
 /// than one use can pass it: what it then costs beyond the hold is taken from what is available.
 const TOOL_USES_MOST: u64 = 10;
+
+/// Uses of a server tool that are believed where the tool names no `max_uses`: ten in each of the ten rounds.
+const MAX_BELIEVED_TOOL_USES: u64 = 100;
+
+/// What a vendor can add to a prompt of its own: the rules for tools (up to 804 tokens on messages), the system prompt of a
+/// chat template or of a hosted model. So much is believed beyond what is held; more is implausible, and is billed at
+/// what is held.
+const MAX_TEMPLATE_TOKENS: u64 = 8_192;
 
 /// The largest cost of a request as a function of its output limit. `outline` and `text_bytes` (all but the base64 of images)
 /// are of the body that the vendor gets; `surface` is the caller's, for the words of a refusal.
@@ -52,6 +60,7 @@ pub fn quote(
         output_floor,
         own_limit: output_limit,
         others: Vec::new(),
+        bounds: bounds(model, outline, input_tokens(model, outline, text_bytes)),
     })
 }
 
@@ -74,6 +83,25 @@ fn unpriced(model: &Model, surface: Protocol, outline: &Outline) -> Option<&'sta
         (features.audio_output && priced.audio_output.is_none(), "modalities"),
     ];
     asked.into_iter().find(|(asked, _)| *asked).map(|(_, param)| param)
+}
+
+/// The most that the vendor can count, but for the output limit. `input`: what is held for the input.
+fn bounds(model: &Model, outline: &Outline, input: u64) -> UsageBounds {
+    let features = &outline.features;
+    let mut tool_uses = PerTool::default();
+    for tool in offered(features) {
+        let max_uses = features.tool_offers.get(tool).and_then(|offer| offer.max_uses);
+        *tool_uses.get_mut(tool) = max_uses.unwrap_or(MAX_BELIEVED_TOOL_USES);
+    }
+    UsageBounds {
+        input,
+        input_believed: input.saturating_add(MAX_TEMPLATE_TOKENS).min(model.context_tokens.max(input)),
+        context: model.context_tokens,
+        pass_output: model.max_output_tokens,
+        compaction: features.compaction,
+        tool_uses,
+        ..UsageBounds::default()
+    }
 }
 
 /// A speed that is not asked for is the standard one; a tier and a region are then the vendor's to choose.

@@ -69,6 +69,9 @@ pub fn receipt(receipt: &Receipt) -> Value {
         "estimated": detail.estimated,
         "balance_after": receipt.balance_after,
     });
+    if detail.implausible {
+        value["implausible"] = json!("implausible usage, capped");
+    }
     for (name, ms) in [("took_ms", detail.took_ms), ("first_token_ms", detail.first_token_ms)] {
         if let Some(ms) = ms {
             value[name] = json!(ms);
@@ -83,6 +86,9 @@ pub fn receipt(receipt: &Receipt) -> Value {
 fn line(line: pricing::Line) -> Value {
     let mut value = json!({"class": line.class, "price": line.price, "credits": line.credits()});
     value[line.unit.as_str()] = json!(line.count);
+    if let Some(pass) = line.pass {
+        value["compaction"] = json!(pass);
+    }
     if line.factor != Factor::ONE {
         value["factor"] = json!(line.factor);
     }
@@ -92,13 +98,13 @@ fn line(line: pricing::Line) -> Value {
 /// The prices that the response was billed at, of all that its list has.
 fn price_in_force(receipt: &Receipt) -> Value {
     let (usage, price) = (&receipt.detail.usage, &receipt.price);
-    let Span { above_input_tokens, rates, .. } = price.span_of(usage.input_total());
+    let Span { above_input_tokens, rates, .. } = price.span_of(usage.without_passes().input_total());
     let mut value = json!(rates);
     value["version"] = json!(price.version);
     if let Some(tokens) = above_input_tokens {
         value["above_input_tokens"] = json!(tokens);
     }
-    for line in pricing::lines(usage, price).iter().filter(|line| line.count > 0) {
+    for line in pricing::lines(usage, price).iter().filter(|line| line.count > 0 && line.pass.is_none()) {
         value[line.class] = json!(line.price);
     }
     let words = [usage.service_tier, usage.inference_geo, usage.speed];

@@ -16,7 +16,7 @@ use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
 use crate::store::ledger::Outcome;
 use crate::upstreams::{Endpoints, Lease};
-use crate::usage::UsageEstimator;
+use crate::usage::{MeteringTerms, UsageBounds, UsageEstimator};
 use bytes::Bytes;
 use std::fmt;
 use std::net::SocketAddr;
@@ -69,6 +69,8 @@ pub struct Call {
     pub body_bytes: u64,
     /// What its usage is estimated by.
     pub turn: Turn,
+    /// The most that it can use at the model that is asked.
+    pub usage_bounds: UsageBounds,
     /// Bytes of the body as the vendor gets it.
     pub sent_bytes: usize,
     pub stream: bool,
@@ -91,6 +93,13 @@ pub struct Call {
     /// How it ended, and what that cost.
     pub billed: Option<(Outcome, Micro)>,
     pub in_flight: InFlight,
+}
+
+impl Call {
+    /// What its usage is metered by, at the model that is asked.
+    pub fn metering_terms(&self) -> MeteringTerms {
+        MeteringTerms { estimator: self.turn.estimator(), bounds: self.usage_bounds }
+    }
 }
 
 /// A translated request, to be said again.

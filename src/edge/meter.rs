@@ -13,6 +13,7 @@ use crate::protocol::failure::Kind;
 use crate::store::ledger::Outcome;
 use crate::telemetry::METRICS;
 use crate::telemetry::access::{CallRecord, Record};
+use crate::usage::UsageVerdict;
 use pingora::proxy::Session;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,7 +47,7 @@ pub fn record(recorders: &Recorders, ctx: &mut Context) {
 pub fn resolve(call: &mut Call) {
     // Dropped, it frees its key.
     let keyed = call.shared.take_keyed();
-    let Some(hold) = call.hold.take() else { return };
+    let Some(mut hold) = call.hold.take() else { return };
     let progress = call.shared.progress();
     let (usage, input, generated) = call.reply.learned();
     let now_ms = clock::now_ms();
@@ -75,11 +76,13 @@ pub fn resolve(call: &mut Call) {
         }
         return hold.release(outcome, now_ms);
     }
-    let estimated = usage.is_none();
-    if let Some(usage) = &usage {
-        call.turn.remember(usage, generated);
+    let verdict = usage.map_or(UsageVerdict::Estimated, |metered| metered.verdict);
+    if let Some(metered) = usage.filter(|metered| metered.verdict == UsageVerdict::Exact) {
+        call.turn.remember(&metered.usage, generated);
     }
+    let usage = usage.map(|metered| metered.usage);
     let usage = usage.unwrap_or_else(|| call.turn.estimate(input, generated));
+    let estimated = hold.note_verdict(verdict);
     match hold.settle(usage, outcome, estimated, now_ms) {
         Ok(credits) => {
             call.billed = Some((outcome, credits));

@@ -23,7 +23,7 @@ use crate::protocol::same::{self, StreamPass};
 use crate::protocol::translate::{self, StreamTranslation};
 use crate::store::ledger::Outcome;
 use crate::telemetry::METRICS;
-use crate::usage::Usage;
+use crate::usage::{MeteredUsage, Usage, UsageBounds, UsageVerdict};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, header};
 use pingora::http::ResponseHeader;
@@ -151,7 +151,7 @@ impl Reply {
     }
 
     /// What has been learned of a stream that did not end: usage, and bytes generated.
-    pub fn learned(&self) -> (Option<Usage>, Option<Usage>, u64) {
+    pub fn learned(&self) -> (Option<MeteredUsage>, Option<Usage>, u64) {
         match &self.mode {
             Mode::Stream(pass, _) => (pass.usage(), pass.input_learned(), pass.generated_bytes()),
             Mode::Fold { stream, .. } => (stream.usage(), stream.input_learned(), stream.generated_bytes()),
@@ -168,6 +168,7 @@ impl Reply {
             _ => return self.lost.take(),
         };
         let (usage, learned, generated_bytes) = self.learned();
+        let usage = usage.map(|metered| metered.usage);
         has_begun.then(|| usage.unwrap_or_else(|| turn.estimate(learned, generated_bytes)))
     }
 }
@@ -330,11 +331,12 @@ fn understanding(call: &Call, surface: Protocol, is_events: bool) -> Mode {
     match (&call.reply.recall, is_events) {
         (None, true) if call.stream => {
             let pass = StreamPass::new(surface, &call.model.id, call.reply.hide_usage, event_bytes)
-                .with_request(call.turn.estimator(), call.reply.choices);
+                .with_request(call.metering_terms(), call.reply.choices);
             Mode::Stream(AnswerStream::Same(Box::new(pass)), OpenStream::begin())
         }
         (Some(recall), true) => {
-            let stream = StreamTranslation::new(vendor, surface, recall.clone(), call.stream, event_bytes);
+            let recall = Recall { usage_bounds: call.usage_bounds, ..recall.clone() };
+            let stream = StreamTranslation::new(vendor, surface, recall, call.stream, event_bytes);
             if call.stream {
                 Mode::Stream(AnswerStream::Translated(Box::new(stream)), OpenStream::begin())
             } else {
@@ -458,8 +460,12 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
         refused_free: pass.refused_free(),
         cut: None,
     };
-    if !pass.completed() && !pass.is_finishing() {
-        counted.cut = past_hold(&call.model, call.hold.as_ref(), &call.turn, &counted);
+    let generated = counted.generated_bytes;
+    if !pass.completed()
+        && !pass.is_finishing()
+        && is_past_limit(&call.model, &call.usage_bounds, pass.counted_output(), generated)
+    {
+        counted.cut = at_hold(call.hold.as_ref(), &call.turn, &counted);
     }
     if let Some(usage) = &counted.cut {
         pass.end_at_limit(usage, &mut out);
@@ -492,16 +498,21 @@ fn failed(call: &mut Call, fault: &Fault, nothing_generated: bool) -> Failure {
     failure
 }
 
-/// What is billed of an answer that has gone on past its hold: its vendor was told the output limit and ignores it. The
-/// vendors that defined the protocols keep it. No answer that keeps it comes here, for the hold is its worst case:
-/// what it costs for certain must be more than that.
-fn past_hold(model: &Model, hold: Option<&Hold>, turn: &Turn, so_far: &Counted) -> Option<Usage> {
-    let hold = hold.filter(|_| !model.vendor.official)?;
+/// Whether an answer has gone on past its output limit, which its vendor ignores. The vendors that defined the protocols
+/// keep it. What the vendor counts is believed where that many tokens can have been delivered; else only the bytes count,
+/// at as few tokens as they can be.
+fn is_past_limit(model: &Model, bounds: &UsageBounds, counted_output: u64, generated_bytes: u64) -> bool {
+    let most = bounds.output;
+    let certain = Usage::at_least(generated_bytes).output;
+    let is_counted = counted_output > most && counted_output <= generated_bytes;
+    !model.vendor.official && (certain > most || is_counted)
+}
+
+/// What is billed of an answer that is ended at its limit.
+fn at_hold(hold: Option<&Hold>, turn: &Turn, so_far: &Counted) -> Option<Usage> {
     let Counted { usage, learned, generated_bytes, .. } = *so_far;
-    if hold.covers(Usage::at_least(learned, generated_bytes)) {
-        return None;
-    }
-    Some(hold.bears(usage.unwrap_or_else(|| turn.estimate(learned, generated_bytes))))
+    let usage = usage.map(|metered| metered.usage);
+    Some(hold?.bears(usage.unwrap_or_else(|| turn.estimate(learned, generated_bytes))))
 }
 
 /// The call broke off: whether what came of it is a complete answer all the same.
@@ -567,8 +578,12 @@ fn fold(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failu
         refused_free: stream.refused_free(),
         cut: None,
     };
-    if !stream.completed() && !stream.is_finishing() {
-        counted.cut = past_hold(&call.model, call.hold.as_ref(), &call.turn, &counted);
+    let generated = counted.generated_bytes;
+    if !stream.completed()
+        && !stream.is_finishing()
+        && is_past_limit(&call.model, &call.usage_bounds, stream.counted_output(), generated)
+    {
+        counted.cut = at_hold(call.hold.as_ref(), &call.turn, &counted);
     }
     if let Some(usage) = &counted.cut {
         stream.end_at_limit(usage, &mut out);
@@ -590,7 +605,7 @@ fn whole(call: &mut Call, surface: Protocol) -> Result<Option<Bytes>, Failure> {
     let whole = match read_whole(call, surface, kept.clone()) {
         Ok(whole) => whole,
         Err(fault) => {
-            call.reply.lost = same::usage_in(call.model.protocol(), &kept);
+            call.reply.lost = same::usage_in(call.model.protocol(), &kept, &call.metering_terms());
             return Err(failed(call, &fault, true));
         }
     };
@@ -604,7 +619,8 @@ fn read_whole(call: &Call, surface: Protocol, body: Bytes) -> Result<Whole, Faul
         let body = same::count(vendor, model, body)?;
         return Ok(Whole { body, usage: None, learned: None, generated_bytes: 0, refused_free: false });
     }
-    answer::whole(vendor, surface, model, call.reply.recall.clone(), call.reply.streams, body)
+    let recall = call.reply.recall.clone();
+    answer::whole(vendor, surface, model, recall, call.reply.streams, body, &call.metering_terms())
 }
 
 /// Gives a whole answer out, debited.
@@ -627,8 +643,8 @@ fn tell_whole(call: &mut Call, body: Bytes, counted: Counted) -> Result<Option<B
 
 /// What was counted of an answer.
 struct Counted {
-    /// As the vendor told it to the end.
-    usage: Option<Usage>,
+    /// Once the vendor has counted to the end.
+    usage: Option<MeteredUsage>,
     /// As far as the vendor told it.
     learned: Option<Usage>,
     generated_bytes: u64,
@@ -651,18 +667,26 @@ fn keep_for_key(call: &mut Call, bytes: &[u8]) {
 /// The debit, before the last byte leaves.
 fn settle(call: &mut Call, answer: Counted) -> Result<Option<crate::money::Micro>, Failure> {
     let Counted { usage, learned, generated_bytes, refused_free, cut } = answer;
-    let Some(hold) = call.hold.take() else { return Ok(None) };
+    let Some(mut hold) = call.hold.take() else { return Ok(None) };
     let outcome = match (refused_free, call.shared.progress().client_left()) {
         (true, _) => Outcome::RefusedFree,
         (false, true) => Outcome::ClientLeft,
         (false, false) if cut.is_some() => Outcome::GatewayEnded,
         (false, false) => Outcome::Completed,
     };
-    let estimated = cut.is_some() || usage.is_none() && !refused_free;
-    if let (Some(usage), None, false) = (&usage, &cut, refused_free) {
-        call.turn.remember(usage, generated_bytes);
+    let verdict = match usage {
+        _ if cut.is_some() => UsageVerdict::Estimated,
+        Some(metered) => metered.verdict,
+        None if refused_free => UsageVerdict::Exact,
+        None => UsageVerdict::Estimated,
+    };
+    let is_exact = verdict == UsageVerdict::Exact && !refused_free;
+    if let Some(metered) = usage.filter(|_| is_exact) {
+        call.turn.remember(&metered.usage, generated_bytes);
     }
-    let usage = cut.or(usage).unwrap_or_else(|| call.turn.estimate(learned, generated_bytes));
+    let usage = cut.or(usage.map(|metered| metered.usage));
+    let usage = usage.unwrap_or_else(|| call.turn.estimate(learned, generated_bytes));
+    let estimated = hold.note_verdict(verdict);
     let credits = hold.settle(usage, outcome, estimated, clock::now_ms()).map_err(|error| {
         log::error!("journal a debit: {error}; the answer is withheld");
         Failure::of(Kind::LedgerUnavailable)

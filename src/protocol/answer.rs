@@ -8,7 +8,7 @@ use super::Protocol;
 use super::form::answer::Recall;
 use super::same::{self, StreamPass};
 use super::translate::{self, StreamTranslation};
-use crate::usage::Usage;
+use crate::usage::{MeteredUsage, MeteringTerms, Usage};
 use bytes::Bytes;
 pub use completion::{Completion, StopReason};
 pub use fault::Fault;
@@ -20,8 +20,8 @@ mod fault;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Whole {
     pub body: Bytes,
-    /// `None`: not told to the end.
-    pub usage: Option<Usage>,
+    /// `None`: the vendor did not count to the end.
+    pub usage: Option<MeteredUsage>,
     /// As far as the vendor told it.
     pub learned: Option<Usage>,
     /// Bytes of text, reasoning, refusal and tool arguments, as UTF-8: for estimates.
@@ -42,10 +42,14 @@ pub fn whole(
     recall: Option<Recall>,
     streamed: bool,
     body: Bytes,
+    terms: &MeteringTerms,
 ) -> Result<Whole, Fault> {
     match recall {
-        None => same::whole(vendor, public_model, body),
-        Some(recall) => translate::whole(vendor, surface, recall, streamed, &body),
+        None => same::whole(vendor, public_model, body, terms),
+        Some(recall) => {
+            let MeteringTerms { estimator, bounds: usage_bounds } = *terms;
+            translate::whole(vendor, surface, Recall { estimator, usage_bounds, ..recall }, streamed, &body)
+        }
     }
 }
 
@@ -121,11 +125,19 @@ impl AnswerStream {
         }
     }
 
-    /// What the answer used, if the vendor told in full.
-    pub fn usage(&self) -> Option<Usage> {
+    /// What the answer used, once the vendor has counted to the end.
+    pub fn usage(&self) -> Option<MeteredUsage> {
         match self {
             AnswerStream::Same(stream) => stream.usage(),
             AnswerStream::Translated(stream) => stream.usage(),
+        }
+    }
+
+    /// Output as the vendor counts it so far, which may be more than the request can use.
+    pub fn counted_output(&self) -> u64 {
+        match self {
+            AnswerStream::Same(stream) => stream.counted_output(),
+            AnswerStream::Translated(stream) => stream.counted_output(),
         }
     }
 

@@ -1,12 +1,13 @@
 //! Reads the counters of a usage object; tolerant of whatever a vendor puts there.
 //!
-//! It must not merge or judge: `usage.rs` does. A counter that is negative, fractional, beyond 2^53, a string or
-//! null is absent; a usage that is not an object says nothing.
+//! It must not merge or judge: `usage/counters.rs` and `usage/metering.rs` do. An integral number in any form (`1234`,
+//! `1234.0`, `1.234e3`, `-0`) is a count; one that is negative, fractional or beyond 2^53, and what is no number, is none.
+//! A usage that is not an object says nothing.
 //!
-//! Read next: `usage.rs`.
+//! Read next: `usage/counters.rs`.
 
-use super::scan::{Broken, Scan};
-use crate::usage::{ChatCounters, MessagesCounters, ServerTool, ServiceTier};
+use super::scan::{Broken, COUNT_MAX, Kind, Scan};
+use crate::usage::{ChatCounters, MessagesCounters, Pass, ServerTool, ServiceTier};
 
 /// What a chat vendor's counters are called in one of its two protocols.
 struct Names {
@@ -51,28 +52,34 @@ pub(crate) fn responses(scan: &mut Scan<'_>) -> Result<Option<ChatCounters>, Bro
 fn named(scan: &mut Scan<'_>, names: &Names) -> Result<Option<ChatCounters>, Broken> {
     let mut counters = ChatCounters::default();
     let mut cache_hit = None;
+    let mut irregular = false;
     let is_object = scan.object_or_skip(|scan, key| {
         match key.name().as_ref() {
-            name if name == names.prompt => counters.prompt = scan.count_or_skip()?,
-            name if name == names.completion => counters.completion = scan.count_or_skip()?,
-            "total_tokens" => counters.total = scan.count_or_skip()?,
-            name if Some(name) == names.cache_hit => cache_hit = scan.count_or_skip()?,
-            name if name == names.prompt_parts => parts(scan, &mut counters, |counters, name| match name {
-                "cached_tokens" => Some(&mut counters.cached),
-                "cache_write_tokens" => Some(&mut counters.cache_write),
-                name if Some(name) == names.audio => Some(&mut counters.audio_prompt),
-                _ => None,
-            })?,
-            name if name == names.completion_parts => parts(scan, &mut counters, |counters, name| match name {
-                "reasoning_tokens" => Some(&mut counters.reasoning),
-                name if Some(name) == names.audio => Some(&mut counters.audio_completion),
-                _ => None,
-            })?,
+            name if name == names.prompt => counters.prompt = counter(scan, &mut irregular)?,
+            name if name == names.completion => counters.completion = counter(scan, &mut irregular)?,
+            "total_tokens" => counters.total = counter(scan, &mut irregular)?,
+            name if Some(name) == names.cache_hit => cache_hit = counter(scan, &mut irregular)?,
+            name if name == names.prompt_parts => {
+                parts(scan, &mut counters, &mut irregular, |counters, name| match name {
+                    "cached_tokens" => Some(&mut counters.cached),
+                    "cache_write_tokens" => Some(&mut counters.cache_write),
+                    name if Some(name) == names.audio => Some(&mut counters.audio_prompt),
+                    _ => None,
+                })?
+            }
+            name if name == names.completion_parts => {
+                parts(scan, &mut counters, &mut irregular, |counters, name| match name {
+                    "reasoning_tokens" => Some(&mut counters.reasoning),
+                    name if Some(name) == names.audio => Some(&mut counters.audio_completion),
+                    _ => None,
+                })?
+            }
             _ => drop(scan.skip()?),
         }
         Ok::<(), Broken>(())
     })?;
     counters.cached = counters.cached.or(cache_hit);
+    counters.is_irregular = irregular;
     Ok(is_object.then_some(counters))
 }
 
@@ -80,16 +87,49 @@ fn named(scan: &mut Scan<'_>, names: &Names) -> Result<Option<ChatCounters>, Bro
 fn parts<C>(
     scan: &mut Scan<'_>,
     counters: &mut C,
+    irregular: &mut bool,
     place: impl for<'c> Fn(&'c mut C, &str) -> Option<&'c mut Option<u64>>,
 ) -> Result<(), Broken> {
     scan.object_or_skip(|scan, key| {
         match place(counters, &key.name()) {
-            Some(count) => *count = scan.count_or_skip()?,
+            Some(count) => *count = counter(scan, irregular)?,
             None => drop(scan.skip()?),
         }
         Ok::<(), Broken>(())
     })?;
     Ok(())
+}
+
+/// The next value as a count. `irregular` is set where it is something else than plain digits, or null.
+fn counter(scan: &mut Scan<'_>, irregular: &mut bool) -> Result<Option<u64>, Broken> {
+    let kind = scan.kind()?;
+    let span = scan.skip()?;
+    let plain = scan.count(span).filter(|_| kind == Kind::Number);
+    *irregular |= plain.is_none() && kind != Kind::Null;
+    let number = scan.raw(span).filter(|_| kind == Kind::Number);
+    Ok(plain.or_else(|| number.and_then(integral)))
+}
+
+/// The integer that a JSON number is, if it is one from 0 to 2^53.
+fn integral(number: &str) -> Option<u64> {
+    let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
+    let (is_negative, mantissa) = match mantissa.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, mantissa),
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = format!("{whole}{fraction}");
+    let significant = digits.trim_start_matches('0').trim_end_matches('0');
+    if significant.is_empty() {
+        return Some(0);
+    }
+    // How many of the zeros that follow the significant digits belong to the integer.
+    let trailing = i64::try_from(digits.len().checked_sub(digits.trim_end_matches('0').len())?).ok()?;
+    let exponent: i64 = exponent.parse().ok()?;
+    let zeros = exponent.checked_sub(i64::try_from(fraction.len()).ok()?)?.checked_add(trailing)?;
+    let factor = 10_u64.checked_pow(u32::try_from(zeros).ok()?)?;
+    let count = significant.parse::<u64>().ok()?.checked_mul(factor)?;
+    (!is_negative && count <= COUNT_MAX).then_some(count)
 }
 
 /// The tier that a vendor says it served; `None` if the next value is no word.
@@ -105,37 +145,139 @@ fn tool_of_key(key: &str) -> Option<ServerTool> {
 /// The usage object of a messages vendor; `None` if the next value is none.
 pub(crate) fn messages(scan: &mut Scan<'_>) -> Result<Option<MessagesCounters>, Broken> {
     let mut counters = MessagesCounters::default();
+    let mut irregular = false;
     let is_object = scan.object_or_skip(|scan, key| {
         match key.name().as_ref() {
-            "input_tokens" => counters.input = scan.count_or_skip()?,
-            "output_tokens" => counters.output = scan.count_or_skip()?,
-            "cache_read_input_tokens" => counters.cache_read = scan.count_or_skip()?,
-            "cache_creation_input_tokens" => counters.cache_write = scan.count_or_skip()?,
-            "cache_creation" => parts(scan, &mut counters, |counters, name| match name {
-                "ephemeral_5m_input_tokens" => Some(&mut counters.cache_write_5m),
-                "ephemeral_1h_input_tokens" => Some(&mut counters.cache_write_1h),
-                _ => None,
-            })?,
             "service_tier" => counters.service_tier = tier(scan)?,
             "inference_geo" => counters.inference_geo = tier(scan)?,
             "speed" => counters.speed = tier(scan)?,
-            "server_tool_use" => parts(scan, &mut counters, |counters, name| {
+            "server_tool_use" => parts(scan, &mut counters, &mut irregular, |counters, name| {
                 let tool = name.strip_suffix("_requests").and_then(tool_of_key)?;
                 Some(counters.tool_uses.get_mut(tool))
             })?,
-            "output_tokens_details" => parts(scan, &mut counters, |counters, name| {
-                (name == "thinking_tokens").then_some(&mut counters.reasoning)
-            })?,
-            _ => drop(scan.skip()?),
+            "iterations" => drop(scan.array_or_skip(|scan| {
+                counters.compactions.extend(compaction(scan, &mut irregular)?);
+                Ok::<(), Broken>(())
+            })?),
+            name => tokens(name, scan, &mut counters, &mut irregular)?,
         }
         Ok::<(), Broken>(())
     })?;
+    counters.is_irregular = irregular;
     Ok(is_object.then_some(counters))
+}
+
+/// The token counts that an answer and each of its iterations have alike.
+fn tokens(
+    name: &str,
+    scan: &mut Scan<'_>,
+    counters: &mut MessagesCounters,
+    irregular: &mut bool,
+) -> Result<(), Broken> {
+    match name {
+        "input_tokens" => counters.input = counter(scan, irregular)?,
+        "output_tokens" => counters.output = counter(scan, irregular)?,
+        "cache_read_input_tokens" => counters.cache_read = counter(scan, irregular)?,
+        "cache_creation_input_tokens" => counters.cache_write = counter(scan, irregular)?,
+        "cache_creation" => parts(scan, counters, irregular, |counters, name| match name {
+            "ephemeral_5m_input_tokens" => Some(&mut counters.cache_write_5m),
+            "ephemeral_1h_input_tokens" => Some(&mut counters.cache_write_1h),
+            _ => None,
+        })?,
+        "output_tokens_details" => parts(scan, counters, irregular, |counters, name| {
+            (name == "thinking_tokens").then_some(&mut counters.reasoning)
+        })?,
+        _ => drop(scan.skip()?),
+    }
+    Ok(())
+}
+
+/// An entry of `iterations`, if it is a pass that shortened the conversation: the counters of the answer leave it out.
+fn compaction(scan: &mut Scan<'_>, irregular: &mut bool) -> Result<Option<Pass>, Broken> {
+    let mut counters = MessagesCounters::default();
+    let mut is_compaction = false;
+    scan.object_or_skip(|scan, key| match key.name().as_ref() {
+        "type" => {
+            is_compaction = scan.text_or_skip()?.is_some_and(|kind| kind.name() == "compaction");
+            Ok(())
+        }
+        name => tokens(name, scan, &mut counters, irregular),
+    })?;
+    let kept = |count: Option<u64>| u32::try_from(count.unwrap_or(0)).unwrap_or(u32::MAX);
+    let (short, long) = counters.cache_writes();
+    Ok(is_compaction.then(|| Pass {
+        input: kept(counters.input),
+        cache_read: kept(counters.cache_read),
+        cache_write_5m: kept(Some(short)),
+        cache_write_1h: kept(Some(long)),
+        output: kept(counters.output),
+    }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_integral_number_in_any_form_is_a_count() {
+        for (number, wanted) in [
+            ("0", Some(0)),
+            ("-0", Some(0)),
+            ("-0.0e7", Some(0)),
+            ("0e99999999999999999999", Some(0)),
+            ("1234", Some(1_234)),
+            ("1234.0", Some(1_234)),
+            ("1.234e3", Some(1_234)),
+            ("1.2340E+3", Some(1_234)),
+            ("12340e-1", Some(1_234)),
+            ("10.50e1", Some(105)),
+            ("1e3", Some(1_000)),
+            ("9007199254740992", Some(1 << 53)),
+            ("9007199254740992.0", Some(1 << 53)),
+            ("9007199254740993.0", None),
+            ("9007199254740993", None),
+            ("1e16", None),
+            ("1e400", None),
+            ("1e99999999999999999999", None),
+            ("1.5", None),
+            ("1.2345e3", None),
+            ("1e-1", None),
+            ("-1", None),
+            ("-12.0", None),
+        ] {
+            assert_eq!(integral(number), wanted, "{number}");
+        }
+    }
+
+    #[test]
+    fn a_counter_that_is_no_count_leaves_the_others_and_is_noted() {
+        let odd =
+            |value: &str| read(&format!(r#"{{"prompt_tokens":{value},"completion_tokens":5,"total_tokens":9}}"#), chat);
+        let plain = ChatCounters { completion: Some(5), total: Some(9), ..ChatCounters::default() };
+        assert_eq!(odd("4"), ChatCounters { prompt: Some(4), ..plain });
+        assert_eq!(odd("null"), plain);
+        for value in ["-4", "4.5", "\"4\"", "true", "[]", "{}", "1e99"] {
+            assert_eq!(odd(value), ChatCounters { is_irregular: true, ..plain }, "{value}");
+        }
+        for value in ["4.0", "0.4e1", "40e-1"] {
+            assert_eq!(odd(value), ChatCounters { prompt: Some(4), is_irregular: true, ..plain }, "{value}");
+        }
+        let within = r#"{"prompt_tokens_details":{"cached_tokens":"4"}}"#;
+        assert!(read(within, chat).is_irregular);
+    }
+
+    #[test]
+    fn compaction_passes_are_read_with_their_own_classes_and_no_other_iteration_is() {
+        let usage = r#"{"input_tokens": 682, "output_tokens": 1320, "iterations": [
+            {"type": "compaction", "input_tokens": 60385, "output_tokens": 592, "cache_read_input_tokens": 7,
+             "cache_creation_input_tokens": 9, "cache_creation": {"ephemeral_1h_input_tokens": 5, "x": 1}},
+            {"type": "message", "input_tokens": 682, "output_tokens": 1320}, 7, {"input_tokens": 1}]}"#;
+        let counters = messages(&mut Scan::new(usage, 8)).unwrap().unwrap();
+        let pass = Pass { input: 60_385, cache_read: 7, cache_write_1h: 5, output: 592, ..Pass::default() };
+        assert_eq!((counters.input, counters.output), (Some(682), Some(1_320)));
+        assert_eq!(counters.compactions.iter().collect::<Vec<_>>(), [&pass]);
+        assert!(!counters.is_irregular);
+    }
 
     fn read(json: &str, by: fn(&mut Scan<'_>) -> Result<Option<ChatCounters>, Broken>) -> ChatCounters {
         by(&mut Scan::new(json, 8)).unwrap().unwrap()

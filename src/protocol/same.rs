@@ -11,7 +11,7 @@ use super::failure::VendorError;
 use super::responses::Voice;
 use super::splice::{self, Splice};
 use super::sse::{Decoder, Event, TooLarge};
-use crate::usage::{Usage, UsageEstimator};
+use crate::usage::{MeteredUsage, MeteringTerms, Usage, VendorCounters};
 
 mod chat;
 mod ending;
@@ -20,6 +20,7 @@ mod messages;
 mod responses;
 #[cfg(test)]
 mod tests;
+mod usage;
 mod whole;
 
 pub use whole::{count, usage_in, whole};
@@ -51,6 +52,9 @@ struct Watch {
     protocol: Protocol,
     /// The public model id as a JSON string, with its quotes.
     model_json: String,
+    terms: MeteringTerms,
+    /// The usage that the client has read.
+    reported: Usage,
     hide_usage: bool,
     started: bool,
     /// More than the opening was passed on.
@@ -59,8 +63,6 @@ struct Watch {
     /// The vendor's body ended.
     has_ended: bool,
     generated_bytes: u64,
-    /// Of the usage of a vendor that reports none.
-    estimator: UsageEstimator,
     shows_thinking: bool,
     split_letters: halves::SplitLetters,
     chat: chat::Seen,
@@ -79,13 +81,14 @@ impl StreamPass {
             watch: Watch {
                 protocol,
                 model_json: splice::json_string(public_model),
+                terms: MeteringTerms::default(),
+                reported: Usage::default(),
                 hide_usage,
                 started: false,
                 has_content: false,
                 completion: Completion::default(),
                 has_ended: false,
                 generated_bytes: 0,
-                estimator: UsageEstimator::default(),
                 shows_thinking: false,
                 split_letters: halves::SplitLetters::default(),
                 chat: chat::Seen::default(),
@@ -97,10 +100,10 @@ impl StreamPass {
         }
     }
 
-    /// What the client asked for: what its usage is estimated by, and how many choices.
+    /// What the client asked for: what its usage is metered by, and how many choices.
     #[must_use]
-    pub fn with_request(mut self, estimator: UsageEstimator, choices: u64) -> Self {
-        self.watch.estimator = estimator;
+    pub fn with_request(mut self, terms: MeteringTerms, choices: u64) -> Self {
+        self.watch.terms = terms;
         self.watch.chat.expect_choices(choices);
         self
     }
@@ -165,7 +168,7 @@ impl StreamPass {
 
     /// The usage that is billed where the vendor reports none.
     fn estimated(&self) -> Usage {
-        self.watch.estimator.usage(self.input_learned(), self.generated_bytes())
+        self.watch.terms.estimator.usage(self.input_learned(), self.generated_bytes())
     }
 
     /// The stop reason has come, and the last event has not.
@@ -201,23 +204,23 @@ impl StreamPass {
         self.watch.started
     }
 
-    /// What the answer used, if the vendor told in full; zeros beside delivered text are no telling.
-    pub fn usage(&self) -> Option<Usage> {
-        let usage = match self.watch.protocol {
-            Protocol::Chat => self.watch.chat.usage(),
-            Protocol::Messages => self.watch.messages.usage.total(),
-            Protocol::Responses => self.watch.responses.usage(),
-        };
-        usage?.believed(self.watch.generated_bytes)
+    /// What the answer used, once the vendor has counted to the end.
+    pub fn usage(&self) -> Option<MeteredUsage> {
+        self.watch.usage()
     }
 
-    /// The input classes and the output so far, as a messages vendor tells them before its end.
+    /// Output as the vendor counts it so far, which may be more than the request can use.
+    pub fn counted_output(&self) -> u64 {
+        self.watch.counted().map_or(0, |metered| metered.counted_output)
+    }
+
+    /// What is counted so far.
     pub fn input_learned(&self) -> Option<Usage> {
-        match self.watch.protocol {
-            Protocol::Chat => self.usage().or_else(|| self.watch.chat.so_far()),
-            Protocol::Messages => self.watch.messages.usage.input_learned(),
-            Protocol::Responses => self.usage().or_else(|| self.watch.responses.so_far()),
-        }
+        self.watch.counted().map(|metered| metered.usage).or_else(|| match self.watch.protocol {
+            Protocol::Chat => self.watch.chat.so_far(),
+            Protocol::Messages => None,
+            Protocol::Responses => self.watch.responses.so_far(),
+        })
     }
 
     /// Bytes of text, reasoning, refusal and tool arguments passed on, as UTF-8: for estimates.
@@ -247,6 +250,36 @@ impl StreamPass {
 }
 
 impl Watch {
+    /// The counters of the whole answer, once they are there.
+    fn final_counters(&self) -> Option<VendorCounters> {
+        match self.protocol {
+            Protocol::Chat => self.chat.counters(),
+            Protocol::Messages => self.messages.usage.total(),
+            Protocol::Responses => self.responses.counters(),
+        }
+    }
+
+    fn usage(&self) -> Option<MeteredUsage> {
+        Some(usage::billed(&self.final_counters()?, &self.terms, self.generated_bytes))
+    }
+
+    /// What is counted so far. Nothing is estimated.
+    fn counted(&self) -> Option<MeteredUsage> {
+        let so_far = match self.protocol {
+            Protocol::Messages => self.messages.usage.so_far(),
+            Protocol::Chat | Protocol::Responses => None,
+        };
+        Some(usage::counted(&so_far.or_else(|| self.final_counters())?, &self.terms.bounds))
+    }
+
+    /// The usage object to put in the place of the one with these counters. `is_end`: nothing is generated after it.
+    fn restated(&mut self, counters: Option<VendorCounters>, is_end: bool) -> Option<String> {
+        let counters = counters?;
+        let metered = self.usage().filter(|_| is_end).or_else(|| self.counted())?;
+        let before = std::mem::replace(&mut self.reported, metered.usage);
+        usage::restated(self.protocol, &counters, &metered, &before)
+    }
+
     fn event(&mut self, event: &Event<'_>, out: &mut Vec<u8>) -> Result<(), Fault> {
         let data = event.data.unwrap_or_default().trim_ascii();
         if data.is_empty() {
@@ -293,9 +326,10 @@ impl Watch {
         if self.hide_usage && chunk.is_usage_only() {
             return Ok(());
         }
-        let hidden = chunk.null_usage.filter(|_| self.hide_usage);
-        let edits =
-            [chunk.model.map(|span| Splice::new(span, &self.model_json)), hidden.map(|span| Splice::new(span, ""))];
+        let hidden = chunk.null_usage.filter(|_| self.hide_usage).map(|span| Splice::new(span, ""));
+        let restated = self.restated(chunk.counters().map(VendorCounters::Chat), self.completion.has_stopped());
+        let restated = chunk.usage_at.zip(restated.as_deref()).map(|(span, usage)| Splice::new(span, usage));
+        let edits = [chunk.model.map(|span| Splice::new(span, &self.model_json)), hidden.or(restated)];
         write(&mut self.split_letters, self.protocol, event, edits, out);
         Ok(())
     }
@@ -327,7 +361,10 @@ impl Watch {
             self.completion.last_event()?;
         }
         let edit = seen.model.filter(|_| is("message_start"));
-        let edits = [edit.map(|span| Splice::new(span, &self.model_json)), None];
+        let counters = seen.usage.filter(|_| is("message_start") || is("message_delta")).map(VendorCounters::Messages);
+        let restated = self.restated(counters, self.messages.has_stopped());
+        let restated = seen.usage_at.zip(restated.as_deref()).map(|(span, usage)| Splice::new(span, usage));
+        let edits = [edit.map(|span| Splice::new(span, &self.model_json)), restated];
         write(&mut self.split_letters, self.protocol, event, edits, out);
         Ok(())
     }
@@ -369,7 +406,9 @@ impl Watch {
             self.completion.set_stop_reason(StopReason::All);
             self.completion.last_event()?;
         }
-        let edits = [seen.response.model.map(|span| Splice::new(span, &self.model_json)), None];
+        let restated = self.restated(seen.response.counters().map(VendorCounters::Chat), is_end);
+        let restated = seen.response.usage_at.zip(restated.as_deref()).map(|(span, usage)| Splice::new(span, usage));
+        let edits = [seen.response.model.map(|span| Splice::new(span, &self.model_json)), restated];
         write(&mut self.split_letters, self.protocol, event, edits, out);
         Ok(())
     }

@@ -216,6 +216,11 @@ impl<'a> Scan<'a> {
         digits.parse().ok().filter(|count| *count <= COUNT_MAX)
     }
 
+    /// The text at `span`.
+    pub fn raw(&self, span: Span) -> Option<&'a str> {
+        self.text.get(span.start..span.end)
+    }
+
     /// Reads the members if the next value is an object (`true`), else skips it.
     pub fn object_or_skip<E: From<Broken>>(
         &mut self,
@@ -245,6 +250,11 @@ impl<'a> Scan<'a> {
     /// By how many bytes the strings that were read are shorter in UTF-8 than their JSON.
     pub fn escape_bytes(&self) -> usize {
         self.escape_bytes
+    }
+
+    /// Where the next value begins.
+    pub fn at_value(&mut self) -> Result<usize, Broken> {
+        self.kind().map(|_| self.at)
     }
 
     /// Only white space may be left.

@@ -18,7 +18,7 @@ use super::surrogates::{Halves, trailing_half};
 use super::text::Text;
 use super::tree::{Nodes, Tree};
 use super::{Protocol, chat, estimate, messages, responses};
-use crate::usage::{ServiceTier, Usage, UsageEstimator};
+use crate::usage::{MeteredUsage, ServiceTier, Usage, UsageBounds, UsageEstimator, VendorCounters, meter};
 use bytes::Bytes;
 
 /// The deepest nesting of an answer that is read. Requests are bounded more tightly.
@@ -245,9 +245,13 @@ struct Tally {
     /// The last event came without a stop reason.
     is_cut: bool,
     generated_bytes: u64,
-    usage: Option<Usage>,
-    tier: Option<ServiceTier>,
+    counters: Option<VendorCounters>,
     is_final: bool,
+    tier: Option<ServiceTier>,
+    estimator: UsageEstimator,
+    bounds: UsageBounds,
+    /// The answer is ended here, and its usage is given.
+    is_limited: bool,
     is_refusal: bool,
     has_other_output: bool,
     shows_thinking: bool,
@@ -316,30 +320,29 @@ impl Tally {
                 self.completion.set_stop_reason(StopReason::All);
                 self.is_refusal = matches!(stop, Stop::Refusal { .. });
             }
-            Event::Usage { usage, is_final } => {
-                self.usage = Some(*usage);
+            Event::Counters { counters, is_final } => {
+                self.counters = Some(**counters);
                 self.is_final |= *is_final;
+                return self.send_usage();
             }
             Event::End => {
                 self.is_cut = self.completion.last_event().is_err();
                 if self.is_cut {
                     return;
                 }
+                // An estimate may rest on all that was generated.
+                if !self.is_limited {
+                    self.send_usage();
+                }
             }
-            Event::Citation { .. } | Event::Close { .. } => {}
+            Event::Usage { .. } | Event::Citation { .. } | Event::Close { .. } => {}
         }
         self.has_content |= !matches!(event, Event::Start(_) | Event::Usage { .. });
-        match &mut self.writer {
-            Writer::ChatStream(writer) => writer.event(event),
-            Writer::ChatWhole(writer) => writer.event(event),
-            Writer::MessagesStream(writer) => writer.event(event),
-            Writer::MessagesWhole(writer) => writer.event(event),
-            Writer::ResponsesStream(writer) => writer.event(event),
-            Writer::ResponsesWhole(writer) => writer.event(event),
-        }
+        self.write(event);
     }
 
     fn new(vendor: Protocol, surface: Protocol, recall: Recall, streamed: bool) -> Self {
+        let (estimator, bounds) = (recall.estimator, recall.usage_bounds);
         let writer = match (surface, streamed) {
             (Protocol::Chat, true) => Writer::ChatStream(chat::write_stream::Stream::new(recall)),
             (Protocol::Chat, false) => Writer::ChatWhole(chat::write_stream::Whole::new(recall)),
@@ -356,9 +359,12 @@ impl Tally {
             completion: Completion::default(),
             is_cut: false,
             generated_bytes: 0,
-            usage: None,
-            tier: None,
+            counters: None,
             is_final: false,
+            tier: None,
+            estimator,
+            bounds,
+            is_limited: false,
             is_refusal: false,
             has_other_output: false,
             shows_thinking: false,
@@ -383,13 +389,40 @@ impl Tally {
         self.generated_bytes = self.generated_bytes.saturating_add(text.decoded_bytes());
     }
 
-    /// As far as it is known.
-    fn learned(&self) -> Option<Usage> {
-        self.usage.or_else(|| self.tier.map(Usage::of_tier))
+    fn write(&mut self, event: Event<'_>) {
+        match &mut self.writer {
+            Writer::ChatStream(writer) => writer.event(event),
+            Writer::ChatWhole(writer) => writer.event(event),
+            Writer::MessagesStream(writer) => writer.event(event),
+            Writer::MessagesWhole(writer) => writer.event(event),
+            Writer::ResponsesStream(writer) => writer.event(event),
+            Writer::ResponsesWhole(writer) => writer.event(event),
+        }
     }
 
-    fn usage(&self) -> Option<Usage> {
-        self.usage.filter(|_| self.is_final)?.believed(self.generated_bytes)
+    /// Gives the writer what the counters mean so far.
+    fn send_usage(&mut self) {
+        let final_usage = self.usage().map(|metered| metered.usage);
+        if let Some(usage) = final_usage.or_else(|| self.counted().map(|metered| metered.usage)) {
+            self.write(Event::Usage { usage, is_final: final_usage.is_some() });
+        }
+    }
+
+    /// What is counted so far, without any estimate.
+    fn counted(&self) -> Option<MeteredUsage> {
+        Some(meter(self.counters.as_ref()?, &self.bounds, &Usage::default()))
+    }
+
+    /// As far as it is known.
+    fn learned(&self) -> Option<Usage> {
+        self.counted().map(|metered| metered.usage).or_else(|| self.tier.map(Usage::of_tier))
+    }
+
+    /// What the answer used, once the vendor has counted to the end.
+    fn usage(&self) -> Option<MeteredUsage> {
+        let counters = self.counters.as_ref().filter(|_| self.is_final)?;
+        let estimate = self.estimator.usage(self.learned(), self.generated_bytes);
+        Some(meter(counters, &self.bounds, &estimate))
     }
 
     fn refused_free(&self) -> bool {
@@ -523,6 +556,7 @@ impl StreamTranslation {
 
     /// Ends the answer here, at the output limit. `usage` is what the caller is told of it.
     pub fn end_at_limit(&mut self, usage: &Usage, out: &mut Vec<u8>) {
+        self.tally.is_limited = true;
         for event in [Event::Stop(Stop::MaxTokens), Event::Usage { usage: *usage, is_final: true }, Event::End] {
             self.tally.event(event);
         }
@@ -550,9 +584,14 @@ impl StreamTranslation {
         self.tally.started
     }
 
-    /// What the answer used, if the vendor told in full; zeros beside delivered text are no telling.
-    pub fn usage(&self) -> Option<Usage> {
+    /// What the answer used, once the vendor has counted to the end.
+    pub fn usage(&self) -> Option<MeteredUsage> {
         self.tally.usage()
+    }
+
+    /// Output as the vendor counts it so far, which may be more than the request can use.
+    pub fn counted_output(&self) -> u64 {
+        self.tally.counted().map_or(0, |metered| metered.counted_output)
     }
 
     /// The usage so far, as a vendor tells it before its end.

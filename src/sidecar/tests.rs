@@ -343,6 +343,7 @@ fn spend(world: &World, email: &str, count: u32) -> String {
                 usage,
                 price_version: price.version.clone(),
                 estimated: n == 3,
+                implausible: n == 5,
                 conversation: Some(format!("c{}", n / 60)),
                 took_ms: Some(1_500),
                 ..plain.detail

@@ -141,8 +141,11 @@ pub struct Detail {
     pub usage: Usage,
     pub price_version: String,
     pub estimated: bool,
-    /// Which conversation it was a turn of, where that can be told. What follows is written where it says something, so
-    /// that what was kept before it was known reads, and hashes, as what is kept now.
+    /// A counter of the vendor's was more than the request can use, and is billed at that bound. This member and those after
+    /// it are written only where they are set: an entry from before they existed reads, and hashes, as one of today.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub implausible: bool,
+    /// Which conversation it was a turn of, where that can be told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<String>,
     /// From admission to the end, in ms.

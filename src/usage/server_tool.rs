@@ -68,6 +68,17 @@ impl ServerTool {
 }
 
 impl<T> PerTool<T> {
+    /// The same places with other values.
+    pub fn map<U>(self, change: impl Fn(T) -> U) -> PerTool<U> {
+        PerTool {
+            web_search: change(self.web_search),
+            web_fetch: change(self.web_fetch),
+            code_execution: change(self.code_execution),
+            tool_search: change(self.tool_search),
+            mcp: change(self.mcp),
+        }
+    }
+
     pub fn get(&self, tool: ServerTool) -> &T {
         match tool {
             ServerTool::WebSearch => &self.web_search,

@@ -340,7 +340,8 @@ fn a_balance_never_goes_below_zero_whatever_a_vendor_reports() {
     let world = World::new();
     for surface in BOTH {
         let account = world.account_with(&format!("{surface:?}@example.test"), &["--no-trial"]);
-        let body = surface.body("input=5000000 output=9000000", surface == Chat, 100);
+        // More input than the body has bytes, as a template of the vendor's own makes it.
+        let body = surface.body("input=6000 output=100", surface == Chat, 100);
         let given = hold(surface, &body, 100) + 20_000;
         world.json(&["account", "grant", &account.id, &credits(given), "--ref", &format!("{surface:?}")]);
         let answer = world.ask(&surface.request(&account.key, &body));
@@ -349,7 +350,7 @@ fn a_balance_never_goes_below_zero_whatever_a_vendor_reports() {
         assert_eq!((standing.balance, standing.held), (0, 0));
         let receipt = world.receipt(&account, &answer.request_id());
         assert_eq!(micro(&receipt["credits"]), given, "{receipt}");
-        assert_eq!(micro(&receipt["writeoff"]), surface.cost(5_000_000, 9_000_000) - given, "{receipt}");
+        assert_eq!(micro(&receipt["writeoff"]), surface.cost(6_000, 100) - given, "{receipt}");
         insufficient(surface, &world.ask(&surface.whole(&account.key, "input=1")));
     }
     world.close();

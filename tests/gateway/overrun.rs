@@ -125,7 +125,7 @@ fn an_answer_that_keeps_its_limit_is_never_cut_short() {
 }
 
 #[test]
-fn the_vendor_that_defined_the_protocol_is_believed() {
+fn the_vendor_that_defined_the_protocol_is_not_cut_short_and_billed_at_the_limit() {
     let world = World::new();
     let account = world.funded(10_000_000_000);
     for way in ways() {
@@ -133,7 +133,8 @@ fn the_vendor_that_defined_the_protocol_is_believed() {
         let answer = world.ask(&request(way, &account, marker, LIMIT));
         let receipt = world.receipt(&account, &answer.request_id());
         assert_eq!(receipt["outcome"], "completed", "{receipt}");
-        assert_eq!(micro(&receipt["credits"]), way.1.cost(40, 1_000), "{receipt}");
+        assert_eq!(micro(&receipt["credits"]), way.1.cost(40, LIMIT), "{receipt}");
+        assert_eq!(receipt["implausible"], "implausible usage, capped", "{receipt}");
     }
     world.close();
 }

@@ -5,18 +5,22 @@
 use crate::payloads::*;
 use bytes::Bytes;
 use model_gateway::protocol::Protocol;
-use model_gateway::protocol::answer::Fault;
-use model_gateway::protocol::same::{count, whole};
-use model_gateway::usage::Usage;
+use model_gateway::protocol::answer::{Fault, Whole};
+use model_gateway::protocol::same::{self, count};
+use model_gateway::usage::{Usage, UsageBounds, UsageEstimator};
 use proptest::prelude::*;
 use serde::de::IgnoredAny;
+
+fn whole(protocol: Protocol, public_model: &str, body: Bytes) -> Result<Whole, Fault> {
+    same::whole(protocol, public_model, body, &UsageBounds::default())
+}
 
 #[test]
 fn a_chat_answer_is_the_same_but_for_the_model() {
     let answer = whole(Protocol::Chat, PUBLIC, Bytes::from_static(CHAT_WHOLE.as_bytes())).unwrap();
     assert_eq!(answer.body, renamed(CHAT_WHOLE).as_bytes());
     let expected = Usage { input: 3, cache_read: 4, cache_write_5m: 2, output: 5, ..Usage::default() };
-    assert_eq!(answer.usage, Some(expected));
+    assert_eq!(answer.usage.map(|metered| metered.usage), Some(expected));
     assert_eq!(answer.generated_bytes, "up-model-20260101 A{}".len() as u64);
 }
 
@@ -26,7 +30,7 @@ fn a_messages_answer_is_the_same_but_for_the_model() {
     let answer = whole(Protocol::Messages, PUBLIC, body).unwrap();
     assert_eq!(answer.body, renamed(MESSAGES_WHOLE).as_bytes());
     let expected = Usage { input: 7, cache_read: 5, cache_write_5m: 30, output: 12, ..Usage::default() };
-    assert_eq!(answer.usage, Some(expected));
+    assert_eq!(answer.usage.map(|metered| metered.usage), Some(expected));
     assert_eq!(answer.generated_bytes, "hmok{\"a\":[1,2]}".len() as u64);
     assert!(!answer.refused_free);
 }

@@ -6,7 +6,7 @@ use crate::cases;
 use model_gateway::billing::pricing::{self, Quote, Reach, ServiceTerms, TierAsked, ToolHold};
 use model_gateway::catalog::{Features, Price, Rates, Tier};
 use model_gateway::money::{Factor, MICRO_MAX, Micro, exact_line};
-use model_gateway::usage::{PerTool, ServerTool, ServiceTier, Usage};
+use model_gateway::usage::{PerTool, ServerTool, ServiceTier, Usage, UsageBounds};
 use proptest::prelude::*;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -328,6 +328,7 @@ fn of_one_model() -> impl Strategy<Value = Quote> {
             output_floor: floor.min(output_limit),
             own_limit: output_limit,
             others: Vec::new(),
+            bounds: UsageBounds::default(),
         },
     )
 }
@@ -467,6 +468,7 @@ proptest! {
             output_floor: 1,
             own_limit: limit,
             others: Vec::new(),
+            bounds: UsageBounds::default(),
         };
         prop_assert!(pricing::cost(&service.billed(usage, &price), &price) <= quote.cost(limit));
     }

@@ -43,7 +43,7 @@ fn pass_bounded(protocol: Protocol, hide_usage: bool, pieces: &[&[u8]], event_by
         pushed,
         completed,
         finished,
-        usage: pass.usage(),
+        usage: pass.usage().map(|metered| metered.usage),
         generated_bytes: pass.generated_bytes(),
         refused_free: pass.refused_free(),
         started: pass.started(),
@@ -286,24 +286,43 @@ fn data_in_several_lines_is_joined_when_it_must_be_edited() {
 }
 
 #[test]
-fn zeros_beside_text_are_no_usage_and_garbage_is_absent() {
+fn zeros_beside_text_and_what_is_no_count_are_estimated() {
     let with = |usage: &str| {
         let from = CHAT_TOOLS.find("{\"prompt_tokens\"").unwrap();
         let to = CHAT_TOOLS.find("}\n\ndata: [DONE]").unwrap();
-        chat(&format!("{}{usage}{}", &CHAT_TOOLS[..from], &CHAT_TOOLS[to..])).usage
+        chat(&format!("{}{usage}{}", &CHAT_TOOLS[..from], &CHAT_TOOLS[to..]))
     };
-    assert_eq!(with(r#"{"prompt_tokens":0,"completion_tokens":0}"#), None);
-    for garbage in ["-1", "1.5", "1e3", "\"7\"", "null", "9007199254740993", "[]", "99999999999999999999999"] {
+    let generated = with("null").generated_bytes;
+    let estimate = generated.div_ceil(2);
+    let zeros = with(r#"{"prompt_tokens":0,"completion_tokens":0}"#);
+    assert_eq!(zeros.usage.unwrap().output, estimate);
+    assert!(
+        zeros.out.contains(&format!("\"completion_tokens\":{estimate},\"total_tokens\":{estimate}")),
+        "{}",
+        zeros.out
+    );
+    for garbage in ["-1", "1.5", "1e99", "\"7\"", "null", "9007199254740993", "[]", "99999999999999999999999"] {
         let usage = format!(r#"{{"prompt_tokens":5,"completion_tokens":{garbage}}}"#);
-        assert_eq!(with(&usage), None, "{garbage}");
+        let passed = with(&usage);
+        let usage = passed.usage.unwrap();
+        assert_eq!((usage.input, usage.output), (5, estimate), "{garbage}");
+        assert!(
+            passed.out.contains(&format!("\"prompt_tokens\":5,\"completion_tokens\":{estimate}")),
+            "{}",
+            passed.out
+        );
         let usage = format!(
             r#"{{"prompt_tokens":5,"completion_tokens":1,"prompt_tokens_details":{{"cached_tokens":{garbage}}}}}"#
         );
-        assert_eq!(with(&usage).unwrap().input, 5, "{garbage}");
+        assert_eq!(with(&usage).usage.unwrap().input, 5, "{garbage}");
     }
-    assert_eq!(with("\"NaN\""), None);
+    for nothing in ["\"NaN\"", "null", "{}", r#"{"total_tokens":9}"#] {
+        let passed = with(nothing);
+        assert_eq!(passed.usage, None, "{nothing}");
+        assert!(passed.out.contains(&format!("\"usage\":{nothing}")), "{}", passed.out);
+    }
     let most = r#"{"prompt_tokens":9007199254740992,"completion_tokens":9007199254740992}"#;
-    assert_eq!(with(most).unwrap().output, 1 << 53);
+    assert_eq!(with(most).usage.unwrap().output, 1 << 53);
 }
 
 #[test]
@@ -407,5 +426,5 @@ fn what_was_spoken_and_searched_is_not_free_for_who_leaves_before_the_usage() {
     for event in [start, result, result, told] {
         pass.push(format!("data: {event}\n\n").as_bytes(), &mut Vec::new()).unwrap();
     }
-    assert_eq!(pass.usage().unwrap().web_searches, 1, "what the vendor tells is billed");
+    assert_eq!(pass.usage().unwrap().usage.web_searches, 1, "what the vendor tells is billed");
 }

@@ -223,7 +223,12 @@ fn tell(surface: Protocol, request: &str, pieces: &[&[u8]], event_bytes_max: usi
     let length = out.len();
     let _ = stream.push(b"data: {}\n\n", &mut out);
     assert_eq!(out.len(), length);
-    Told { out: String::from_utf8(out).unwrap(), failed, completed: stream.completed(), usage: stream.usage() }
+    Told {
+        out: String::from_utf8(out).unwrap(),
+        failed,
+        completed: stream.completed(),
+        usage: stream.usage().map(|metered| metered.usage),
+    }
 }
 
 fn usual(surface: Protocol) -> &'static str {

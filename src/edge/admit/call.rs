@@ -23,6 +23,7 @@ use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
 use crate::protocol::request::{self, Outline};
 use crate::protocol::translate;
+use crate::usage::UsageBounds;
 use pingora::proxy::Session;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -86,8 +87,8 @@ pub async fn prepare(
     let version = version_header(session, settings);
     let (previews, dropped) = order.previews(&flags);
     order.bear(dropped.as_slice())?;
-    let Fitted { hold, sent, fallbacks } = match asked.free {
-        true => Fitted { hold: None, sent: order.sent(None, None)?, fallbacks: None },
+    let Fitted { hold, sent, fallbacks, usage_bounds } = match asked.free {
+        true => Fitted::free(order.sent(None, None)?),
         false => order.fit(gateway, principal, (&mut share, limits.bodies_in_flight_bytes)).await?,
     };
     let fallbacks = fallbacks.map(|fallbacks| fallbacks.with_headers(version.clone(), flags));
@@ -109,6 +110,7 @@ pub async fn prepare(
         hold,
         body_bytes: order.body.len() as u64,
         turn: order.turn.clone(),
+        usage_bounds,
         sent_bytes,
         stream,
         warnings,
@@ -151,6 +153,14 @@ struct Fitted {
     hold: Option<Hold>,
     sent: Sent,
     fallbacks: Option<Box<Fallbacks>>,
+    usage_bounds: UsageBounds,
+}
+
+impl Fitted {
+    /// Of what costs nothing.
+    fn free(sent: Sent) -> Self {
+        Self { hold: None, sent, fallbacks: None, usage_bounds: UsageBounds::default() }
+    }
 }
 
 impl Order<'_> {
@@ -175,7 +185,9 @@ impl Order<'_> {
             match self.reserve(gateway, &principal, &dearest, true).await {
                 Ok((hold, limit)) => {
                     let fallbacks = Some(fallbacks.within(limit));
-                    return Ok(Fitted { hold: Some(hold), sent: self.lowered(priced, limit)?, fallbacks });
+                    let usage_bounds = priced.quote.usage_bounds(limit);
+                    let sent = self.lowered(priced, limit)?;
+                    return Ok(Fitted { hold: Some(hold), sent, fallbacks, usage_bounds });
                 }
                 // Who can pay for the model that was asked for has that.
                 Err(Refused::Insufficient { .. } | Refused::KeySpendLimit { .. } | Refused::TrialExpired) => {}
@@ -184,7 +196,8 @@ impl Order<'_> {
         }
         let reserved = self.reserve(gateway, &principal, &priced.quote, self.strict).await;
         let (hold, limit) = reserved.map_err(|refused| refusal(self.surface, &refused))?;
-        Ok(Fitted { hold: Some(hold), sent: self.lowered(priced, limit)?, fallbacks: None })
+        let usage_bounds = priced.quote.usage_bounds(limit);
+        Ok(Fitted { hold: Some(hold), sent: self.lowered(priced, limit)?, fallbacks: None, usage_bounds })
     }
 
     /// `exact`: the whole output limit or nothing.

@@ -155,7 +155,9 @@ fn ask(fleet: &Fleet, call: &mut Call, fallbacks: &Fallbacks, Waiting { model, p
     // It could be said at admission.
     let Ok(priced) = priced.map_or_else(|| order.priced(), Ok) else { return false };
     let service = priced.quote.service;
-    let Ok(sent) = order.lowered(priced, fallbacks.limit.min(model.max_output_tokens)) else { return false };
+    let limit = fallbacks.limit.min(model.max_output_tokens);
+    let usage_bounds = priced.quote.usage_bounds(limit);
+    let Ok(sent) = order.lowered(priced, limit) else { return false };
     let (previews, dropped) = order.previews(&fallbacks.flags);
     let crosses = !model.passes(fallbacks.surface);
     call.again = order.again_without_thinking(&sent, true);
@@ -183,5 +185,6 @@ fn ask(fleet: &Fleet, call: &mut Call, fallbacks: &Fallbacks, Waiting { model, p
         hold.change_model(&model, service);
     }
     call.model = model;
+    call.usage_bounds = usage_bounds;
     true
 }

@@ -14,7 +14,7 @@ use crate::protocol::form::answer::{Event, Fault, Piece, Sink, Start, Stop};
 use crate::protocol::scan::Scan;
 use crate::protocol::text::{Gathered, Text};
 use crate::protocol::tree::{Nodes, Tree, Value};
-use crate::usage::{ServiceTier, Usage};
+use crate::usage::{ChatCounters, ServiceTier, VendorCounters};
 
 mod calls;
 mod reasoning;
@@ -41,7 +41,7 @@ pub struct Reader {
     calls: Calls,
     refusal: Gathered,
     finish: Option<Finish>,
-    usage: Option<Usage>,
+    counters: Option<ChatCounters>,
     tier: Option<ServiceTier>,
 }
 
@@ -115,7 +115,7 @@ impl Reader {
     fn chunk(&mut self, chunk: Value<'_>, is_whole: bool, to: &mut impl Sink) -> Result<(), Fault> {
         self.heard = true;
         let mut start = Start::default();
-        let (mut choice, mut usage, mut is_error) = (None, None, false);
+        let (mut choice, mut counters, mut is_error) = (None, None, false);
         for (key, value) in chunk.members() {
             match key.value().as_ref() {
                 "id" => start.id = value.text(),
@@ -126,7 +126,7 @@ impl Reader {
                         choice = choice.or(Some(read).filter(|read| read.index == 0));
                     }
                 }
-                "usage" => usage = read_usage(value).or(usage),
+                "usage" => counters = read_usage(value).or(counters),
                 "error" => is_error |= !value.is_null(),
                 _ => {}
             }
@@ -144,7 +144,7 @@ impl Reader {
                 self.finish_reason(reason, to);
             }
         }
-        self.usage(usage, to);
+        self.count(counters, to);
         Ok(())
     }
 
@@ -154,9 +154,7 @@ impl Reader {
         }
         self.started = true;
         to.event(Event::Start(start));
-        if let Some(usage) = self.usage {
-            to.event(Event::Usage { usage, is_final: true });
-        }
+        self.send_counters(to);
     }
 
     fn finish_reason(&mut self, reason: &Text<'_>, to: &mut impl Sink) {
@@ -175,15 +173,20 @@ impl Reader {
         }
     }
 
-    /// Some vendors repeat a growing usage, some end with an empty one: the last that says anything wins.
-    fn usage(&mut self, usage: Option<Usage>, to: &mut impl Sink) {
-        let Some(usage) = usage.filter(|usage| self.usage.is_none() || !usage.is_zero()) else {
+    fn count(&mut self, counters: Option<ChatCounters>, to: &mut impl Sink) {
+        let Some(counters) = counters.filter(ChatCounters::is_usage) else {
             return;
         };
-        let usage = Usage { service_tier: self.tier, ..usage };
-        self.usage = Some(usage);
+        self.counters.get_or_insert_default().merge(&counters);
         if self.started {
-            to.event(Event::Usage { usage, is_final: true });
+            self.send_counters(to);
+        }
+    }
+
+    fn send_counters(&self, to: &mut impl Sink) {
+        if let Some(counters) = self.counters {
+            let counters = &VendorCounters::Chat(ChatCounters { service_tier: self.tier, ..counters });
+            to.event(Event::Counters { counters, is_final: true });
         }
     }
 
@@ -407,11 +410,8 @@ fn text(value: Value<'_>) -> Option<Text<'_>> {
     value.text().filter(|text| !text.is_empty())
 }
 
-fn read_usage(usage: Value<'_>) -> Option<Usage> {
-    if !usage.is_object() {
-        return None;
-    }
-    counters::chat(&mut Scan::new(usage.raw(), DEPTH_MAX)).ok()??.usage()
+fn read_usage(usage: Value<'_>) -> Option<ChatCounters> {
+    counters::chat(&mut Scan::new(usage.raw(), DEPTH_MAX)).ok().flatten()
 }
 
 #[cfg(test)]

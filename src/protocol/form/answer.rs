@@ -9,7 +9,7 @@ pub use crate::protocol::answer::Fault;
 use crate::protocol::responses::Voice;
 use crate::protocol::rules::ReasoningReplay;
 use crate::protocol::text::Text;
-use crate::usage::{Usage, UsageEstimator};
+use crate::usage::{Usage, UsageBounds, UsageEstimator, VendorCounters};
 use std::collections::HashMap;
 
 /// One thing that happened. Slots are the reader's own numbers, one per piece of the answer, never used again.
@@ -47,8 +47,13 @@ pub enum Event<'e> {
     },
     /// Why it ended; given before `End`. May be given again: the last one counts.
     Stop(Stop<'e>),
-    /// What is known of the usage so far, all classes; the last one counts. `is_final`: the output is the vendor's
-    /// last word and no placeholder.
+    /// The vendor's counters so far, from a reader; the last ones count. `is_final`: the output is the vendor's last word
+    /// and no placeholder.
+    Counters {
+        counters: &'e VendorCounters,
+        is_final: bool,
+    },
+    /// What the counters mean, for a writer: the usage that is billed. The last one counts.
     Usage {
         usage: Usage,
         is_final: bool,
@@ -143,6 +148,8 @@ pub struct Recall {
     pub input_estimate: u64,
     /// For the usage of a vendor that reports none, or not all.
     pub estimator: UsageEstimator,
+    /// The most that the request can use.
+    pub usage_bounds: UsageBounds,
     /// How calls go back whose tools are more than a function (responses), by the caller's name in one piece: see
     /// [`Recall::own_name`].
     pub own_tools: HashMap<String, OwnTool>,

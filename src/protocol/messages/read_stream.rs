@@ -133,8 +133,13 @@ impl Reader {
             return;
         };
         merge(&mut self.usage, &counters);
-        if let Some(usage) = self.usage.input_learned() {
-            to.event(Event::Usage { usage, is_final: self.usage.total().is_some() });
+        self.send_counters(to);
+    }
+
+    fn send_counters(&self, to: &mut impl Sink) {
+        let total = self.usage.total();
+        if let Some(counters) = &total.or_else(|| self.usage.so_far()) {
+            to.event(Event::Counters { counters, is_final: total.is_some() });
         }
     }
 
@@ -255,9 +260,7 @@ impl Reader {
         let mut uses = PerTool::default();
         uses.add(tool);
         self.usage.tools_used(&uses);
-        if let Some(usage) = self.usage.input_learned() {
-            to.event(Event::Usage { usage, is_final: self.usage.total().is_some() });
-        }
+        self.send_counters(to);
     }
 
     fn close_block(&mut self, index: u64, to: &mut impl Sink) {
@@ -365,6 +368,7 @@ fn index(event: Value<'_>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::usage::VendorCounters;
 
     /// What was told, a word each.
     #[derive(Default)]
@@ -382,7 +386,10 @@ mod tests {
                 Event::Citation { slot, url, .. } => format!("{slot} cites {}", url.value()),
                 Event::Close { slot } => format!("{slot} closed"),
                 Event::Stop(stop) => format!("{stop:?}"),
-                Event::Usage { usage, is_final } => format!("{} of {is_final}", usage.output),
+                Event::Counters { counters: VendorCounters::Messages(counters), is_final } => {
+                    format!("{} of {is_final}", counters.output.unwrap_or(0))
+                }
+                Event::Counters { .. } | Event::Usage { .. } => return,
                 Event::End => "end".to_owned(),
             });
         }

@@ -12,7 +12,7 @@
 use crate::protocol::carrier;
 use crate::protocol::form::answer::{Event, Piece as Kind, Recall, Sink};
 use crate::protocol::text::{Gathered, Json, Text};
-use crate::usage::Usage;
+use crate::usage::{Passes, Usage};
 use arguments::Arguments;
 use ending::Heard;
 use std::collections::VecDeque;
@@ -405,7 +405,7 @@ impl Sink for Stream {
             }
             Event::Signature { slot, signature } => self.sign(slot, &signature),
             // A text names its sources itself.
-            Event::Citation { .. } => {}
+            Event::Citation { .. } | Event::Counters { .. } => {}
             Event::Close { slot } => self.close(slot),
             Event::Stop(stop) => self.heard.stop(stop),
             Event::Usage { usage, .. } => self.heard.used(usage),
@@ -439,12 +439,41 @@ impl Piece {
 
 /// The usage object of the stream's end, with every member that clients read.
 pub fn write_usage(usage: &Usage, json: &mut Json) {
+    // By the protocol's rule the counters leave the passes out, which stand beside them.
+    let (passes, usage) = (&usage.compactions, &usage.without_passes());
     json.open_object().key("input_tokens").number(usage.input.saturating_add(usage.audio_input));
     json.key("cache_creation_input_tokens").number(usage.cache_write_5m.saturating_add(usage.cache_write_1h));
     json.key("cache_read_input_tokens").number(usage.cache_read);
     json.key("output_tokens").number(usage.output_total());
     json.key("output_tokens_details").open_object().key("thinking_tokens").number(usage.reasoning).close_object();
+    if usage.cache_write_1h > 0 {
+        json.key("cache_creation").open_object();
+        json.key("ephemeral_5m_input_tokens").number(usage.cache_write_5m);
+        json.key("ephemeral_1h_input_tokens").number(usage.cache_write_1h).close_object();
+    }
+    if usage.web_searches > 0 {
+        json.key("server_tool_use").open_object();
+        json.key("web_search_requests").number(usage.web_searches).close_object();
+    }
+    write_iterations(passes, json);
     json.close_object();
+}
+
+fn write_iterations(passes: &Passes, json: &mut Json) {
+    if passes.is_empty() {
+        return;
+    }
+    json.key("iterations").open_array();
+    for pass in passes.iter() {
+        let [input, read, short, long, output] =
+            [pass.input, pass.cache_read, pass.cache_write_5m, pass.cache_write_1h, pass.output].map(u64::from);
+        json.open_object().key("type").str("compaction").key("input_tokens").number(input);
+        json.key("output_tokens").number(output).key("cache_read_input_tokens").number(read);
+        json.key("cache_creation_input_tokens").number(short.saturating_add(long));
+        json.key("cache_creation").open_object().key("ephemeral_5m_input_tokens").number(short);
+        json.key("ephemeral_1h_input_tokens").number(long).close_object().close_object();
+    }
+    json.close_array();
 }
 
 fn text_bytes(text: &Text<'_>) -> usize {

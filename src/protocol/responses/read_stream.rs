@@ -14,7 +14,7 @@ use crate::protocol::form::answer::{Event, Fault, Sink, Start, Stop};
 use crate::protocol::scan::Scan;
 use crate::protocol::text::{Gathered, Text};
 use crate::protocol::tree::{Nodes, Tree, Value};
-use crate::usage::{PerTool, ServerTool, ServiceTier, Usage};
+use crate::usage::{ChatCounters, PerTool, ServerTool, ServiceTier, VendorCounters};
 
 mod items;
 mod places;
@@ -145,8 +145,8 @@ impl Reader {
                 self.items.done(index, item, to)?;
             }
         }
-        if let Some(usage) = usage(response) {
-            to.event(Event::Usage { usage, is_final: true });
+        if let Some(counters) = usage(response).filter(ChatCounters::is_usage) {
+            to.event(Event::Counters { counters: &VendorCounters::Chat(counters), is_final: true });
         }
         let reason = response.get("incomplete_details").and_then(|details| details.get("reason"));
         let reason = reason.and_then(Value::string).filter(|_| kind == "incomplete");
@@ -186,9 +186,9 @@ pub fn whole(body: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
 }
 
 /// What the response says it used, its tier, and the searches that the vendor made.
-fn usage(response: Value<'_>) -> Option<Usage> {
-    let told = response.get("usage").filter(|usage| usage.is_object())?;
-    let usage = counters::responses(&mut Scan::new(told.raw(), DEPTH_MAX)).ok()??.usage()?;
+fn usage(response: Value<'_>) -> Option<ChatCounters> {
+    let usage = response.get("usage")?;
+    let counters = counters::responses(&mut Scan::new(usage.raw(), DEPTH_MAX)).ok()??;
     let searches = response.get("tool_usage").and_then(|tools| tools.get("web_search"));
     let reported = searches.and_then(|search| search.get("num_requests")).and_then(Value::count);
     let reported = PerTool { web_search: reported, ..PerTool::default() };
@@ -204,7 +204,7 @@ fn usage(response: Value<'_>) -> Option<Usage> {
     }
     let tier = response.get("service_tier").and_then(Value::string);
     let service_tier = tier.filter(|tier| tier != "auto").map(|tier| ServiceTier::said(&tier));
-    Some(Usage { service_tier, ..usage }.with_uses(reported.or(&calls)))
+    Some(ChatCounters { tool_uses: reported.or(&calls), service_tier, ..counters })
 }
 
 #[cfg(test)]
@@ -228,7 +228,10 @@ mod tests {
                 Event::Signature { slot, .. } => format!("{slot} signed"),
                 Event::Close { slot } => format!("{slot} closed"),
                 Event::Stop(stop) => format!("{stop:?}"),
-                Event::Usage { usage, .. } => format!("{}/{}", usage.input, usage.output),
+                Event::Counters { counters: VendorCounters::Chat(counters), .. } => {
+                    format!("{}/{}", counters.prompt.unwrap(), counters.completion.unwrap())
+                }
+                Event::Counters { .. } | Event::Usage { .. } => return,
                 Event::Start(_) | Event::Citation { .. } | Event::End => return,
             });
         }

@@ -15,7 +15,7 @@ use course::Course;
 
 mod call;
 mod course;
-mod ending;
+pub(in crate::protocol) mod ending;
 mod item;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]

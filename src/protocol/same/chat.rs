@@ -8,7 +8,7 @@ use super::DEPTH_MAX;
 use crate::protocol::answer::StopReason;
 use crate::protocol::counters;
 use crate::protocol::scan::{Broken, Kind, Scan, Span, Text};
-use crate::usage::{ChatCounters, ServiceTier, Usage};
+use crate::usage::{ChatCounters, ServiceTier, Usage, VendorCounters};
 
 /// The longest id of an answer that is remembered, in bytes.
 const ID_BYTES_MAX: usize = 256;
@@ -20,6 +20,8 @@ pub(super) struct Chunk {
     created: u64,
     pub model: Option<Span>,
     pub usage: Option<ChatCounters>,
+    /// Where the usage object stands.
+    pub usage_at: Option<Span>,
     pub tier: Option<ServiceTier>,
     /// The member `"usage":null` with the comma that goes with it.
     pub null_usage: Option<Span>,
@@ -41,10 +43,9 @@ struct Choice {
 }
 
 impl Chunk {
-    /// What a whole answer used.
-    pub fn counted(&self) -> Option<Usage> {
-        let usage = self.usage?.usage()?;
-        Some(Usage { service_tier: self.tier, ..usage })
+    /// What it counts, if it counts anything.
+    pub fn counters(&self) -> Option<ChatCounters> {
+        self.usage.filter(ChatCounters::is_usage)
     }
 
     /// It says no more than that the answer begins: a role, an empty text, or what was found in the prompt.
@@ -75,7 +76,7 @@ pub(super) struct Seen {
     /// As a JSON string, with its quotes.
     id_json: String,
     created: u64,
-    usage: Option<Usage>,
+    usage: Option<ChatCounters>,
     /// Said with every chunk.
     tier: Option<ServiceTier>,
     sound_bytes: u64,
@@ -111,16 +112,13 @@ impl Seen {
         }
         self.tier = chunk.tier.or(self.tier);
         self.sound_bytes = self.sound_bytes.saturating_add(chunk.sound_bytes);
-        // Some vendors repeat a growing usage, some end with an empty one: the last that says anything wins.
-        if let Some(usage) = chunk.usage.and_then(|counters| counters.usage())
-            && (self.usage.is_none() || !usage.is_zero())
-        {
-            self.usage = Some(usage);
+        if let Some(counters) = chunk.counters() {
+            self.usage.get_or_insert_default().merge(&counters);
         }
     }
 
-    pub fn usage(&self) -> Option<Usage> {
-        self.usage.map(|usage| Usage { service_tier: self.tier, ..usage })
+    pub fn counters(&self) -> Option<VendorCounters> {
+        self.usage.map(|usage| VendorCounters::Chat(ChatCounters { service_tier: self.tier, ..usage }))
     }
 
     /// What is known before the usage is told: the tier, and what was spoken.
@@ -180,7 +178,13 @@ pub(super) fn read(text: &str) -> Option<Chunk> {
                 let value = scan.skip()?;
                 null_usage.found(&key, value);
             }
-            "usage" => chunk.usage = counters::chat(scan)?.or(chunk.usage),
+            "usage" => {
+                let start = scan.at_value()?;
+                if let Some(counters) = counters::chat(scan)? {
+                    chunk.usage = Some(counters);
+                    chunk.usage_at = Some(Span { start, end: scan.at() });
+                }
+            }
             "error" => {
                 chunk.is_error |= scan.kind()? != Kind::Null;
                 scan.skip()?;

@@ -8,6 +8,7 @@
 use super::{chat, messages, responses};
 use crate::protocol::chat::write_stream::write_usage as write_chat_usage;
 use crate::protocol::messages::write_stream::write_usage as write_messages_usage;
+use crate::protocol::responses::write_stream::ending::write as write_responses_usage;
 use crate::protocol::text::Json;
 use crate::usage::Usage;
 
@@ -76,12 +77,9 @@ pub(super) fn responses(seen: &responses::Seen, model_json: &str, usage: &Usage,
         json.key("status").str("incomplete").key("error").null();
         json.key("incomplete_details").open_object().key("reason").str("max_output_tokens").close_object();
         json.key("model").raw(model_json).key("output").open_array().close_array();
-        json.key("usage").open_object().key("input_tokens").number(usage.input_total());
-        json.key("input_tokens_details").open_object().key("cached_tokens").number(usage.cache_read);
-        json.key("cache_write_tokens").number(usage.cache_write_5m.saturating_add(usage.cache_write_1h)).close_object();
-        json.key("output_tokens").number(usage.output_total());
-        json.key("output_tokens_details").open_object().key("reasoning_tokens").number(usage.reasoning).close_object();
-        json.key("total_tokens").number(usage.tokens_total()).close_object().close_object();
+        json.key("usage");
+        write_responses_usage(usage, json);
+        json.close_object();
     });
 }
 

@@ -21,6 +21,8 @@ pub(super) struct EventSeen<'a> {
     pub index: u64,
     pub generated_bytes: u64,
     pub usage: Option<MessagesCounters>,
+    /// Where the usage object stands.
+    pub usage_at: Option<Span>,
     /// Some of it was thinking: shown, summarised, or by its signature alone.
     pub has_thinking: bool,
     pub has_stop_reason: bool,
@@ -113,7 +115,13 @@ impl EventSeen<'_> {
     fn answer_member(&mut self, name: &str, scan: &mut Scan<'_>) -> Result<(), Broken> {
         match name {
             "model" => self.model = scan.text_or_skip()?.map(|model| model.span),
-            "usage" => self.usage = counters::messages(scan)?.or(self.usage),
+            "usage" => {
+                let start = scan.at_value()?;
+                if let Some(counters) = counters::messages(scan)? {
+                    self.usage = Some(counters);
+                    self.usage_at = Some(Span { start, end: scan.at() });
+                }
+            }
             "stop_reason" => self.stop_reason(scan)?,
             "content" => self.has_content |= scan.array_or_skip(|scan| self.block(scan))?,
             _ => drop(scan.skip()?),

@@ -7,7 +7,7 @@
 use super::DEPTH_MAX;
 use crate::protocol::counters;
 use crate::protocol::scan::{Broken, Kind, Scan, Span};
-use crate::usage::{ChatCounters, PerTool, ServerTool, ServiceTier, Usage};
+use crate::usage::{ChatCounters, PerTool, ServerTool, ServiceTier, Usage, VendorCounters};
 use std::borrow::Cow;
 
 /// The longest id of a response that is remembered, in bytes.
@@ -42,6 +42,8 @@ pub(super) struct Response {
     /// Its output is a list.
     pub has_output: bool,
     usage: Option<ChatCounters>,
+    /// Where the usage object stands.
+    pub usage_at: Option<Span>,
     pub tier: Option<ServiceTier>,
     uses_reported: PerTool<Option<u64>>,
     /// Calls of server tools in its output.
@@ -51,11 +53,11 @@ pub(super) struct Response {
 }
 
 impl Response {
-    /// What it used, as it says.
-    pub fn counted(&self) -> Option<Usage> {
-        let usage = self.usage?.usage()?;
-        let uses = self.uses_reported.or(&self.tool_calls);
-        Some(Usage { service_tier: self.tier, ..usage }.with_uses(uses))
+    /// What it counts, if it counts anything.
+    pub fn counters(&self) -> Option<ChatCounters> {
+        let counters = self.usage.filter(ChatCounters::is_usage)?;
+        let tool_uses = self.uses_reported.or(&self.tool_calls);
+        Some(ChatCounters { service_tier: self.tier, tool_uses, ..counters })
     }
 
     /// It is an error and no answer.
@@ -71,7 +73,7 @@ pub(super) struct Seen {
     id_json: String,
     created: u64,
     next_sequence: u64,
-    usage: Option<Usage>,
+    usage: Option<ChatCounters>,
     tier: Option<ServiceTier>,
     /// Calls of server tools that were finished.
     tool_calls: PerTool<u64>,
@@ -94,11 +96,13 @@ impl Seen {
         if let Some(tool) = event.tool_call.filter(|_| event.kind.as_deref() == Some("response.output_item.done")) {
             self.tool_calls.add(tool);
         }
-        self.usage = response.counted().or(self.usage);
+        if let Some(counters) = response.counters() {
+            self.usage.get_or_insert_default().merge(&counters);
+        }
     }
 
-    pub fn usage(&self) -> Option<Usage> {
-        self.usage
+    pub fn counters(&self) -> Option<VendorCounters> {
+        self.usage.map(VendorCounters::Chat)
     }
 
     /// What is known before the usage is told: the tier, and the uses of server tools.
@@ -175,7 +179,13 @@ fn response(scan: &mut Scan<'_>, response: &mut Response) -> Result<(), Broken> 
                 response.has_error = scan.kind()? != Kind::Null;
                 scan.skip()?;
             }
-            "usage" => response.usage = counters::responses(scan)?.or(response.usage),
+            "usage" => {
+                let start = scan.at_value()?;
+                if let Some(counters) = counters::responses(scan)? {
+                    response.usage = Some(counters);
+                    response.usage_at = Some(Span { start, end: scan.at() });
+                }
+            }
             "service_tier" => response.tier = counters::tier(scan)?.or(response.tier),
             "tool_usage" => response.uses_reported.web_search = searches(scan)?,
             "output" => {
@@ -280,15 +290,15 @@ mod tests {
         {"type":"mcp_call","arguments":"{}"},{"type":"mcp_call","arguments":"{}"},
         {"type":"message","content":[{"type":"output_text","text":"mcp_call"}]}]"#;
 
-    fn uses(usage: Usage) -> [u64; 3] {
-        [usage.web_searches, usage.code_executions, usage.mcp_calls]
+    fn uses(uses: PerTool<u64>) -> [u64; 3] {
+        [uses.web_search, uses.code_execution, uses.mcp]
     }
 
     #[test]
     fn calls_of_server_tools_are_counted_by_their_items_where_the_vendor_does_not_count_them() {
         let whole = |more: &str| {
             let text = format!(r#"{{"status":"completed",{more}"output":{OUTPUT},{USAGE}}}"#);
-            uses(read_whole(&text).unwrap().counted().unwrap())
+            uses(read_whole(&text).unwrap().counters().unwrap().tool_uses)
         };
         assert_eq!(whole(""), [2, 1, 2], "a page that is opened is no search");
         assert_eq!(whole(r#""tool_usage":{"web_search":{"num_requests":5}},"#), [5, 1, 2]);
@@ -306,7 +316,8 @@ mod tests {
                 seen.event(&read(&text).unwrap(), &text);
             }
         }
-        assert_eq!(uses(seen.so_far().unwrap()), [0, 1, 1]);
+        let usage = seen.so_far().unwrap();
+        assert_eq!([usage.web_searches, usage.code_executions, usage.mcp_calls], [0, 1, 1]);
         assert!(Seen::default().so_far().is_none());
     }
 }

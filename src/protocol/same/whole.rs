@@ -4,24 +4,30 @@
 //!
 //! Read next: `protocol/failure.rs`, what becomes of an answer that is none.
 
+use super::chat::Chunk;
+use super::usage::{billed, restated};
 use super::{chat, messages, responses};
 use crate::protocol::Protocol;
 use crate::protocol::answer::{Completion, Fault, StopReason, Whole};
 use crate::protocol::scan::Span;
 use crate::protocol::splice::{self, Splice};
-use crate::usage::{ServiceTier, Usage};
+use crate::usage::{ChatCounters, MeteredUsage, MeteringTerms, ServiceTier, Usage, VendorCounters};
 use bytes::Bytes;
 
-/// Reads a whole answer and renames its model.
+/// Reads a whole answer, renames its model, and restates its usage where that is not what `terms` let it mean.
 ///
 /// # Errors
 /// It is none, it is an error, or its stop reason is missing.
-pub fn whole(protocol: Protocol, public_model: &str, body: Bytes) -> Result<Whole, Fault> {
+pub fn whole(protocol: Protocol, public_model: &str, body: Bytes, terms: &MeteringTerms) -> Result<Whole, Fault> {
     let (seen, completeness) = read(protocol, &body)?;
     completeness?;
-    let Seen { model, usage, tier, generated_bytes, refused_free } = seen;
-    let body = renamed(body, model, public_model);
-    let learned = usage.or_else(|| tier.map(Usage::of_tier));
+    let usage = seen.usage(terms);
+    let Seen { model, usage_at, counters, tier, generated_bytes, refused_free } = seen;
+    let restated =
+        counters.zip(usage).and_then(|(counters, usage)| restated(protocol, &counters, &usage, &Usage::default()));
+    let restated = usage_at.zip(restated.as_deref()).map(|(span, usage)| Splice::new(span, usage));
+    let body = edited(body, model, public_model, restated);
+    let learned = usage.map(|metered| metered.usage).or_else(|| tier.map(Usage::of_tier));
     Ok(Whole { body, usage, learned, generated_bytes, refused_free })
 }
 
@@ -31,63 +37,89 @@ pub fn whole(protocol: Protocol, public_model: &str, body: Bytes) -> Result<Whol
 /// It is an error, or no JSON.
 pub fn count(protocol: Protocol, public_model: &str, body: Bytes) -> Result<Bytes, Fault> {
     let (seen, _) = read(protocol, &body)?;
-    Ok(renamed(body, seen.model, public_model))
+    Ok(edited(body, seen.model, public_model, None))
 }
 
 /// What an answer used although it is not complete: the operator pays for it.
-pub fn usage_in(protocol: Protocol, body: &[u8]) -> Option<Usage> {
-    read(protocol, body).ok()?.0.usage
+pub fn usage_in(protocol: Protocol, body: &[u8], terms: &MeteringTerms) -> Option<Usage> {
+    Some(read(protocol, body).ok()?.0.usage(terms)?.usage)
 }
 
 /// What a whole body says.
 struct Seen {
     model: Option<Span>,
-    usage: Option<Usage>,
+    /// Where the usage object stands.
+    usage_at: Option<Span>,
+    counters: Option<VendorCounters>,
     tier: Option<ServiceTier>,
     generated_bytes: u64,
     refused_free: bool,
 }
 
+impl Seen {
+    fn usage(&self, terms: &MeteringTerms) -> Option<MeteredUsage> {
+        Some(billed(self.counters.as_ref()?, terms, self.generated_bytes))
+    }
+}
+
 /// A body that is no error, and whether it is a complete answer.
 fn read(protocol: Protocol, body: &[u8]) -> Result<(Seen, Result<(), Fault>), Fault> {
     let text = std::str::from_utf8(body).map_err(|_| Fault::NotJson)?;
-    let (mut seen, is_error, (is_answer, has_stopped)) = match protocol {
+    let (seen, is_error, (is_answer, has_stopped)) = match protocol {
         Protocol::Chat => {
             let answer = chat::read(text).ok_or(Fault::NotJson)?;
-            let (usage, generated_bytes) = (answer.counted(), answer.generated_bytes);
-            let seen = Seen { model: answer.model, usage, tier: answer.tier, generated_bytes, refused_free: false };
-            (seen, answer.is_error, (answer.has_choices(), answer.is_finished()))
+            let counters = answer.counters().map(|counters| ChatCounters { service_tier: answer.tier, ..counters });
+            let ending = (answer.has_choices(), answer.is_finished());
+            let Chunk { model, usage_at, tier, generated_bytes, is_error, .. } = answer;
+            let counters = counters.map(VendorCounters::Chat);
+            (Seen { model, usage_at, counters, tier, generated_bytes, refused_free: false }, is_error, ending)
         }
         Protocol::Messages => {
             let answer = messages::read(text).ok_or(Fault::NotJson)?;
             let is_error = answer.kind.as_deref() == Some("error") || (answer.kind.is_none() && answer.has_error);
-            let (settled, generated_bytes) = (answer.settled(), answer.generated_bytes);
-            let refused_free = settled.refused_free(generated_bytes);
-            let usage = settled.usage.total();
-            let seen = Seen { model: answer.model, usage, tier: None, generated_bytes, refused_free };
+            let settled = answer.settled();
+            let refused_free = settled.refused_free(answer.generated_bytes);
+            let seen = Seen {
+                model: answer.model,
+                usage_at: answer.usage_at,
+                counters: settled.usage.total(),
+                tier: None,
+                generated_bytes: answer.generated_bytes,
+                refused_free,
+            };
             (seen, is_error, (answer.has_content || answer.has_stop_reason, answer.has_stop_reason))
         }
         Protocol::Responses => {
             let answer = responses::read_whole(text).ok_or(Fault::NotJson)?;
-            let (usage, generated_bytes) = (answer.counted(), answer.output_bytes);
-            let seen = Seen { model: answer.model, usage, tier: answer.tier, generated_bytes, refused_free: false };
+            let seen = Seen {
+                model: answer.model,
+                usage_at: answer.usage_at,
+                counters: answer.counters().map(VendorCounters::Chat),
+                tier: answer.tier,
+                generated_bytes: answer.output_bytes,
+                refused_free: false,
+            };
             (seen, answer.is_failure(), (answer.has_output, answer.has_ended))
         }
     };
     if is_error {
         return Err(Fault::told(body));
     }
-    seen.usage = seen.usage.and_then(|usage| usage.believed(seen.generated_bytes));
     let mut completion = Completion::default();
     completion.set_stop_reason(StopReason::from_bool(has_stopped));
     let is_complete = is_answer && completion.last_event().is_ok();
     Ok((seen, if is_complete { Ok(()) } else { Err(Fault::Empty) }))
 }
 
-fn renamed(body: Bytes, model: Option<Span>, public_model: &str) -> Bytes {
-    let Some(span) = model else { return body };
+/// The body with its model renamed and its usage restated.
+fn edited(body: Bytes, model: Option<Span>, public_model: &str, restated: Option<Splice<'_>>) -> Bytes {
     let model_json = splice::json_string(public_model);
-    let mut renamed = Vec::with_capacity(body.len().saturating_add(model_json.len()));
-    splice::bytes(&body, &mut [Splice::new(span, &model_json)], &mut renamed);
-    Bytes::from(renamed)
+    let renamed = model.map(|span| Splice::new(span, &model_json));
+    let mut edits: Vec<_> = renamed.into_iter().chain(restated).collect();
+    if edits.is_empty() {
+        return body;
+    }
+    let mut edited = Vec::with_capacity(body.len().saturating_add(model_json.len()));
+    splice::bytes(&body, &mut edits, &mut edited);
+    Bytes::from(edited)
 }

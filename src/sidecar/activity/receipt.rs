@@ -20,6 +20,8 @@ use std::sync::Arc;
 /// One class on a receipt; its credits are exact.
 struct Line {
     class: &'static str,
+    /// Of which pass that shortened the conversation, from 1 on.
+    pass: Option<usize>,
     count: String,
     price: String,
     /// The price is of a thousand uses, not of a million tokens.
@@ -40,6 +42,10 @@ struct ReceiptPage {
     /// The lines' sum before it is rounded.
     exact: String,
     reasoning: u64,
+    /// A counter of the vendor's was more than the request can use.
+    implausible: bool,
+    /// The answer came after passes that shortened the conversation.
+    has_passes: bool,
     /// What the cache saved.
     saved: Option<String>,
     took: Option<String>,
@@ -76,9 +82,10 @@ fn receipt_page(frame: Frame, receipt: &Receipt) -> ReceiptPage {
     let terms: Vec<_> = terms.map(|line| format!("{} × {}", grouped(line.count), line.price)).collect();
     let lines = priced
         .into_iter()
-        .filter(|line| line.count > 0 || matches!(line.class, "input" | "output"))
+        .filter(|line| line.count > 0 || line.pass.is_none() && matches!(line.class, "input" | "output"))
         .map(|line| Line {
             class: line.class,
+            pass: line.pass,
             count: grouped(line.count),
             price: line.price.to_string(),
             per_thousand: line.unit == Unit::Uses,
@@ -93,13 +100,15 @@ fn receipt_page(frame: Frame, receipt: &Receipt) -> ReceiptPage {
         formula: (is_plain && !terms.is_empty()).then(|| terms.join(" + ")),
         exact: pricing::exact_cost(usage, price),
         reasoning: usage.reasoning,
+        implausible: detail.implausible,
+        has_passes: !usage.compactions.is_empty(),
         saved: saved.is_positive().then(|| saved.to_string()),
         took: detail.took_ms.map(took),
         first_token: detail.first_token_ms.map(took),
         conversation: detail.conversation.clone(),
         vendor: detail.vendor.clone(),
         price_version: price.version.clone(),
-        above_input_tokens: price.span_of(usage.input_total()).above_input_tokens.map(grouped),
+        above_input_tokens: price.span_of(usage.without_passes().input_total()).above_input_tokens.map(grouped),
         factors: factors(usage, price),
         balance_after: receipt.balance_after.to_string(),
         writeoff: receipt.writeoff.is_positive().then(|| receipt.writeoff.to_string()),
@@ -181,6 +190,7 @@ mod tests {
             usage,
             price_version: price.version.clone(),
             estimated: true,
+            implausible: false,
             conversation: Some("<b>0123".into()),
             took_ms: Some(12_345),
             first_token_ms: Some(840),
@@ -216,6 +226,26 @@ mod tests {
         }
         assert!(!text.contains("<script>alert") && !text.contains("<b>0123"), "a name was not escaped");
         assert!(!text.contains("cache_write_1h"), "a class without tokens is left out");
+    }
+
+    #[test]
+    fn a_receipt_has_the_lines_of_each_compaction_and_says_what_was_capped() {
+        let price = Price::new([5, 1, 6, 10, 25].map(|credits| Micro::new(credits * 1_000_000)));
+        let pass = crate::usage::Pass { input: 60_385, output: 592, ..Default::default() };
+        let own = Usage { input: 682, output: 1_320, ..Usage::default() };
+        let mut receipt = left(own.with_passes([pass].into_iter().collect()), price);
+        let text = |receipt: &Receipt| receipt_page(Frame::public("Activity"), receipt).render().unwrap();
+        // (682·5 + 1320·25 + 60385·5 + 592·25) ÷ 1 000 000.
+        for part in ["of compaction 1", "60\u{202f}385", "592", "682", "0.301925", "0.0148", "0.353135"] {
+            assert!(text(&receipt).contains(part), "{part} is not on the receipt: {}", text(&receipt));
+        }
+        assert!(!text(&receipt).contains("Implausible usage, capped"));
+        receipt.detail.implausible = true;
+        assert!(text(&receipt).contains("Implausible usage, capped"));
+        let json = crate::billing::shown::receipt(&receipt);
+        assert_eq!(json["implausible"], "implausible usage, capped");
+        let lines: Vec<_> = json["lines"].as_array().unwrap().iter().map(|line| &line["compaction"]).collect();
+        assert_eq!(lines, [&serde_json::Value::Null, &serde_json::Value::Null, &1.into(), &1.into()]);
     }
 
     #[test]

@@ -22,6 +22,9 @@ pub(super) const TOKENS_COUNTED_MAX: u64 = 1 << 40;
 pub(super) const TOKENS_SUM_MAX: i64 = 1 << 62;
 pub(super) const CREDITS_SUM_MAX: i64 = 9_007_199_254_740_991;
 
+/// Entries that are searched for implausible usage: there is no index of it.
+const SEARCHED_ENTRIES: u32 = 50_000;
+
 /// Which ends of requests to list: those that fit every member that is given.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
@@ -103,6 +106,21 @@ impl Ledger {
         let (sql, values) = endings_sql(account, filter, before, limit);
         self.read("list an account's responses", |connection| {
             connection.prepare_cached(&sql)?.query_map(params_from_iter(values), entry)?.collect()
+        })
+    }
+
+    /// Debits of any account whose vendor counted more than the request can use, the latest first: of the last
+    /// [`SEARCHED_ENTRIES`] entries at most `limit`.
+    ///
+    /// # Errors
+    /// The ledger cannot be read.
+    pub fn implausible(&self, limit: u32) -> Result<Vec<Entry>, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM entry WHERE seq > (SELECT max(seq) FROM entry) - ?1 AND kind = 'debit'
+             AND instr(detail, '\"implausible\":true') > 0 ORDER BY seq DESC LIMIT ?2"
+        );
+        self.read("list debits of implausible usage", |connection| {
+            connection.prepare_cached(&sql)?.query_map(params![SEARCHED_ENTRIES, limit], entry)?.collect()
         })
     }
 

@@ -25,6 +25,7 @@ impl Ending {
                 usage: Usage::default(),
                 price_version: "pv_1".into(),
                 estimated: false,
+                implausible: false,
                 conversation: None,
                 took_ms: None,
                 first_token_ms: None,

@@ -142,6 +142,7 @@ impl Course {
                 }
             }
             Event::Stop(stop) => self.stop(stop),
+            Event::Counters { .. } => {}
             Event::Usage { usage, is_final } => self.told.learn(usage, is_final),
             Event::End => {
                 for (slot, held) in std::mem::take(&mut self.pieces) {

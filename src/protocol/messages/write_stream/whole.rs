@@ -148,7 +148,7 @@ impl Sink for Whole {
             Event::Delta { slot, text } => self.delta(slot, &text),
             Event::Signature { slot, signature } => self.sign(slot, &signature),
             // A text names its sources itself.
-            Event::Citation { .. } | Event::Close { .. } | Event::End => {}
+            Event::Citation { .. } | Event::Close { .. } | Event::Counters { .. } | Event::End => {}
             Event::Stop(stop) => self.heard.stop(stop),
             Event::Usage { usage, .. } => self.heard.used(usage),
         }

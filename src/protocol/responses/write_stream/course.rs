@@ -95,6 +95,7 @@ impl Sink for Course {
                     self.close_whole_calls();
                 }
             }
+            Event::Counters { .. } => {}
             Event::Usage { usage, is_final } => self.heard.used(usage, is_final),
             Event::End => self.end(),
         }

@@ -1,0 +1,466 @@
+//! The counters of a vendor as they stand in its usage objects, and how those of one answer are merged.
+//!
+//! It must not judge what a counter means or whether it can be: `usage/metering.rs` does. `None` is a counter that is
+//! absent, or that is no count (negative, not integral, a string, beyond 2^53).
+
+use super::passes::Passes;
+use super::{InferenceGeo, PerTool, ServerTool, ServiceTier, Speed, Usage};
+
+/// The counters of one answer, by the protocol that they came in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum VendorCounters {
+    /// Of a chat or a responses vendor.
+    Chat(ChatCounters),
+    Messages(MessagesCounters),
+}
+
+/// One usage object of a chat or responses vendor.
+#[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChatCounters {
+    /// Most vendors include `cached`, `cache_write` and `audio_prompt`.
+    pub prompt: Option<u64>,
+    pub cached: Option<u64>,
+    pub cache_write: Option<u64>,
+    pub audio_prompt: Option<u64>,
+    /// Most vendors include `reasoning` and `audio_completion`.
+    pub completion: Option<u64>,
+    pub reasoning: Option<u64>,
+    pub audio_completion: Option<u64>,
+    /// Of both sides, as the vendor adds them up.
+    pub total: Option<u64>,
+    /// Uses of server tools, of a responses vendor.
+    pub tool_uses: PerTool<u64>,
+    pub service_tier: Option<ServiceTier>,
+    /// A counter is written as no client expects it: `12.0`, `-0`, `"12"`, `-3`.
+    pub is_irregular: bool,
+}
+
+impl ChatCounters {
+    /// The later object of an answer replaces the earlier one unless it counts less. Some vendors repeat a growing usage,
+    /// and some end with an empty one.
+    pub fn merge(&mut self, later: &Self) {
+        if later.size() >= self.size() {
+            *self = *later;
+        }
+    }
+
+    /// Anything is counted, or was meant to be.
+    pub fn is_usage(&self) -> bool {
+        self.prompt.is_some() || self.completion.is_some() || self.is_irregular
+    }
+
+    fn size(&self) -> u64 {
+        let sum = self.prompt.unwrap_or(0).saturating_add(self.completion.unwrap_or(0));
+        sum.max(self.total.unwrap_or(0))
+    }
+
+    /// Whether these counters, by the plain rules of their protocol, are `usage`.
+    pub fn states(&self, usage: &Usage) -> bool {
+        let written = usage.cache_write_5m.saturating_add(usage.cache_write_1h);
+        let part = |counter: Option<u64>, tokens: u64| counter.unwrap_or(0) == tokens;
+        !self.is_irregular
+            && self.prompt == Some(usage.input_total())
+            && self.completion == Some(usage.output_total())
+            && self.total.is_none_or(|total| total == usage.tokens_total())
+            && part(self.cached, usage.cache_read)
+            && part(self.cache_write, written)
+            && part(self.audio_prompt, usage.audio_input)
+            && part(self.audio_completion, usage.audio_output)
+            && part(self.reasoning, usage.reasoning)
+    }
+}
+
+/// One usage object of a messages vendor.
+#[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MessagesCounters {
+    pub input: Option<u64>,
+    pub cache_read: Option<u64>,
+    /// The sum of both classes; the only one that `message_delta` repeats.
+    pub cache_write: Option<u64>,
+    pub cache_write_5m: Option<u64>,
+    pub cache_write_1h: Option<u64>,
+    pub output: Option<u64>,
+    pub reasoning: Option<u64>,
+    /// Uses of server tools that the vendor counts itself.
+    pub tool_uses: PerTool<Option<u64>>,
+    /// The passes that the counters above leave out.
+    pub compactions: Passes,
+    pub service_tier: Option<ServiceTier>,
+    pub inference_geo: Option<InferenceGeo>,
+    pub speed: Option<Speed>,
+    /// A counter is written as no client expects it: `12.0`, `-0`, `"12"`, `-3`.
+    pub is_irregular: bool,
+}
+
+impl MessagesCounters {
+    /// Tokens written to caches that live five minutes and an hour. The split counts; the sum counts where there is no
+    /// split, or one of zeros.
+    pub fn cache_writes(&self) -> (u64, u64) {
+        let (short, long) = (self.cache_write_5m.unwrap_or(0), self.cache_write_1h.unwrap_or(0));
+        if short == 0 && long == 0 { (self.cache_write.unwrap_or(0), 0) } else { (short, long) }
+    }
+
+    fn input_size(&self) -> u64 {
+        let (short, long) = self.cache_writes();
+        let parts = [self.input.unwrap_or(0), self.cache_read.unwrap_or(0), short, long];
+        parts.into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// The counters are cumulative: the larger output stands. The input side is one whole, for some vendors only split it
+    /// into its classes at the end: the later one stands unless it counts less.
+    pub fn merge(&mut self, later: &Self) {
+        let earlier = *self;
+        let mut input = Self {
+            input: later.input.or(earlier.input),
+            cache_read: later.cache_read.or(earlier.cache_read),
+            ..earlier
+        };
+        input.replace_cache_writes(later);
+        if input.input_size() >= earlier.input_size() {
+            *self = input;
+        }
+        self.output = earlier.output.max(later.output);
+        self.reasoning = earlier.reasoning.max(later.reasoning);
+        for tool in ServerTool::ALL {
+            let uses = self.tool_uses.get_mut(tool);
+            *uses = (*earlier.tool_uses.get(tool)).max(*later.tool_uses.get(tool));
+        }
+        self.compactions = if later.compactions.is_empty() { earlier.compactions } else { later.compactions };
+        self.service_tier = later.service_tier.or(earlier.service_tier);
+        self.inference_geo = later.inference_geo.or(earlier.inference_geo);
+        self.speed = later.speed.or(earlier.speed);
+        self.is_irregular = later.is_irregular;
+    }
+
+    /// A later sum without a split adds what is new of it to the class that was used: to one hour if only that was.
+    fn replace_cache_writes(&mut self, later: &Self) {
+        if later.cache_write_5m.is_some() || later.cache_write_1h.is_some() {
+            self.cache_write_5m = later.cache_write_5m;
+            self.cache_write_1h = later.cache_write_1h;
+            self.cache_write = later.cache_write;
+            return;
+        }
+        let Some(sum) = later.cache_write else { return };
+        let (short, long) = self.cache_writes();
+        let (short, long) = match (short, long) {
+            (0, 1..) => (0, sum),
+            (_, long) => (sum.saturating_sub(long.min(sum)), long.min(sum)),
+        };
+        self.cache_write = Some(sum);
+        self.cache_write_5m = Some(short);
+        self.cache_write_1h = Some(long);
+    }
+
+    /// Whether a client that has read `before` and reads these counters, by the plain rules of their protocol, has read
+    /// `usage`. What an event leaves out stays as it was.
+    pub fn states(&self, usage: &Usage, before: &Usage) -> bool {
+        let written = |usage: &Usage| usage.cache_write_5m.saturating_add(usage.cache_write_1h);
+        let (own, earlier) = (usage.without_passes(), before.without_passes());
+        let has_split = self.cache_write_5m.is_some() || self.cache_write_1h.is_some();
+        let split = self.cache_write_5m.unwrap_or(0).saturating_add(self.cache_write_1h.unwrap_or(0));
+        let is = |counter: Option<u64>, of: fn(&Usage) -> u64| counter.unwrap_or(of(&earlier)) == of(&own);
+        let compactions = if self.compactions.is_empty() { before.compactions } else { self.compactions };
+        !self.is_irregular
+            && is(self.input, |usage| usage.input.saturating_add(usage.audio_input))
+            && is(self.cache_read, |usage| usage.cache_read)
+            && is(self.cache_write, written)
+            // Many clients read the sum alone.
+            && (!has_split || split == written(&own) && self.cache_write.is_some())
+            && is(self.output, Usage::output_total)
+            && is(self.reasoning, |usage| usage.reasoning)
+            // What a vendor does not count is counted by its results.
+            && ServerTool::ALL.into_iter().all(|tool| self.tool_uses.get(tool).is_none_or(|uses| uses == own.uses(tool)))
+            && compactions == usage.compactions
+    }
+}
+
+/// The counters of a messages answer as they become known, one usage object after the other.
+#[derive(Default, Clone, Copy, Debug)]
+pub struct MessagesUsage {
+    known: MessagesCounters,
+    is_settled: bool,
+    /// The output of the answer so far; what `known` has may be a placeholder.
+    output: Option<u64>,
+    /// Uses whose results have come.
+    uses_seen: PerTool<u64>,
+}
+
+impl MessagesUsage {
+    /// `message_start`: its input counts, its output count is a placeholder.
+    pub fn start(&mut self, counters: &MessagesCounters) {
+        self.known.merge(counters);
+    }
+
+    /// `message_delta`, or the usage of a whole answer.
+    pub fn settle(&mut self, counters: &MessagesCounters) {
+        self.known.merge(counters);
+        self.output = self.output.max(counters.output);
+        // A counter that is there and is no count is estimated; the others stand.
+        self.is_settled |= self.output.is_some() || counters.is_irregular;
+    }
+
+    /// Results of server tools that have come, counted or not.
+    pub fn tools_used(&mut self, uses: &PerTool<u64>) {
+        for tool in ServerTool::ALL {
+            let seen = self.uses_seen.get_mut(tool);
+            *seen = seen.saturating_add(*uses.get(tool));
+        }
+    }
+
+    /// The counters of the whole answer; `None` until its final output was counted.
+    pub fn total(&self) -> Option<VendorCounters> {
+        let tool_uses = self.known.tool_uses.or(&self.uses_seen).map(Some);
+        let counters = MessagesCounters { output: self.output, tool_uses, ..self.known };
+        self.is_settled.then_some(VendorCounters::Messages(counters))
+    }
+
+    /// The counters so far, with the uses of tools that were seen; `None` until any input was counted.
+    pub fn so_far(&self) -> Option<VendorCounters> {
+        let tool_uses = self.known.tool_uses.at_least(&self.uses_seen).map(Some);
+        let is_begun = self.known.input.is_some() || self.known.is_irregular;
+        let output = self.output.or(self.known.output);
+        is_begun.then_some(VendorCounters::Messages(MessagesCounters { output, tool_uses, ..self.known }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chat(prompt: u64, completion: u64, total: Option<u64>) -> ChatCounters {
+        ChatCounters { prompt: Some(prompt), completion: Some(completion), total, ..ChatCounters::default() }
+    }
+
+    #[test]
+    fn of_chat_objects_the_last_that_is_larger_counts() {
+        let mut known = ChatCounters::default();
+        for (later, stands) in [
+            (chat(0, 0, None), true),
+            (chat(5, 1, Some(6)), true),
+            (chat(5, 7, Some(12)), true),
+            (chat(0, 0, Some(0)), false),
+            (ChatCounters::default(), false),
+            (chat(5, 6, None), false),
+            (ChatCounters { cached: Some(2), ..chat(5, 7, Some(12)) }, true),
+            (chat(5, 7, Some(20)), true),
+        ] {
+            let before = known;
+            known.merge(&later);
+            assert_eq!(known, if stands { later } else { before });
+        }
+    }
+
+    fn messages(input: u64, cache_read: Option<u64>, output: Option<u64>) -> MessagesCounters {
+        MessagesCounters { input: Some(input), cache_read, output, ..MessagesCounters::default() }
+    }
+
+    fn searches(count: u64) -> PerTool<Option<u64>> {
+        PerTool { web_search: Some(count), ..PerTool::default() }
+    }
+
+    fn merged(objects: &[MessagesCounters]) -> MessagesCounters {
+        let mut known = MessagesCounters::default();
+        objects.iter().for_each(|later| known.merge(later));
+        known
+    }
+
+    #[test]
+    fn a_later_larger_number_wins_on_both_sides() {
+        let start = messages(25, Some(100), Some(1));
+        let end = |input| merged(&[start, messages(input, None, Some(9))]);
+        assert_eq!(end(31), messages(31, Some(100), Some(9)));
+        assert_eq!(end(24), messages(25, Some(100), Some(9)), "a smaller one does not");
+        assert_eq!(merged(&[messages(0, None, Some(9)), messages(0, None, Some(3))]).output, Some(9));
+        // The end splits into classes what the start counted as one.
+        let split = messages(200, Some(800), Some(9));
+        assert_eq!(merged(&[messages(1_000, None, Some(1)), split]), split);
+        let less = messages(200, Some(799), Some(9));
+        assert_eq!(merged(&[messages(1_000, None, Some(1)), less]).input, Some(1_000));
+    }
+
+    #[test]
+    fn the_split_of_cache_writes_wins_over_their_sum() {
+        let writes = |sum, short, long| MessagesCounters {
+            cache_write: sum,
+            cache_write_5m: short,
+            cache_write_1h: long,
+            ..MessagesCounters::default()
+        };
+        for (counters, wanted) in [
+            (writes(Some(200), Some(100), Some(50)), (100, 50)),
+            (writes(Some(10), Some(100), Some(50)), (100, 50)),
+            (writes(Some(200), Some(0), Some(50)), (0, 50)),
+            (writes(Some(200), Some(50), None), (50, 0)),
+            (writes(Some(200), Some(0), Some(0)), (200, 0)),
+            (writes(Some(200), None, None), (200, 0)),
+            (writes(None, None, None), (0, 0)),
+        ] {
+            assert_eq!(counters.cache_writes(), wanted, "{counters:?}");
+        }
+        let later = |first, sum| merged(&[first, writes(Some(sum), None, None)]).cache_writes();
+        assert_eq!(later(writes(Some(100), Some(0), Some(100)), 120), (0, 120), "only an hour was used");
+        assert_eq!(later(writes(Some(100), Some(40), Some(60)), 120), (60, 60));
+        assert_eq!(later(writes(Some(100), Some(100), Some(0)), 100), (100, 0));
+        assert_eq!(later(writes(Some(100), Some(40), Some(60)), 50), (40, 60), "a smaller sum does not count");
+        assert_eq!(later(writes(None, None, None), 50), (50, 0));
+        let split = merged(&[writes(Some(100), None, None), writes(None, Some(70), Some(40))]);
+        assert_eq!(split.cache_writes(), (70, 40));
+    }
+
+    #[test]
+    fn chat_counters_state_a_usage_by_every_member_that_a_client_reads() {
+        let usage = Usage {
+            input: 10,
+            cache_read: 60,
+            cache_write_5m: 6,
+            cache_write_1h: 4,
+            audio_input: 20,
+            output: 15,
+            audio_output: 35,
+            reasoning: 5,
+            ..Usage::default()
+        };
+        let all = ChatCounters {
+            cached: Some(60),
+            cache_write: Some(10),
+            audio_prompt: Some(20),
+            reasoning: Some(5),
+            audio_completion: Some(35),
+            ..chat(100, 50, Some(150))
+        };
+        assert!(all.states(&usage) && ChatCounters { total: None, ..all }.states(&usage));
+        for other in [
+            ChatCounters { prompt: Some(101), ..all },
+            ChatCounters { prompt: None, ..all },
+            ChatCounters { completion: Some(49), ..all },
+            ChatCounters { completion: None, ..all },
+            ChatCounters { total: Some(151), ..all },
+            ChatCounters { cached: None, ..all },
+            ChatCounters { cache_write: Some(9), ..all },
+            ChatCounters { audio_prompt: None, ..all },
+            ChatCounters { reasoning: Some(6), ..all },
+            ChatCounters { audio_completion: Some(0), ..all },
+            ChatCounters { is_irregular: true, ..all },
+        ] {
+            assert!(!other.states(&usage), "{other:?}");
+        }
+        assert!(chat(3, 4, None).states(&Usage { input: 3, output: 4, ..Usage::default() }));
+    }
+
+    #[test]
+    fn messages_counters_state_a_usage_over_what_was_read_before() {
+        let pass = super::super::Pass { input: 7, output: 8, ..Default::default() };
+        let own = Usage {
+            input: 10,
+            cache_read: 60,
+            cache_write_5m: 6,
+            cache_write_1h: 4,
+            output: 50,
+            reasoning: 5,
+            web_searches: 2,
+            ..Usage::default()
+        };
+        let usage = own.with_passes([pass].into_iter().collect());
+        let all = MessagesCounters {
+            input: Some(10),
+            cache_read: Some(60),
+            cache_write: Some(10),
+            cache_write_5m: Some(6),
+            cache_write_1h: Some(4),
+            output: Some(50),
+            reasoning: Some(5),
+            tool_uses: searches(2),
+            compactions: usage.compactions,
+            ..MessagesCounters::default()
+        };
+        let nothing = Usage::default();
+        let uncounted = MessagesCounters { tool_uses: PerTool::default(), ..all };
+        assert!(uncounted.states(&usage, &nothing), "its results are counted");
+        assert!(all.states(&usage, &nothing));
+        assert!(MessagesCounters::default().states(&usage, &usage), "nothing is new");
+        assert!(!MessagesCounters::default().states(&usage, &nothing));
+        let sum = MessagesCounters { cache_write_5m: None, cache_write_1h: None, ..all };
+        assert!(sum.states(&usage, &nothing), "the sum says it");
+        let (none, wrong) = (None, Some(99));
+        for (other, without) in [
+            (MessagesCounters { input: wrong, ..all }, MessagesCounters { input: none, ..all }),
+            (MessagesCounters { cache_read: wrong, ..all }, MessagesCounters { cache_read: none, ..all }),
+            (MessagesCounters { cache_write: wrong, ..all }, MessagesCounters { cache_write: none, ..sum }),
+            (MessagesCounters { output: wrong, ..all }, MessagesCounters { output: none, ..all }),
+            (MessagesCounters { reasoning: wrong, ..all }, MessagesCounters { reasoning: none, ..all }),
+            (
+                MessagesCounters { compactions: [pass, pass].into_iter().collect(), ..all },
+                MessagesCounters { compactions: Passes::default(), ..all },
+            ),
+        ] {
+            assert!(!other.states(&usage, &usage), "{other:?}");
+            assert!(without.states(&usage, &usage), "{without:?}");
+            assert!(!without.states(&usage, &nothing), "{without:?}");
+        }
+        for other in [
+            MessagesCounters { is_irregular: true, ..all },
+            MessagesCounters { cache_write: None, ..all },
+            MessagesCounters { cache_write_5m: Some(7), ..all },
+            MessagesCounters { cache_write_5m: None, ..all },
+            MessagesCounters { cache_write_1h: None, ..all },
+            MessagesCounters { tool_uses: searches(3), ..all },
+        ] {
+            assert!(!other.states(&usage, &usage), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_messages_answer_is_counted_once_its_output_is_and_a_placeholder_is_none() {
+        let read = |counters: Option<VendorCounters>| match counters {
+            Some(VendorCounters::Messages(counters)) => {
+                Some((counters.input, counters.output, counters.tool_uses.web_search))
+            }
+            _ => None,
+        };
+        let mut usage = MessagesUsage::default();
+        assert_eq!((read(usage.total()), read(usage.so_far())), (None, None));
+        usage.start(&messages(25, None, Some(8)));
+        assert_eq!((read(usage.total()), read(usage.so_far())), (None, Some((Some(25), Some(8), Some(0)))));
+        let search = PerTool { web_search: 1, ..PerTool::default() };
+        usage.tools_used(&search);
+        usage.tools_used(&search);
+        assert_eq!(read(usage.so_far()), Some((Some(25), Some(8), Some(2))));
+        usage.settle(&MessagesCounters { tool_uses: searches(1), ..MessagesCounters::default() });
+        assert_eq!(read(usage.total()), None, "no output was counted");
+        usage.settle(&MessagesCounters { output: Some(3), ..MessagesCounters::default() });
+        assert_eq!(read(usage.total()), Some((Some(25), Some(3), Some(1))));
+        assert_eq!(read(usage.so_far()), Some((Some(25), Some(3), Some(2))));
+        usage.settle(&MessagesCounters { output: Some(0), ..MessagesCounters::default() });
+        assert_eq!(read(usage.total()), Some((Some(25), Some(3), Some(1))));
+        let odd = MessagesCounters { is_irregular: true, ..MessagesCounters::default() };
+        let mut usage = MessagesUsage::default();
+        usage.start(&odd);
+        assert_eq!((read(usage.total()), read(usage.so_far())), (None, Some((None, None, Some(0)))));
+        usage.settle(&odd);
+        assert_eq!(read(usage.total()), Some((None, None, Some(0))));
+    }
+
+    #[test]
+    fn what_is_not_counted_again_stays() {
+        let first = MessagesCounters {
+            reasoning: Some(4),
+            tool_uses: searches(2),
+            compactions: [super::super::Pass::default()].into_iter().collect(),
+            service_tier: Some(ServiceTier::said("batch")),
+            ..messages(1, Some(2), Some(5))
+        };
+        let later = MessagesCounters { is_irregular: true, ..MessagesCounters::default() };
+        assert_eq!(merged(&[first, later]), MessagesCounters { is_irregular: true, ..first });
+        assert_eq!(merged(&[later, first]), first);
+        let less = MessagesCounters { reasoning: Some(3), tool_uses: searches(1), output: Some(4), ..first };
+        assert_eq!(merged(&[first, less]), first);
+        assert!(!ChatCounters { total: Some(5), ..ChatCounters::default() }.is_usage());
+        for counted in [
+            ChatCounters { prompt: Some(0), ..ChatCounters::default() },
+            ChatCounters { completion: Some(0), ..ChatCounters::default() },
+            ChatCounters { is_irregular: true, ..ChatCounters::default() },
+        ] {
+            assert!(counted.is_usage(), "{counted:?}");
+        }
+    }
+}

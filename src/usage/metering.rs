@@ -1,0 +1,247 @@
+//! What a vendor's counters mean: the one place where they become the usage that is billed and reported.
+//!
+//! A pure function of the counters, what the request can use at most, and an estimate for counters that cannot be
+//! believed. It must not know JSON, a price, a clock or a log. Billed and reported is the same [`Usage`]: each surface
+//! writes it in its own form.
+//!
+//! Read next: `usage/counters.rs`, the counters and how those of one answer are merged; `usage/bounds.rs`.
+
+use super::bounds::UsageBounds;
+use super::counters::{ChatCounters, MessagesCounters, VendorCounters};
+use super::passes::{Pass, Passes};
+use super::{PerTool, ServerTool, Usage};
+
+#[cfg(test)]
+mod tests;
+
+/// The usage of an answer, as it is billed and as its client reads it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MeteredUsage {
+    pub usage: Usage,
+    pub verdict: UsageVerdict,
+    /// Output as it is counted, which may be more than the request can use.
+    pub counted_output: u64,
+}
+
+/// How far the vendor's counters were believed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum UsageVerdict {
+    #[default]
+    Exact,
+    /// A counter was missing or no count; it is estimated.
+    Estimated,
+    /// A counter is more than the request can use; it is billed at that bound.
+    Implausible(Excess),
+}
+
+/// Which counters were more than the request can use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Excess {
+    pub input: bool,
+    pub output: bool,
+    pub compaction: bool,
+    pub tool_uses: PerTool<bool>,
+}
+
+impl Excess {
+    /// The names of the counters, as a metric has them.
+    pub fn counters(self) -> impl Iterator<Item = &'static str> {
+        let tools = ServerTool::ALL.map(|tool| (*self.tool_uses.get(tool), tool.key()));
+        let tokens = [(self.input, "input"), (self.output, "output"), (self.compaction, "compaction")];
+        tokens.into_iter().chain(tools).filter(|(is_over, _)| *is_over).map(|(_, counter)| counter)
+    }
+}
+
+/// What an answer used, from the counters of all its usage objects. `estimate`: what to assume for a counter that is missing
+/// or no count; its output is more than 0 where anything was generated.
+pub fn meter(counters: &VendorCounters, bounds: &UsageBounds, estimate: &Usage) -> MeteredUsage {
+    let estimate = cap(estimate, bounds).0.without_passes();
+    let (usage, is_estimated) = match counters {
+        VendorCounters::Chat(chat) => chat_usage(chat, &estimate),
+        VendorCounters::Messages(messages) => messages_usage(messages, &estimate),
+    };
+    let counted_output = usage.without_passes().output_total();
+    let (usage, excess) = cap(&usage, bounds);
+    // A vendor that has nothing counted of what it generated does not count.
+    let is_uncounted = usage.is_zero() && estimate.output_total() > 0;
+    let usage = if is_uncounted { estimate.served_as(&usage) } else { usage };
+    let verdict = match (excess == Excess::default(), is_estimated || is_uncounted) {
+        (false, _) => UsageVerdict::Implausible(excess),
+        (true, true) => UsageVerdict::Estimated,
+        (true, false) => UsageVerdict::Exact,
+    };
+    MeteredUsage { usage, verdict, counted_output }
+}
+
+/// The usage, and whether a part of it is estimated.
+fn chat_usage(counters: &ChatCounters, estimate: &Usage) -> (Usage, bool) {
+    let (read, written) = (counters.cached.unwrap_or(0), counters.cache_write.unwrap_or(0));
+    let parts = read.saturating_add(written);
+    let (uncached, cache_read, cache_write_5m) = match counters.prompt {
+        Some(prompt) if cache_is_apart(counters, prompt) => (prompt, read, written),
+        Some(prompt) => split_prompt(prompt, read, written),
+        None => split_prompt(missing_prompt(counters, estimate).max(parts), read, written),
+    };
+    let input_total = uncached.saturating_add(cache_read).saturating_add(cache_write_5m);
+    let completion = match counters.completion {
+        Some(completion) => whole_completion(counters, completion, input_total),
+        None => missing_completion(counters, input_total).unwrap_or(estimate.output_total()),
+    };
+    let audio_input = counters.audio_prompt.unwrap_or(0).min(uncached);
+    let audio_output = counters.audio_completion.unwrap_or(0).min(completion);
+    let output = completion.saturating_sub(audio_output);
+    let usage = Usage {
+        input: uncached.saturating_sub(audio_input),
+        cache_read,
+        cache_write_5m,
+        output,
+        reasoning: counters.reasoning.unwrap_or(0).min(output),
+        audio_input,
+        audio_output,
+        service_tier: counters.service_tier,
+        ..Usage::default()
+    };
+    (usage.with_uses(counters.tool_uses), counters.prompt.is_none() || counters.completion.is_none())
+}
+
+/// A prompt that includes what was read from and written to the cache: the three of them apart.
+fn split_prompt(prompt: u64, read: u64, written: u64) -> (u64, u64, u64) {
+    let read = read.min(prompt);
+    let written = written.min(prompt.saturating_sub(read));
+    (prompt.saturating_sub(read).saturating_sub(written), read, written)
+}
+
+/// Whether the vendor counts the cached tokens beside the prompt. A part that is larger than the prompt is no part of it;
+/// else the total decides, where it shows one of the two.
+fn cache_is_apart(counters: &ChatCounters, prompt: u64) -> bool {
+    let (read, written) = (counters.cached.unwrap_or(0), counters.cache_write.unwrap_or(0));
+    let parts = read.saturating_add(written);
+    if read > prompt || written > prompt {
+        return true;
+    }
+    let reasoning = counters.reasoning.unwrap_or(0);
+    let beside = counters
+        .total
+        .zip(counters.completion)
+        .and_then(|(total, completion)| total.checked_sub(prompt)?.checked_sub(completion));
+    match beside {
+        Some(0) => false,
+        // The same number may be the reasoning, which far more vendors count apart.
+        Some(beside) if beside == reasoning => false,
+        Some(beside) if beside == parts || beside == parts.saturating_add(reasoning) => true,
+        _ => parts > prompt,
+    }
+}
+
+/// All that was generated. Some vendors count the reasoning beside the completion: their total shows it, or a reasoning that
+/// is larger than the completion.
+fn whole_completion(counters: &ChatCounters, completion: u64, input_total: u64) -> u64 {
+    let reasoning = counters.reasoning.unwrap_or(0);
+    match counters.total.and_then(|total| total.checked_sub(input_total)) {
+        Some(output) if output >= completion => output,
+        _ if reasoning > completion => completion.saturating_add(reasoning),
+        _ => completion,
+    }
+}
+
+/// The prompt where its counter is no count: the rest of the total, else an estimate.
+fn missing_prompt(counters: &ChatCounters, estimate: &Usage) -> u64 {
+    let rest = counters.total.zip(counters.completion).and_then(|(total, completion)| total.checked_sub(completion));
+    rest.filter(|prompt| *prompt > 0).unwrap_or(estimate.input_total())
+}
+
+/// The completion where its counter is no count: the rest of the total.
+fn missing_completion(counters: &ChatCounters, input_total: u64) -> Option<u64> {
+    counters.prompt?;
+    counters.total?.checked_sub(input_total).filter(|completion| *completion > 0)
+}
+
+/// The usage, and whether a part of it is estimated. The passes are added to the classes, which leave them out.
+fn messages_usage(counters: &MessagesCounters, estimate: &Usage) -> (Usage, bool) {
+    let cache_read = counters.cache_read.unwrap_or(0);
+    let (cache_write_5m, cache_write_1h) = counters.cache_writes();
+    let cached = cache_read.saturating_add(cache_write_5m).saturating_add(cache_write_1h);
+    let output = counters.output.unwrap_or(estimate.output_total());
+    let usage = Usage {
+        input: counters.input.unwrap_or(estimate.input_total().saturating_sub(cached)),
+        cache_read,
+        cache_write_5m,
+        cache_write_1h,
+        output,
+        reasoning: counters.reasoning.unwrap_or(0).min(output),
+        service_tier: counters.service_tier,
+        inference_geo: counters.inference_geo,
+        speed: counters.speed,
+        ..Usage::default()
+    };
+    let usage = usage.with_uses(counters.tool_uses.map(Option::unwrap_or_default));
+    (usage.with_passes(counters.compactions), counters.input.is_none() || counters.output.is_none())
+}
+
+/// The usage at most at its bounds, and what was beyond them.
+fn cap(usage: &Usage, bounds: &UsageBounds) -> (Usage, Excess) {
+    let mut excess = Excess::default();
+    let passes = cap_passes(&usage.compactions, bounds, &mut excess);
+    let mut own = usage.without_passes();
+    let mut uses = PerTool::default();
+    let mut rounds = 1_u64;
+    for tool in ServerTool::ALL {
+        let (counted, most) = (own.uses(tool), *bounds.tool_uses.get(tool));
+        *excess.tool_uses.get_mut(tool) = counted > most;
+        *uses.get_mut(tool) = counted.min(most);
+        // After each use the vendor's model reads the conversation once more.
+        rounds = rounds.saturating_add(counted.min(most));
+    }
+    own = own.with_uses(uses);
+    let (believed, most) = match rounds {
+        1 => (bounds.input_believed, bounds.input),
+        _ => (bounds.context.saturating_mul(rounds), bounds.context.saturating_mul(rounds)),
+    };
+    excess.input = own.input_total() > believed;
+    if excess.input {
+        let classes = [
+            &mut own.input,
+            &mut own.cache_read,
+            &mut own.cache_write_5m,
+            &mut own.cache_write_1h,
+            &mut own.audio_input,
+        ];
+        cut_to(most, classes);
+    }
+    excess.output = own.output_total() > bounds.output;
+    cut_to(bounds.output, [&mut own.output, &mut own.audio_output]);
+    own.reasoning = own.reasoning.min(own.output);
+    (own.with_passes(passes), excess)
+}
+
+/// Takes what is beyond `most` from the largest class, then from the next one: an absurd counter is cut, the others stand.
+fn cut_to<const N: usize>(most: u64, mut classes: [&mut u64; N]) {
+    classes.sort_by_key(|count| std::cmp::Reverse(**count));
+    let sum = classes.iter().fold(0_u64, |sum, count| sum.saturating_add(**count));
+    let mut beyond = sum.saturating_sub(most);
+    for count in classes {
+        let taken = beyond.min(*count);
+        *count = count.saturating_sub(taken);
+        beyond = beyond.saturating_sub(taken);
+    }
+}
+
+/// Each pass reads at most one context. There are none where the request did not allow any.
+fn cap_passes(passes: &Passes, bounds: &UsageBounds, excess: &mut Excess) -> Passes {
+    if !bounds.compaction {
+        excess.compaction = !passes.is_empty();
+        return Passes::default();
+    }
+    let capped: Passes = passes.iter().map(|pass| cap_pass(*pass, bounds)).collect();
+    excess.compaction = capped != *passes;
+    capped
+}
+
+fn cap_pass(pass: Pass, bounds: &UsageBounds) -> Pass {
+    let mut classes = [pass.input, pass.cache_read, pass.cache_write_5m, pass.cache_write_1h].map(u64::from);
+    cut_to(bounds.context, classes.each_mut());
+    let [input, cache_read, cache_write_5m, cache_write_1h] =
+        classes.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+    let output = u64::from(pass.output).min(bounds.pass_output);
+    Pass { input, cache_read, cache_write_5m, cache_write_1h, output: u32::try_from(output).unwrap_or(u32::MAX) }
+}
