@@ -152,6 +152,11 @@ fn accepts(class: &str) -> Accepts {
         "A-adaptive" => {
             Accepts::Messages(MessagesModel { mid_system: true, ..messages(Sampling::Fixed, &adaptive, &all) })
         }
+        "A-search" => Accepts::Messages(MessagesModel {
+            mid_system: true,
+            server_tools: vec!["web_search".to_owned()],
+            ..messages(Sampling::Fixed, &adaptive, &all)
+        }),
         "A-always" => Accepts::Messages(MessagesModel {
             mid_system: true,
             thinks_by_default: true,
@@ -471,7 +476,7 @@ fn passed(vector: &Vector, text: &str) -> (bytes::Bytes, Vec<String>) {
             let sender = Sender {
                 account_id: "acct_1",
                 official,
-                may_search: false,
+                sold: Default::default(),
                 without_reasoning: false,
                 model: "public-model",
                 repair,

@@ -121,23 +121,6 @@ fn what_a_client_calls_its_session_counts_whatever_is_said() {
     assert_ne!(key(Protocol::Messages, &ids(json!({"session_id": "x".repeat(512)}), "one")), unnamed);
 }
 
-/// What goes on with a thread says only what is new.
-#[test]
-fn the_turns_of_a_message_thread_have_one_key() {
-    let turn = |text: &str, thread: Value| {
-        let mut body = body("s", &[said("user", text)]);
-        body["thread"] = thread;
-        body
-    };
-    let begun = turn("one", json!({"type": "create"}));
-    let on = turn("two", json!({"type": "continue", "previous_message_id": "msg_1"}));
-    assert_eq!(key(Protocol::Messages, &begun), key(Protocol::Messages, &on));
-    assert_ne!(key(Protocol::Messages, &begun), key_with(Protocol::Messages, "acc_2", &[], &begun));
-    assert_ne!(key(Protocol::Messages, &turn("one", Value::Null)), key(Protocol::Messages, &begun));
-    let stays = |body: &Value| read(Protocol::Messages, body.to_string().as_bytes()).unwrap().stays();
-    assert!(stays(&on) && !stays(&turn("one", Value::Null)));
-}
-
 /// One client puts a line in front of its instructions that is another with every request.
 #[test]
 fn a_line_that_changes_with_every_request_does_not_count() {

@@ -143,17 +143,21 @@ fn rates() -> impl Strategy<Value = Rates> {
 /// Names that may have a price, and one that never has.
 const NAMES: [&str; 3] = ["priority", "flex", "unlisted"];
 
-fn features() -> impl Strategy<Value = Features> {
+/// Boxed, as the next two are: the frames of large strategies inside one another do not fit a test's stack.
+fn features() -> BoxedStrategy<Features> {
     let some = || proptest::option::of(amount());
     let factors = || {
-        [proptest::option::of(factor()), proptest::option::of(factor())].prop_map(|factors| {
-            let named = NAMES.iter().zip(factors).filter_map(|(name, factor)| Some((ServiceTier::said(name), factor?)));
-            named.collect::<BTreeMap<_, _>>()
-        })
+        [proptest::option::of(factor()), proptest::option::of(factor())]
+            .prop_map(|factors| {
+                let named =
+                    NAMES.iter().zip(factors).filter_map(|(name, factor)| Some((ServiceTier::said(name), factor?)));
+                named.collect::<BTreeMap<_, _>>()
+            })
+            .boxed()
     };
     let tools = [some(), some(), some(), some(), some()];
-    (some(), some(), tools, [factors(), factors(), factors()]).prop_map(
-        |(audio_input, audio_output, tools, [service_tier, inference_geo, speed])| {
+    (some(), some(), tools, [factors(), factors(), factors()])
+        .prop_map(|(audio_input, audio_output, tools, [service_tier, inference_geo, speed])| {
             let [web_search, web_fetch, code_execution, tool_search, mcp] = tools;
             Features {
                 audio_input,
@@ -167,44 +171,46 @@ fn features() -> impl Strategy<Value = Features> {
                 inference_geo,
                 speed,
             }
-        },
-    )
+        })
+        .boxed()
 }
 
 /// A list with up to three long-context tiers, whatever their prices.
-fn price() -> impl Strategy<Value = Price> {
+fn price() -> BoxedStrategy<Price> {
     let threshold = prop_oneof![tokens(), 0..2_000_000_u64].prop_map(|tokens| tokens.clamp(1, u64::MAX - 1));
     let tiers = proptest::collection::btree_map(threshold, rates(), 0..=3).prop_map(|tiers: BTreeMap<_, _>| {
         tiers.into_iter().map(|(above_input_tokens, rates)| Tier { above_input_tokens, rates }).collect::<Vec<_>>()
     });
-    (rates(), tiers, features()).prop_map(|(base, tiers, features)| Price::list(base, tiers, features))
+    (rates(), tiers, features()).prop_map(|(base, tiers, features)| Price::list(base, tiers, features)).boxed()
 }
 
-fn usage() -> impl Strategy<Value = Usage> {
+fn usage() -> BoxedStrategy<Usage> {
     let word = || {
         let name = proptest::option::of(proptest::sample::select(&NAMES[..]));
         name.prop_map(|name| name.map(ServiceTier::said))
     };
     let counts = [tokens(), tokens(), tokens(), tokens(), tokens(), tokens(), tokens()];
     let uses = [tokens(), tokens(), tokens(), tokens(), tokens()];
-    (counts, uses, [word(), word(), word()]).prop_map(|(counts, uses, [service_tier, inference_geo, speed])| {
-        let [input, cache_read, cache_write_5m, cache_write_1h, output, audio_input, audio_output] = counts;
-        let [web_search, web_fetch, code_execution, tool_search, mcp] = uses;
-        let usage = Usage {
-            input,
-            cache_read,
-            cache_write_5m,
-            cache_write_1h,
-            output,
-            audio_input,
-            audio_output,
-            service_tier,
-            inference_geo,
-            speed,
-            ..Usage::default()
-        };
-        usage.with_uses(PerTool { web_search, web_fetch, code_execution, tool_search, mcp })
-    })
+    (counts, uses, [word(), word(), word()])
+        .prop_map(|(counts, uses, [service_tier, inference_geo, speed])| {
+            let [input, cache_read, cache_write_5m, cache_write_1h, output, audio_input, audio_output] = counts;
+            let [web_search, web_fetch, code_execution, tool_search, mcp] = uses;
+            let usage = Usage {
+                input,
+                cache_read,
+                cache_write_5m,
+                cache_write_1h,
+                output,
+                audio_input,
+                audio_output,
+                service_tier,
+                inference_geo,
+                speed,
+                ..Usage::default()
+            };
+            usage.with_uses(PerTool { web_search, web_fetch, code_execution, tool_search, mcp })
+        })
+        .boxed()
 }
 
 fn asked() -> impl Strategy<Value = TierAsked> {

@@ -183,7 +183,7 @@ proptest! {
             is_interleaved: false,
         };
         let sender = Sender {
-            account_id: "acct_1", official: true, may_search: false, without_reasoning: without, model: "public-model",
+            account_id: "acct_1", official: true, sold: Default::default(), without_reasoning: without, model: "public-model",
             repair,
         };
         let edits = Edits {

@@ -314,8 +314,11 @@ fn close(open: Open, to: &mut impl Sink) {
         let input = std::str::from_utf8(input).unwrap_or_default();
         let tree = Tree::read(input, ANSWER_DEPTH_MAX, Nodes::new());
         let query = tree.as_ref().ok().and_then(|tree| text(Some(tree.root()), "query"));
-        let query = query.unwrap_or_else(|| Text::made(""));
-        to.event(Event::Open { slot, piece: Piece::Search { query } });
+        let piece = match query {
+            Some(query) => Piece::Search { query },
+            None => Piece::Foreign { kind: Text::made("server_tool_use") },
+        };
+        to.event(Event::Open { slot, piece });
     }
     if let Kind::Call { input } = kind {
         let quoted = std::str::from_utf8(&input).unwrap_or_default();
