@@ -199,3 +199,26 @@ fn an_image_whose_usage_is_not_reported_is_no_text() {
     }
     world.close();
 }
+
+#[test]
+fn an_image_is_set_aside_for_as_an_image() {
+    let world = plan().start();
+    // 5 000 tokens of image, some text, and 1 000 of output: 5 credits and a little.
+    let account = world.funded(6_000_000);
+    let image = png(1_200, 1_000, 750_000);
+    for surface in [Chat, Messages] {
+        let body = with_image(surface, MESSAGES_MODEL, &image, "text=seen input=1600 output=2");
+        let answer = world.ask(&surface.request(&account.key, &body));
+        assert_eq!((answer.status, answer.header("x-gateway-warnings")), (200, None), "{}", answer.text());
+        let receipt = world.receipt(&account, &answer.request_id());
+        assert_eq!(micro(&receipt["credits"]), 1_600 * 500 + 2 * 2_500, "{receipt}");
+        assert_eq!(world.standing(&account).held, 0);
+        world.json(&["account", "grant", &account.id, "0.805", "--ref", &format!("{surface:?}")]);
+    }
+    // What is no image is set aside for by its bytes, and is too much.
+    let mut body = with_image(Messages, MESSAGES_MODEL, &image, "text=seen");
+    body["messages"][0]["content"][0] = json!({"type": "text", "text": image});
+    let refused = world.ask(&Messages.request(&account.key, &body));
+    assert_eq!(refused.status, 402, "{}", refused.text());
+    world.close();
+}
