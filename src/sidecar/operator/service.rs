@@ -2,11 +2,11 @@
 //! ledger, which is run on demand and never on a thread that serves.
 
 use super::super::App;
-use super::super::page::{Frame, html, when};
+use super::super::page::{Frame, grouped, html, when};
 use super::super::problem::Problem;
 use super::super::role::{Operator, OperatorForm, may_act};
 use super::super::session::blocking;
-use crate::billing::Verdict;
+use crate::billing::{Receipt, Verdict};
 use crate::catalog::Endpoint;
 use crate::clock::now_ms;
 use crate::upstreams::EndpointState;
@@ -21,6 +21,9 @@ use std::time::Instant;
 
 /// Findings that are shown.
 const FINDINGS: usize = 20;
+
+/// Debits of implausible usage that are shown.
+const MAX_IMPLAUSIBLE_ROWS: u32 = 20;
 
 /// The last audit of the ledger, and whether one is running.
 #[derive(Default)]
@@ -84,6 +87,33 @@ struct EndpointRow {
     health: String,
 }
 
+/// A debit whose vendor counted more than the request can use.
+struct ImplausibleRow {
+    at: String,
+    request_id: String,
+    account: String,
+    vendor: String,
+    model: String,
+    input: String,
+    output: String,
+    credits: String,
+}
+
+impl ImplausibleRow {
+    fn new((account, receipt): (String, Receipt)) -> Self {
+        Self {
+            at: when(receipt.at_ms),
+            request_id: receipt.request_id,
+            account,
+            vendor: receipt.detail.vendor,
+            model: receipt.detail.model,
+            input: grouped(receipt.detail.usage.input_total()),
+            output: grouped(receipt.detail.usage.output_total()),
+            credits: receipt.credits.to_string(),
+        }
+    }
+}
+
 struct HoldsShown {
     requests: u64,
     credits: String,
@@ -101,6 +131,7 @@ struct ServicePage {
     models: Vec<ModelRow>,
     endpoints: Vec<EndpointRow>,
     holds: Option<HoldsShown>,
+    implausible: Vec<ImplausibleRow>,
     running: Option<String>,
     last: Option<LastAudit>,
 }
@@ -166,6 +197,8 @@ pub async fn show(State(app): State<Arc<App>>, Operator(visitor): Operator) -> R
         credits: open.credits.to_string(),
         oldest: open.oldest_at_ms.map(when),
     });
+    let billing = app.billing.clone();
+    let implausible = blocking(move || billing.implausible(MAX_IMPLAUSIBLE_ROWS)).await??;
     let AuditState { running_since_ms, last } = app.audits.look();
     let page = ServicePage {
         frame: Frame::of("Operator", &visitor),
@@ -175,6 +208,7 @@ pub async fn show(State(app): State<Arc<App>>, Operator(visitor): Operator) -> R
         models,
         endpoints,
         holds,
+        implausible: implausible.into_iter().map(ImplausibleRow::new).collect(),
         running: running_since_ms.map(when),
         last,
     };

@@ -369,3 +369,18 @@ async fn the_audit_log_shows_what_was_tampered_with() {
     let findings = root.world.accounts.verify_audit().unwrap().findings;
     assert_eq!(findings, [(3, "a line before it is missing"), (3, "it does not follow the line before it")]);
 }
+
+#[tokio::test]
+async fn the_service_page_lists_what_a_vendor_counted_beyond_reason() {
+    let root = root().await;
+    let path = "/dashboard/operator/service";
+    assert!(root.get(path).await.body.contains("None among the last"));
+    let account = spend(&root.world, "a@example.com", 6);
+    let page = root.get(path).await.body;
+    let table =
+        page.split("data-testid=\"implausible\"").nth(1).and_then(|rest| rest.split("</table>").next()).unwrap();
+    assert_eq!(table.matches("rowheader").count(), 1, "{table}");
+    for part in [format!("req_{:032x}", 5), account, "2\u{202f}000".into()] {
+        assert!(table.contains(&part), "{part}: {table}");
+    }
+}
