@@ -103,7 +103,27 @@ fn flipped_bit(difference: u32, length: usize) -> Option<(usize, u8)> {
 
 /// What a difference becomes once another byte follows.
 fn shifted(change: u32) -> u32 {
-    (0..8).fold(change, |change, _| if change & 1 == 1 { change >> 1 ^ POLYNOMIAL } else { change >> 1 })
+    let [low, ..] = change.to_le_bytes();
+    change >> 8 ^ SHIFTED.get(usize::from(low)).copied().unwrap_or_default()
+}
+
+/// The same for a difference of one byte alone.
+const SHIFTED: [u32; 256] = shifted_bytes();
+
+#[expect(clippy::indexing_slicing, reason = "at compile time")]
+const fn shifted_bytes() -> [u32; 256] {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let (mut change, mut bit) = (byte as u32, 0);
+        while bit < 8 {
+            change = if change & 1 == 1 { change >> 1 ^ POLYNOMIAL } else { change >> 1 };
+            bit += 1;
+        }
+        table[byte] = change;
+        byte += 1;
+    }
+    table
 }
 
 /// The record of a line that a flipped bit has split in two.
