@@ -92,6 +92,13 @@ pub enum LedgerCommand {
     Replay { dir: PathBuf },
 }
 
+impl LedgerCommand {
+    /// Adds entries, which an older ledger must not get.
+    fn posts(&self) -> bool {
+        matches!(self, Self::Refund { .. } | Self::Adjust { .. } | Self::Replay { .. })
+    }
+}
+
 /// How long a replay waits for the sidecar to enter it all.
 const REPLAY_WITHIN: Duration = Duration::from_secs(60);
 
@@ -108,17 +115,10 @@ pub fn run(command: LedgerCommand, settings: &Settings, json: bool) -> anyhow::R
         return replay(dir, address, settings.catalog.models(), json);
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let looks_only = matches!(
-        command,
-        LedgerCommand::Verify { .. }
-            | LedgerCommand::Show { .. }
-            | LedgerCommand::Export { .. }
-            | LedgerCommand::Backup { .. }
-    );
     if let (LedgerCommand::Verify { .. }, Some(verdict)) = (&command, verify_missing(&settings.data_dir)?) {
         return report(&verdict, json, &mut out);
     }
-    let open = if looks_only { Billing::open_to_audit } else { Billing::open_beside };
+    let open = if command.posts() { Billing::open_beside } else { Billing::open_to_audit };
     let billing = open(&settings.data_dir, settings.store.address())?;
     let account_id = |account: &str| -> anyhow::Result<String> {
         let found = Accounts::open(&settings.data_dir)?.find(account)?;

@@ -69,13 +69,17 @@ impl Fleet<Watched> {
             Beside::Nothing => {}
             Beside::Edge => {
                 self.edges[0].kill();
-                self.edges[0].start_gateway();
+                // Ready once there is a primary again.
+                self.edges[0].begin_gateway(None);
             }
             Beside::Sidecar => self.sidecar.kill(),
         }
         wait_for("Sentinel to promote the replica", SOON, || (self.redis.primary() == Some(replica)).then_some(()));
         if beside == Beside::Sidecar {
-            self.sidecar.start_gateway();
+            self.sidecar.begin_gateway(None);
+        }
+        for process in [&self.sidecar, &self.edges[0]] {
+            wait_for("every process to be ready", 3 * SOON, || process.is_ready().then_some(()));
         }
         eprintln!("failed over to a replica {stale:?} behind, {left} µc of the trial left; died beside: {beside:?}");
         std::thread::sleep(Duration::from_secs(2));
