@@ -329,5 +329,5 @@ async fn random_failovers_to_stale_replicas_lose_double_and_write_off_nothing() 
         assert_eq!(episode.drift().await, Parts::ZERO, "seed {seed}");
         requests += episode.ended.len();
     }
-    println!("{episodes} episodes, {failovers} failovers, {requests} requests: 0 lost, 0 doubled, 0 written off");
+    eprintln!("{episodes} episodes, {failovers} failovers, {requests} requests: 0 lost, 0 doubled, 0 written off");
 }

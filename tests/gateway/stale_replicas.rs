@@ -109,7 +109,7 @@ fn run(fleet: &mut Fleet<Watched>, name: &str, rounds: &[(Duration, Beside)]) {
         let level = fleet.is_level(&account);
         fleet.matches_of(&account, &log, TRIAL + BOUGHT);
         let whole = log.whole.len();
-        println!(
+        eprintln!(
             "{name}, {stale:?} behind, {beside:?}: {whole} answers, 0 lost, 0 doubled, 0 written off, level in {level:?}"
         );
     }
