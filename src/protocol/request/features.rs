@@ -87,6 +87,8 @@ pub struct Leftovers {
     pub tool_results: u32,
     /// Members of the messages protocol, and of reasoning, that chat's own vendor does not know.
     pub members: bool,
+    /// Members by which the vendor would use, or keep something in, the operator's account: see `request/strip.rs`.
+    pub account_members: bool,
 }
 
 /// The longest call id that chat's own vendor takes.
@@ -100,6 +102,10 @@ impl Features {
             "tools" => scan.array_or_skip(|scan| self.tool(scan)).map(drop),
             "functions" => some(scan, &mut self.tools),
             "stop" | "stop_sequences" => some(scan, &mut self.stops),
+            "store" | "user_profile_id" | "workspace_id" | "diagnostics" => {
+                self.leftovers.account_members |= !matches!(scan.kind()?, Kind::Null | Kind::False);
+                scan.skip().map(drop)
+            }
             "cache_control" => self.cache_marker(scan),
             "thinking" | "reasoning" | "output_config" | "top_k" => {
                 self.leftovers.members = true;

@@ -53,8 +53,9 @@ pub fn strip(
         // Its bodies always need some: see `for_responses`.
         Protocol::Responses => true,
     };
+    let keeps_account_members = !left.account_members || protocol == Protocol::Responses;
     let rules = rules.filter(|rules| outline.needs_repair(rules));
-    if is_clean && rules.is_none() {
+    if is_clean && keeps_account_members && rules.is_none() {
         return Stripped::default();
     }
     let Ok(text) = std::str::from_utf8(body) else {
@@ -64,6 +65,9 @@ pub fn strip(
         return Stripped::default();
     };
     let mut strip = Strip::new(text);
+    if !keeps_account_members {
+        strip.members(tree.root(), "", account_members(protocol));
+    }
     match protocol {
         Protocol::Messages if !is_clean => strip.messages(tree.root(), is_unsigned_thinking),
         Protocol::Chat if !is_clean => strip.chat(tree.root()),
@@ -94,6 +98,7 @@ pub fn without_reasoning(protocol: Protocol, body: &[u8], rules: &RepairRules<'_
     if strip.warnings.is_empty() && !strip.drops_gateways_reasoning {
         return None;
     }
+    strip.members(tree.root(), "", account_members(protocol));
     strip.repair(tree.root(), rules, true);
     Some(strip.finish())
 }
@@ -111,6 +116,17 @@ pub(super) struct Strip<'a> {
     drops_gateways_reasoning: bool,
     pub(super) is_repaired: bool,
     pub(super) makes_budget: bool,
+}
+
+/// Members at the top that are about the operator's account at the vendor and that no answer depends on: they are left
+/// out. `store` would keep the answer there, for nobody to read.
+fn account_members(protocol: Protocol) -> &'static [&'static str] {
+    match protocol {
+        Protocol::Chat => &["store"],
+        Protocol::Messages => &["user_profile_id", "workspace_id", "diagnostics"],
+        // See `for_responses`.
+        Protocol::Responses => &[],
+    }
 }
 
 /// Members that chat's own vendor does not know, by where they stand.
@@ -467,6 +483,25 @@ mod tests {
         let stripped = without_reasoning(Protocol::Chat, body(ours).as_bytes(), &rules).unwrap();
         assert!(!stripped.edits.is_empty() && stripped.warnings.is_empty());
         assert!(without_reasoning(Protocol::Chat, left.as_bytes(), &rules).is_none());
+    }
+
+    #[test]
+    fn nothing_is_kept_in_or_read_from_the_operators_account() {
+        let chat = r#"{"store":true,"messages":[{"role":"user","content":"store"}]}"#;
+        check(Protocol::Chat, chat, r#"{"messages":[{"role":"user","content":"store"}]}"#, &["dropped:store"]);
+        check(
+            Protocol::Messages,
+            r#"{"diagnostics":{"previous_message_id":"m"}, "user_profile_id":"u","messages":[],"workspace_id":"w"}"#,
+            r#"{"messages":[]}"#,
+            &["dropped:diagnostics", "dropped:user_profile_id", "dropped:workspace_id"],
+        );
+        for (protocol, body) in [
+            (Protocol::Chat, r#"{"store":false,"messages":[]}"#),
+            (Protocol::Chat, r#"{"store":null,"metadata":{"store":true},"messages":[]}"#),
+            (Protocol::Messages, r#"{"diagnostics":null,"messages":[]}"#),
+        ] {
+            check(protocol, body, body, &[]);
+        }
     }
 
     #[test]
