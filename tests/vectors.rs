@@ -19,7 +19,7 @@ use model_gateway::protocol::rules::{
 };
 use model_gateway::protocol::same::{self, StreamPass};
 use model_gateway::protocol::translate::{self, Asked, StreamTranslation};
-use model_gateway::usage::{MeteredUsage, Usage, UsageBounds, UsageEstimator, UsageVerdict};
+use model_gateway::usage::{MeteredUsage, MeteringTerms, Usage, UsageEstimator, UsageVerdict};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -378,7 +378,7 @@ fn tell_whole(vector: &Vector, request: &[u8], vendor: &str) -> Told {
             vector.surface,
             "public-model",
             vendor.as_bytes().to_vec().into(),
-            &UsageBounds::default(),
+            &MeteringTerms::default(),
         ) {
             Ok(whole) => Told {
                 body: String::from_utf8(whole.body.to_vec()).unwrap(),

@@ -23,9 +23,9 @@ const TOOL_USES_MOST: u64 = 10;
 /// Uses of a server tool that are believed where the tool names no `max_uses`: ten in each of the ten rounds.
 const MAX_BELIEVED_TOOL_USES: u64 = 100;
 
-/// What a vendor can add to a prompt of its own: the rules for tools (up to 804 tokens on messages), the system prompt of a
-/// chat template or of a hosted model. So much is believed beyond what is held; more is implausible, and is billed at
-/// what is held.
+/// What a vendor can add to a prompt of its own: the rules for tools (up to 530 tokens, as the
+/// messages vendor documents), the system prompt of a chat template or of a hosted model. So much is
+/// believed beyond what is held; more is implausible, and is billed at what is held.
 const MAX_TEMPLATE_TOKENS: u64 = 8_192;
 
 /// The largest cost of a request as a function of its output limit. `outline` and `text_bytes` (all but the base64 of images)

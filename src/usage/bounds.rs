@@ -15,7 +15,8 @@ pub struct MeteringTerms {
 /// The limits of one request. The default limits nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UsageBounds {
-    /// Input that the request can hold, every class together. What is beyond `input_believed` is billed at this.
+    /// Input that the request can hold, every class together. What is beyond `input_believed` is
+    /// billed at this.
     pub input: u64,
     /// Input that is believed: `input`, and what a vendor's own template adds to a prompt.
     pub input_believed: u64,

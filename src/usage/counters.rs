@@ -1,13 +1,15 @@
-//! The counters of a vendor as they stand in its usage objects, and how those of one answer are merged.
+//! The counters of a vendor as they stand in its usage objects, and how those of one answer are
+//! merged.
 //!
-//! It must not judge what a counter means or whether it can be: `usage/metering.rs` does. `None` is a counter that is
-//! absent, or that is no count (negative, not integral, a string, beyond 2^53).
+//! It must not judge what a counter means or whether it can be: `usage/metering.rs` does. `None` is
+//! a counter that is absent, or that is no count (negative, not integral, a string, beyond 2^53).
 
 use super::passes::Passes;
 use super::{InferenceGeo, PerTool, ServerTool, ServiceTier, Speed, Usage};
 
 /// The counters of one answer, by the protocol that they came in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(clippy::large_enum_variant, reason = "an answer keeps one; a box would be allocated for every usage object")]
 pub enum VendorCounters {
     /// Of a chat or a responses vendor.
     Chat(ChatCounters),
@@ -36,8 +38,8 @@ pub struct ChatCounters {
 }
 
 impl ChatCounters {
-    /// The later object of an answer replaces the earlier one unless it counts less. Some vendors repeat a growing usage,
-    /// and some end with an empty one.
+    /// The later object of an answer replaces the earlier one unless it counts less. Some vendors
+    /// repeat a growing usage, and some end with an empty one.
     pub fn merge(&mut self, later: &Self) {
         if later.size() >= self.size() {
             *self = *later;
@@ -93,8 +95,8 @@ pub struct MessagesCounters {
 }
 
 impl MessagesCounters {
-    /// Tokens written to caches that live five minutes and an hour. The split counts; the sum counts where there is no
-    /// split, or one of zeros.
+    /// Tokens written to caches that live five minutes and an hour. The split counts; the sum
+    /// counts where there is no split, or one of zeros.
     pub fn cache_writes(&self) -> (u64, u64) {
         let (short, long) = (self.cache_write_5m.unwrap_or(0), self.cache_write_1h.unwrap_or(0));
         if short == 0 && long == 0 { (self.cache_write.unwrap_or(0), 0) } else { (short, long) }
@@ -106,8 +108,9 @@ impl MessagesCounters {
         parts.into_iter().fold(0, u64::saturating_add)
     }
 
-    /// The counters are cumulative: the larger output stands. The input side is one whole, for some vendors only split it
-    /// into its classes at the end: the later one stands unless it counts less.
+    /// The counters are cumulative: the larger output stands. The input side is one whole, for some
+    /// vendors only split it into its classes at the end: the later one stands unless it counts
+    /// less.
     pub fn merge(&mut self, later: &Self) {
         let earlier = *self;
         let mut input = Self {
@@ -132,7 +135,8 @@ impl MessagesCounters {
         self.is_irregular = later.is_irregular;
     }
 
-    /// A later sum without a split adds what is new of it to the class that was used: to one hour if only that was.
+    /// A later sum without a split adds what is new of it to the class that was used: to one hour
+    /// if only that was.
     fn replace_cache_writes(&mut self, later: &Self) {
         if later.cache_write_5m.is_some() || later.cache_write_1h.is_some() {
             self.cache_write_5m = later.cache_write_5m;
@@ -151,8 +155,8 @@ impl MessagesCounters {
         self.cache_write_1h = Some(long);
     }
 
-    /// Whether a client that has read `before` and reads these counters, by the plain rules of their protocol, has read
-    /// `usage`. What an event leaves out stays as it was.
+    /// Whether a client that has read `before` and reads these counters, by the plain rules of
+    /// their protocol, has read `usage`. What an event leaves out stays as it was.
     pub fn states(&self, usage: &Usage, before: &Usage) -> bool {
         let written = |usage: &Usage| usage.cache_write_5m.saturating_add(usage.cache_write_1h);
         let (own, earlier) = (usage.without_passes(), before.without_passes());
@@ -305,6 +309,9 @@ mod tests {
         assert_eq!(later(writes(None, None, None), 50), (50, 0));
         let split = merged(&[writes(Some(100), None, None), writes(None, Some(70), Some(40))]);
         assert_eq!(split.cache_writes(), (70, 40));
+        for half in [writes(None, Some(170), None), writes(None, None, Some(170))] {
+            assert_eq!(merged(&[writes(Some(100), None, None), half]).cache_writes(), half.cache_writes());
+        }
     }
 
     #[test]

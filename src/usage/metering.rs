@@ -1,10 +1,12 @@
-//! What a vendor's counters mean: the one place where they become the usage that is billed and reported.
+//! What a vendor's counters mean: the one place where they become the usage that is billed and
+//! reported.
 //!
-//! A pure function of the counters, what the request can use at most, and an estimate for counters that cannot be
-//! believed. It must not know JSON, a price, a clock or a log. Billed and reported is the same [`Usage`]: each surface
-//! writes it in its own form.
+//! A pure function of the counters, what the request can use at most, and an estimate for counters
+//! that cannot be believed. It must not know JSON, a price, a clock or a log. Billed and reported
+//! is the same [`Usage`]: each surface writes it in its own form.
 //!
-//! Read next: `usage/counters.rs`, the counters and how those of one answer are merged; `usage/bounds.rs`.
+//! Read next: `usage/counters.rs`, the counters and how those of one answer are merged;
+//! `usage/bounds.rs`.
 
 use super::bounds::UsageBounds;
 use super::counters::{ChatCounters, MessagesCounters, VendorCounters};
@@ -52,8 +54,8 @@ impl Excess {
     }
 }
 
-/// What an answer used, from the counters of all its usage objects. `estimate`: what to assume for a counter that is missing
-/// or no count; its output is more than 0 where anything was generated.
+/// What an answer used, from the counters of all its usage objects. `estimate`: what to assume for
+/// a counter that is missing or no count; its output is more than 0 where anything was generated.
 pub fn meter(counters: &VendorCounters, bounds: &UsageBounds, estimate: &Usage) -> MeteredUsage {
     let estimate = cap(estimate, bounds).0.without_passes();
     let (usage, is_estimated) = match counters {
@@ -111,8 +113,8 @@ fn split_prompt(prompt: u64, read: u64, written: u64) -> (u64, u64, u64) {
     (prompt.saturating_sub(read).saturating_sub(written), read, written)
 }
 
-/// Whether the vendor counts the cached tokens beside the prompt. A part that is larger than the prompt is no part of it;
-/// else the total decides, where it shows one of the two.
+/// Whether the vendor counts the cached tokens beside the prompt. A part that is larger than the
+/// prompt is no part of it; else the total decides, where it shows one of the two.
 fn cache_is_apart(counters: &ChatCounters, prompt: u64) -> bool {
     let (read, written) = (counters.cached.unwrap_or(0), counters.cache_write.unwrap_or(0));
     let parts = read.saturating_add(written);
@@ -133,8 +135,8 @@ fn cache_is_apart(counters: &ChatCounters, prompt: u64) -> bool {
     }
 }
 
-/// All that was generated. Some vendors count the reasoning beside the completion: their total shows it, or a reasoning that
-/// is larger than the completion.
+/// All that was generated. Some vendors count the reasoning beside the completion: their total
+/// shows it, or a reasoning that is larger than the completion.
 fn whole_completion(counters: &ChatCounters, completion: u64, input_total: u64) -> u64 {
     let reasoning = counters.reasoning.unwrap_or(0);
     match counters.total.and_then(|total| total.checked_sub(input_total)) {
@@ -156,7 +158,8 @@ fn missing_completion(counters: &ChatCounters, input_total: u64) -> Option<u64> 
     counters.total?.checked_sub(input_total).filter(|completion| *completion > 0)
 }
 
-/// The usage, and whether a part of it is estimated. The passes are added to the classes, which leave them out.
+/// The usage, and whether a part of it is estimated. The passes are added to the classes, which
+/// leave them out.
 fn messages_usage(counters: &MessagesCounters, estimate: &Usage) -> (Usage, bool) {
     let cache_read = counters.cache_read.unwrap_or(0);
     let (cache_write_5m, cache_write_1h) = counters.cache_writes();
@@ -214,7 +217,8 @@ fn cap(usage: &Usage, bounds: &UsageBounds) -> (Usage, Excess) {
     (own.with_passes(passes), excess)
 }
 
-/// Takes what is beyond `most` from the largest class, then from the next one: an absurd counter is cut, the others stand.
+/// Takes what is beyond `most` from the largest class, then from the next one: an absurd counter is
+/// cut, the others stand.
 fn cut_to<const N: usize>(most: u64, mut classes: [&mut u64; N]) {
     classes.sort_by_key(|count| std::cmp::Reverse(**count));
     let sum = classes.iter().fold(0_u64, |sum, count| sum.saturating_add(**count));

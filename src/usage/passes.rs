@@ -1,4 +1,5 @@
-//! The passes over a conversation that a vendor made to shorten it before it answered ("compaction").
+//! The passes over a conversation that a vendor made to shorten it before it answered
+//! ("compaction").
 //!
 //! It must not know a price: each pass is priced by its own size, which `billing/pricing.rs` does.
 
@@ -34,8 +35,8 @@ impl Pass {
     }
 }
 
-/// The passes of one answer, in order. It is copied with the usage that it belongs to, so its size is fixed: the last place
-/// holds the sum of all passes from the eighth on.
+/// The passes of one answer, in order. It is copied with the usage that it belongs to, so its size
+/// is fixed: the last place holds the sum of all passes from the eighth on.
 #[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Passes {
     places: [Pass; Passes::MAX],

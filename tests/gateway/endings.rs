@@ -265,7 +265,7 @@ fn a_200_without_an_answer_is_a_failed_answer_and_another_vendor_is_asked() {
     assert!(world.metric("gateway_vendor_cut_tokens_total", &["class=\"output\""]) >= 9.0);
     world.close();
 
-    let good = Simulator::start_in_the_clear();
+    let good = Simulator::start_in_the_clear(None);
     let world = plan(&[&url, &format!("http://127.0.0.1:{}", good.port)]).start();
     let account = world.funded(CREDIT);
     for outcome in ask_all(&world, &account, &cells, MANY) {

@@ -149,7 +149,7 @@ fn what_is_kept_nowhere_is_refused_before_any_credit_is_asked_for() {
     let poor = world.account_with("poor@example.test", &["--no-trial"]);
     for (member, value, code) in [
         ("previous_response_id", json!("resp_1"), "previous_response_not_found"),
-        ("conversation", json!("conv_1"), "unsupported_value"),
+        ("conversation", json!("conv_1"), "unsupported_parameter"),
     ] {
         let mut request = body(Messages, "", false);
         request[member] = value;

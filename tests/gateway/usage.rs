@@ -1,5 +1,6 @@
-//! What vendors count, on the running gateway: billed by its meaning, never beyond what the request can use, and reported
-//! to the client as it is billed, whether passed on or translated, whole or streamed.
+//! What vendors count, on the running gateway: billed by its meaning, never beyond what the request
+//! can use, and reported to the client as it is billed, whether passed on or translated, whole or
+//! streamed.
 
 use crate::account::{Account, micro};
 use crate::client::{Answer, End};
@@ -9,10 +10,12 @@ use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-/// The counters of one answer. A messages vendor gives the first at the start of a stream and the last at its end.
+/// The counters of one answer. A messages vendor gives the first at the start of a stream and the
+/// last at its end.
 type Usages = Vec<Value>;
 
-/// A vendor of this protocol that answers the request that says `case 3;` with the counters of case 3.
+/// A vendor of this protocol that answers the request that says `case 3;` with the counters of case
+/// 3.
 fn vendor(protocol: Surface, cases: Vec<Usages>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -177,7 +180,8 @@ fn counters_are_billed_by_their_meaning_and_reported_as_they_are_billed() {
     let plain = |input: u64, output: u64| {
         vec![json!({"input_tokens": input, "output_tokens": 1}), json!({"output_tokens": output})]
     };
-    // The counters of a chat vendor, of a messages vendor, and what both come to: input, cached, output.
+    // The counters of a chat vendor, of a messages vendor, and what both come to: input, cached,
+    // output.
     let cases = [
         (
             json!({"prompt_tokens": 36, "completion_tokens": 10, "total_tokens": 736,

@@ -7,12 +7,12 @@ use bytes::Bytes;
 use model_gateway::protocol::Protocol;
 use model_gateway::protocol::answer::{Fault, Whole};
 use model_gateway::protocol::same::{self, count};
-use model_gateway::usage::{Usage, UsageBounds, UsageEstimator};
+use model_gateway::usage::{MeteringTerms, Usage};
 use proptest::prelude::*;
 use serde::de::IgnoredAny;
 
 fn whole(protocol: Protocol, public_model: &str, body: Bytes) -> Result<Whole, Fault> {
-    same::whole(protocol, public_model, body, &UsageBounds::default())
+    same::whole(protocol, public_model, body, &MeteringTerms::default())
 }
 
 #[test]

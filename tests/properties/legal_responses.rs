@@ -88,12 +88,17 @@ fn piece(kind: &str, event: &Value, open: &mut Open) -> Fault {
         "reasoning_summary_part" | "reasoning_summary_text" => of == "reasoning",
         "function_call_arguments" => of == "function_call",
         "custom_tool_call_input" => of == "custom_tool_call",
+        "web_search_call" => of == "web_search_call",
         _ => false,
     };
     if !fits {
         return Err(format!("of a {of}"));
     }
     let says = |member: &str| event[member].as_str().map(str::to_owned).ok_or_else(|| format!("no {member}"));
+    if of == "web_search_call" {
+        let states = ["in_progress", "searching", "completed"];
+        return unless(!states.iter().any(|state| kind.ends_with(state)), || "no state of a search".to_owned());
+    }
     let is_part = kind.contains("_part");
     let needs_part = matches!(of.as_str(), "message" | "reasoning");
     if is_part {
@@ -160,6 +165,7 @@ fn item_is_whole(item: &Value) -> Fault {
         "function_call" => item["name"].is_string() && text("arguments"),
         "custom_tool_call" => item["name"].is_string() && item["input"].is_string(),
         "tool_search_call" => item["arguments"].is_object() && item["execution"] == "client",
+        "web_search_call" => item["action"]["type"] == "search" && item["action"]["query"].is_string(),
         "local_shell_call" => item["action"]["type"] == "exec" && item["action"]["command"].is_array(),
         _ => false,
     };

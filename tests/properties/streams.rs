@@ -6,7 +6,7 @@ use crate::payloads::*;
 use model_gateway::protocol::Protocol;
 use model_gateway::protocol::answer::Fault;
 use model_gateway::protocol::same::StreamPass;
-use model_gateway::usage::{ServiceTier, Usage, UsageEstimator};
+use model_gateway::usage::{MeteringTerms, ServiceTier, Usage, UsageEstimator, text_tokens};
 use proptest::prelude::*;
 
 const EVENT_BYTES_MAX: usize = 1 << 20;
@@ -156,9 +156,10 @@ fn a_chat_stream_without_its_end_mark_is_complete_once_finished() {
 fn a_usage_that_was_asked_for_and_is_missing_is_reported_as_it_is_billed() {
     let cut = CHAT_TEXT.rfind("data: {").unwrap();
     let estimator = UsageEstimator::from_input_tokens(501);
-    let mut pass = StreamPass::new(Protocol::Chat, PUBLIC, false, EVENT_BYTES_MAX).with_request(estimator, 1);
+    let terms = MeteringTerms { estimator, ..MeteringTerms::default() };
+    let mut pass = StreamPass::new(Protocol::Chat, PUBLIC, false, EVENT_BYTES_MAX).with_request(terms, 1);
     let mut out = Vec::new();
-    pass.push(CHAT_TEXT[..cut].as_bytes(), &mut out).unwrap();
+    pass.push(&CHAT_TEXT.as_bytes()[..cut], &mut out).unwrap();
     assert!(pass.is_finishing() && pass.finish(&mut out).is_ok());
     assert_eq!(pass.usage(), None);
     let estimated = estimator.usage(pass.input_learned(), pass.generated_bytes());
@@ -176,7 +177,7 @@ fn a_choice_that_was_asked_for_and_never_began_is_a_cut_unless_the_vendor_ends_t
     let stream = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\n";
     let of = |choices, bytes: &str| {
         let mut pass = StreamPass::new(Protocol::Chat, PUBLIC, false, EVENT_BYTES_MAX)
-            .with_request(UsageEstimator::default(), choices);
+            .with_request(MeteringTerms::default(), choices);
         let pushed = pass.push(bytes.as_bytes(), &mut Vec::new());
         pushed.and_then(|()| pass.finish(&mut Vec::new()))
     };
@@ -293,7 +294,7 @@ fn zeros_beside_text_and_what_is_no_count_are_estimated() {
         chat(&format!("{}{usage}{}", &CHAT_TOOLS[..from], &CHAT_TOOLS[to..]))
     };
     let generated = with("null").generated_bytes;
-    let estimate = generated.div_ceil(2);
+    let estimate = text_tokens(generated);
     let zeros = with(r#"{"prompt_tokens":0,"completion_tokens":0}"#);
     assert_eq!(zeros.usage.unwrap().output, estimate);
     assert!(

@@ -1,7 +1,8 @@
-//! What every dialect's counters mean: billed, reported and written on the receipt, whole and streamed, passed on and
-//! translated to each other surface.
+//! What every dialect's counters mean: billed, reported and written on the receipt, whole and
+//! streamed, passed on and translated to each other surface.
 //!
-//! A client is modelled as the official ones are: it reads its protocol's own members and nothing else.
+//! A client is modelled as the official ones are: it reads its protocol's own members and nothing
+//! else.
 //!
 //! Read next: `src/usage/metering.rs`.
 
@@ -14,7 +15,7 @@ use model_gateway::protocol::answer::{self, AnswerStream};
 use model_gateway::protocol::form::answer::Recall;
 use model_gateway::protocol::same::StreamPass;
 use model_gateway::protocol::translate::StreamTranslation;
-use model_gateway::usage::{MeteredUsage, Usage, UsageBounds, UsageVerdict};
+use model_gateway::usage::{MeteredUsage, MeteringTerms, PerTool, Usage, UsageBounds, UsageEstimator, UsageVerdict};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -24,13 +25,14 @@ mod dialects;
 use dialects::{Dialect, dialects};
 
 const TEXT: &str = "An answer of some length.";
-const BODY_BYTES: u64 = 90;
+const ESTIMATED_INPUT: u64 = 45;
 
 fn price() -> Price {
     Price::new([5_000_000, 500_000, 6_250_000, 10_000_000, 25_000_000].map(Micro::new))
 }
 
-/// A whole answer with the usage object that an answer in one piece has: all of its stream's together.
+/// A whole answer with the usage object that an answer in one piece has: all of its stream's
+/// together.
 fn whole_of(vendor: Protocol, usages: &[Value]) -> String {
     let mut usage = usages.iter().rfind(|usage| usage.is_object()).cloned().unwrap_or_default();
     match vendor {
@@ -116,11 +118,15 @@ fn chat_stream(usages: &[Value]) -> String {
 const SURFACES: [Protocol; 3] = [Protocol::Chat, Protocol::Messages, Protocol::Responses];
 
 fn recall() -> Recall {
-    Recall { public_model: "public".into(), include_usage: true, body_bytes: BODY_BYTES, ..Recall::default() }
+    Recall { public_model: "public".into(), include_usage: true, estimator: estimator(), ..Recall::default() }
 }
 
-fn bounds() -> UsageBounds {
-    UsageBounds { body_bytes: BODY_BYTES, ..UsageBounds::default() }
+fn estimator() -> UsageEstimator {
+    UsageEstimator::from_input_tokens(ESTIMATED_INPUT)
+}
+
+fn terms(bounds: &UsageBounds) -> MeteringTerms {
+    MeteringTerms { estimator: estimator(), bounds: *bounds }
 }
 
 /// What is billed, and what the client reads.
@@ -133,7 +139,7 @@ struct Outcome {
 fn whole(vendor: Protocol, surface: Protocol, answer: &str, bounds: &UsageBounds) -> Outcome {
     let recall = (vendor != surface).then(recall);
     let body = Bytes::from(answer.to_owned());
-    let whole = answer::whole(vendor, surface, "public", recall, false, body, bounds).unwrap();
+    let whole = answer::whole(vendor, surface, "public", recall, false, body, &terms(bounds)).unwrap();
     let body = String::from_utf8(whole.body.to_vec()).unwrap();
     let reported = Reported::read(surface, std::iter::once(serde_json::from_str(&body).unwrap()));
     Outcome { metered: whole.usage.expect("a usage"), body, reported }
@@ -141,7 +147,7 @@ fn whole(vendor: Protocol, surface: Protocol, answer: &str, bounds: &UsageBounds
 
 fn streamed(vendor: Protocol, surface: Protocol, stream: &str, bounds: &UsageBounds) -> Outcome {
     let mut answer = if vendor == surface {
-        AnswerStream::Same(Box::new(StreamPass::new(vendor, "public", false, 1 << 20).with_bounds(*bounds)))
+        AnswerStream::Same(Box::new(StreamPass::new(vendor, "public", false, 1 << 20).with_request(terms(bounds), 1)))
     } else {
         let recall = Recall { usage_bounds: *bounds, ..recall() };
         AnswerStream::Translated(Box::new(StreamTranslation::new(vendor, surface, recall, true, 1 << 20)))
@@ -155,7 +161,8 @@ fn streamed(vendor: Protocol, surface: Protocol, stream: &str, bounds: &UsageBou
     Outcome { metered: answer.usage().expect("a usage"), body, reported }
 }
 
-/// What a client reads: the input of every class together, of it cached and written, the output, of it reasoning.
+/// What a client reads: the input of every class together, of it cached and written, the output, of
+/// it reasoning.
 #[derive(Debug, PartialEq, Eq, Default)]
 struct Reported {
     input: u64,
@@ -265,7 +272,7 @@ fn each_way(vendor: Protocol, usages: &[Value], bounds: &UsageBounds) -> Vec<(St
 #[test]
 fn every_dialect_is_billed_and_reported_alike_on_every_surface() {
     for Dialect { name, vendor, usages, billed, cost, is_estimated } in dialects() {
-        for (way, outcome) in each_way(vendor, &usages, &bounds()) {
+        for (way, outcome) in each_way(vendor, &usages, &UsageBounds::default()) {
             let usage = outcome.metered.usage;
             let written = usage.cache_write_5m + usage.cache_write_1h;
             let found = [usage.input, usage.cache_read, written, usage.output, usage.reasoning];
@@ -299,9 +306,9 @@ fn a_usage_that_states_what_is_billed_is_passed_on_byte_by_byte() {
     ];
     for Dialect { name, vendor, usages, .. } in dialects() {
         let stream = stream_of(vendor, &usages);
-        let passed = streamed(vendor, vendor, &stream, &bounds()).body;
+        let passed = streamed(vendor, vendor, &stream, &UsageBounds::default()).body;
         let answer = whole_of(vendor, &usages);
-        let passed_whole = whole(vendor, vendor, &answer, &bounds()).body;
+        let passed_whole = whole(vendor, vendor, &answer, &UsageBounds::default()).body;
         let renamed = |text: &str| text.replace("\"up\"", "\"public\"");
         assert_eq!(passed == renamed(&stream), plain.contains(&name), "{name}: {passed}");
         if plain.contains(&name) {
@@ -313,7 +320,7 @@ fn a_usage_that_states_what_is_billed_is_passed_on_byte_by_byte() {
 #[test]
 fn passes_have_lines_of_their_own_and_add_up() {
     let compacted = dialects().into_iter().find(|dialect| dialect.name == "messages after a compaction").unwrap();
-    let (_, outcome) = each_way(compacted.vendor, &compacted.usages, &bounds()).swap_remove(1);
+    let (_, outcome) = each_way(compacted.vendor, &compacted.usages, &UsageBounds::default()).swap_remove(1);
     let lines = pricing::lines(&outcome.metered.usage, &price());
     let told: Vec<_> = lines.iter().filter(|line| line.count > 0).map(|l| (l.pass, l.class, l.count)).collect();
     let wanted = [(None, "input", 682), (None, "output", 1_320), (Some(1), "input", 60_385), (Some(1), "output", 592)];
@@ -322,7 +329,7 @@ fn passes_have_lines_of_their_own_and_add_up() {
 
 #[test]
 fn an_absurd_counter_is_delivered_capped_and_flagged() {
-    let most = UsageBounds { input: 90, input_believed: 2_138, output: 2_000, ..bounds() };
+    let most = UsageBounds { input: 90, input_believed: 2_138, output: 2_000, ..UsageBounds::default() };
     let absurd = 4_294_967_295_u64;
     for (vendor, usages, billed) in [
         (Protocol::Chat, vec![json!({"prompt_tokens": 11, "completion_tokens": absurd})], [11, 2_000]),
@@ -357,14 +364,20 @@ fn an_absurd_counter_is_delivered_capped_and_flagged() {
 #[test]
 fn the_examples_for_account_holders_are_what_is_billed() {
     let page = include_str!("../../docs/billing.md");
-    let section = page.split("## What a vendor's numbers mean").nth(1).unwrap().split("\n## ").next().unwrap();
+    let section = page.split("### As vendors write it").nth(1).unwrap().split("\n## ").next().unwrap();
     let rows: Vec<Vec<&str>> = section
         .lines()
         .filter(|line| line.starts_with("| `"))
         .map(|line| line.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`')).collect())
         .collect();
     assert_eq!(rows.len(), 8);
-    let most = UsageBounds { input: 6_000, input_believed: 6_000 + 8_192, output: 2_000, context: 200_000, ..bounds() };
+    let most = UsageBounds {
+        input: 6_000,
+        input_believed: 6_000 + 8_192,
+        output: 2_000,
+        context: 200_000,
+        ..UsageBounds::default()
+    };
     for row in rows {
         let usage: Value = serde_json::from_str(row[0]).unwrap();
         let vendor = if usage["input_tokens"].is_null() { Protocol::Chat } else { Protocol::Messages };
@@ -449,8 +462,7 @@ proptest! {
             context: 10_000,
             pass_output: 500,
             compaction,
-            web_searches: 0,
-            body_bytes: BODY_BYTES,
+            tool_uses: PerTool::default(),
         };
         for (way, outcome) in each_way(vendor, &usages, &most) {
             let MeteredUsage { usage, verdict, .. } = outcome.metered;

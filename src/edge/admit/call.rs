@@ -95,10 +95,9 @@ pub async fn prepare(
     let again = order.again_without_thinking(&sent, false);
     share.cover(order.kept_bytes(&sent, again.is_some(), fallbacks.as_deref()), limits.bodies_in_flight_bytes)?;
     let voice = sent.voice(keyed.is_some());
-    let (stream, warnings) = (order.outline.stream, [sent.warnings, dropped.into_iter().collect()].concat());
     let (path, version) = if crosses { (translate::path(model.protocol()), None) } else { (asked.path, version) };
     let upstream = Upstream { path, version, previews, streams: sent.streams, ..order.place(gateway, asked.free) };
-    let (model, sent_bytes, is_drained) = (Arc::clone(model), sent.body.len(), stream && keyed.is_none());
+    let (model, sent_bytes, is_drained) = (Arc::clone(model), sent.body.len(), outline.stream && keyed.is_none());
     // Under an idempotency key the whole answer is wanted, whoever has left.
     let shared = intake::install(session, sent.body, share, deadlines(settings, ctx.arrived, is_drained));
     shared.set_keyed(keyed);
@@ -112,8 +111,8 @@ pub async fn prepare(
         turn: order.turn.clone(),
         usage_bounds,
         sent_bytes,
-        stream,
-        warnings,
+        stream: outline.stream,
+        warnings: [sent.warnings, dropped.into_iter().collect()].concat(),
         reply: Reply::new(!order.outline.include_usage, order.outline.choices, sent.recall, count.and_then(Result::ok)),
         shared,
         again,

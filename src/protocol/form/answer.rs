@@ -18,6 +18,7 @@ use std::collections::HashMap;
 /// whole. Pieces may overlap (chat's parallel calls do): a writer whose client cannot bear that holds the later ones
 /// back. Text or thinking that goes on after something else began is a new slot. A slot need not be closed.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "an event is handed on and never kept")]
 pub enum Event<'e> {
     Start(Start<'e>),
     /// A piece begins.

@@ -205,8 +205,8 @@ mod tests {
             assert_eq!(content.tokens(), pages * 1_500 + around(&body, data), "{protocol:?}");
             assert_eq!(content.text_bytes_max(), length(&body), "no document lowers what is held");
         }
-        let far = said(r#"{"type":"file","file":{"file_id":"f"}}"#);
-        assert_eq!(content(Chat, &far).tokens(), 15_000 + around(&far, ""));
+        let far = said(r#"{"type":"document","source":{"type":"url","url":"https://x/y.pdf"}}"#);
+        assert_eq!(content(Messages, &far).tokens(), 15_000 + around(&far, ""));
         let text = said(r#"{"type":"document","source":{"type":"text","data":"a long text"}}"#);
         assert_eq!(content(Messages, &text).tokens(), around(&text, ""));
     }

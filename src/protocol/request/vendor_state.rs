@@ -287,6 +287,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "one table")]
     fn every_place_that_names_an_object_of_the_vendor_account_is_refused_by_its_path() {
         let source = json!({"type": "file", "file_id": "file_1"});
         let document = json!({"type": "document", "source": source});

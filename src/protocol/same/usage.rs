@@ -1,6 +1,7 @@
 //! The usage object that a client reads where the vendor's own one is not what is billed.
 //!
-//! It must not decide what is billed: `usage/metering.rs` does. A usage object that states what is billed stays as it is.
+//! It must not decide what is billed: `usage/metering.rs` does. A usage object that states what is
+//! billed stays as it is.
 
 use crate::protocol::Protocol;
 use crate::protocol::chat::write_stream::write_usage as write_chat_usage;
@@ -20,7 +21,8 @@ pub(super) fn billed(counters: &VendorCounters, terms: &MeteringTerms, generated
     meter(counters, &terms.bounds, &terms.estimator.usage(Some(learned), generated_bytes))
 }
 
-/// The usage object to put in the place of the one with these `counters`. `before`: the usage that the client has read.
+/// The usage object to put in the place of the one with these `counters`. `before`: the usage that
+/// the client has read.
 pub(super) fn restated(
     protocol: Protocol,
     counters: &VendorCounters,

@@ -1,8 +1,9 @@
 //! The table: each dialect's counters, what they mean, and what they cost.
 //!
-//! Figures are computed by hand from what the vendors document or were recorded to send, never by the program.
+//! Figures are computed by hand from what the vendors document or were recorded to send, never by
+//! the program.
 
-use super::{BODY_BYTES, TEXT};
+use super::ESTIMATED_INPUT;
 use model_gateway::protocol::Protocol;
 use serde_json::{Value, json};
 
@@ -190,8 +191,8 @@ fn odd() -> Vec<Dialect> {
         dialect.is_estimated = true;
         dialect
     };
-    // What is estimated: two bytes a token.
-    let (input, output) = (BODY_BYTES.div_ceil(2), (TEXT.len() as u64).div_ceil(2));
+    // What is estimated: the answer's 25 bytes at 0.3 tokens each, rounded up.
+    let (input, output) = (ESTIMATED_INPUT, 8);
     vec![
         chat(
             "integral floats",
@@ -203,7 +204,7 @@ fn odd() -> Vec<Dialect> {
             "a negative completion",
             json!({"prompt_tokens": 20, "completion_tokens": -3}),
             [20, 0, 0, output, 0],
-            425,
+            300,
         )),
         estimated(chat(
             "a prompt in words",
@@ -215,21 +216,21 @@ fn odd() -> Vec<Dialect> {
             "zeros",
             json!({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}),
             [input, 0, 0, output, 0],
-            550,
+            425,
         )),
         estimated(dialect(
             "messages that count the output in words",
             Protocol::Messages,
             vec![json!({"input_tokens": 20, "output_tokens": 1}), json!({"output_tokens": "9"})],
             [20, 0, 0, output, 0],
-            425,
+            300,
         )),
         estimated(dialect(
             "responses that count half a token",
             Protocol::Responses,
             vec![json!({"input_tokens": 20, "output_tokens": 8.5, "total_tokens": 28.5})],
             [20, 0, 0, output, 0],
-            425,
+            300,
         )),
     ]
 }

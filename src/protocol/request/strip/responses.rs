@@ -399,10 +399,9 @@ mod tests {
     #[test]
     fn what_is_kept_at_the_vendor_cannot_be_named() {
         let body = |name: &str, value: Any| json!({"model": "m", "input": "hi", name: value});
-        for (name, value, code) in [("background", json!(true), "unsupported_parameter")] {
-            assert_eq!(refusal(&body(name, value)), (name.to_owned(), code.to_owned()));
-            assert!(sent(&body(name, Any::Null).to_string(), &SENDER).is_ok());
-        }
+        let refused = ("background".to_owned(), "unsupported_parameter".to_owned());
+        assert_eq!(refusal(&body("background", json!(true))), refused);
+        assert!(sent(&body("background", Any::Null).to_string(), &SENDER).is_ok());
         let reference =
             |id: &str| with_input(json!([{"type": "item_reference", "id": id}, {"role": "user", "content": "x"}]));
         assert_eq!(refusal(&reference("msg_1")), ("input[0]".to_owned(), "item_not_found".to_owned()));
