@@ -4,7 +4,7 @@
 use crate::account::Account;
 use crate::client::Request;
 use crate::surface::Chat;
-use crate::world::{Plan, SOON, World, wait_for};
+use crate::world::{Plan, SOON, World, faketime, wait_for};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -220,19 +220,9 @@ fn with_journal_sync_an_end_is_on_disk_before_the_last_byte() {
     }
 }
 
-/// Where Debian's package puts the library that tells a process another time.
-fn faketime() -> Option<&'static Path> {
-    let places =
-        ["/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1", "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1"];
-    places.into_iter().map(Path::new).find(|path| path.exists())
-}
-
 #[test]
 fn a_clock_that_is_days_ahead_for_seconds_ends_no_trial() {
-    let Some(library) = faketime() else {
-        assert!(std::env::var_os("CI").is_none(), "libfaketime is missing: scripts/test installs it");
-        return;
-    };
+    let Some(library) = faketime() else { return };
     let dir = tempfile::tempdir().unwrap();
     let clock = dir.path().join("clock");
     let set = |offset: &str| {

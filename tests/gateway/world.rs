@@ -82,6 +82,15 @@ pub struct Simulator {
     pub port: u16,
 }
 
+/// The library that gives a process another clock, where Debian's package puts it. `None` on a machine without it; CI has it.
+pub fn faketime() -> Option<&'static Path> {
+    let places =
+        ["/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1", "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1"];
+    let found = places.into_iter().map(Path::new).find(|path| path.exists());
+    assert!(found.is_some() || std::env::var_os("CI").is_none(), "libfaketime is missing: scripts/test installs it");
+    found
+}
+
 impl Simulator {
     /// Starts one; `fault` as in `simulate --fault`.
     pub fn start(fault: Option<&str>) -> Self {
