@@ -142,7 +142,7 @@ fn an_older_ledger_is_refused_by_name_until_the_operator_accepts_it() {
     assert!(world.start_refused().contains("ledger.db is older"));
     world.start_accepting();
     let next = world.spend(&account);
-    assert_eq!(ids(&world)[0], next);
+    wait_for("the debit to be entered", SOON, || (ids(&world)[0] == next).then_some(()));
     assert_eq!(ids(&world).len(), 3);
     std::fs::remove_dir_all(backup).unwrap();
     world.close();
