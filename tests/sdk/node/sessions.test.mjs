@@ -51,11 +51,14 @@ class Talk {
     throw new Error('the tool was called again');
   }
 
-  /** On its own surface a vendor's request is passed on but for what it cannot have signed, or does not know. */
+  /**
+   * The chat vendor takes no thinking back, its own neither, and the caller is told. What the gateway itself made of
+   * another vendor's thinking has a seal beside it; of that nothing is told.
+   */
   expected(model) {
-    if (protocol(model) !== this.surface) return null;
+    if (this.surface !== 'chat' || protocol(model) !== 'chat') return null;
     const tokens = this.messages.flatMap((message, index) =>
-      this.foreign(message).map((at) => `dropped:messages[${index}].${at}`),
+      message.reasoning_content && !message.reasoning_details ? [`dropped:messages[${index}].reasoning_content`] : [],
     );
     return tokens.length > 0 ? tokens.sort().join(', ') : null;
   }
@@ -96,10 +99,6 @@ class ChatTalk extends Talk {
     this.messages.push(message);
   }
 
-  foreign(message) {
-    return ['reasoning_content', 'reasoning_details'].filter((name) => message[name]);
-  }
-
   calls(message) {
     return (message.tool_calls ?? []).map(({ id }) => id);
   }
@@ -133,11 +132,6 @@ class MessagesTalk extends Talk {
     assert.deepEqual(thoughts.map(({ thinking }) => thinking), ['Rain, I think.']);
     if (protocol(model) === 'messages') this.thoughts.push(...thoughts.map(({ signature }) => signature));
     this.messages.push({ role, content });
-  }
-
-  foreign({ role, content }) {
-    if (role !== 'assistant') return [];
-    return content.flatMap(({ signature }, at) => (signature?.startsWith('gw1.') ? [`content[${at}]`] : []));
   }
 
   calls({ content }) {

@@ -139,25 +139,18 @@ def question(text: str, more: str = "") -> str:
 
 
 def unsigned_is_dropped(surface: str, model: str):
-    """On its own surface a vendor's request is passed on but for what another vendor, or nobody, can have signed."""
-    if surface != protocol(model):
+    """The chat vendor takes no thinking back, its own neither, and the caller is told. What the gateway itself made of
+    another vendor's thinking has a seal beside it; of that nothing is told."""
+    if surface != "chat" or protocol(model) != "chat":
         return None
 
     def warned(history: list) -> str | None:
-        tokens = []
-        for index, message in enumerate(history):
-            if surface == "messages":
-                blocks = message["content"] if message["role"] == "assistant" else []
-                signatures = [getattr(block, "signature", None) or dict(block).get("signature") for block in blocks]
-                tokens += [
-                    f"dropped:messages[{index}].content[{at}]"
-                    for at, signature in enumerate(signatures)
-                    if (signature or "").startswith("gw1.")
-                ]
-            else:
-                told = message if isinstance(message, dict) else message.to_dict()
-                names = ("reasoning_content", "reasoning_details")
-                tokens += [f"dropped:messages[{index}].{name}" for name in names if told.get(name)]
+        told = [message if isinstance(message, dict) else message.to_dict() for message in history]
+        tokens = [
+            f"dropped:messages[{index}].reasoning_content"
+            for index, message in enumerate(told)
+            if message.get("reasoning_content") and not message.get("reasoning_details")
+        ]
         return ", ".join(sorted(tokens)) or None
 
     return warned

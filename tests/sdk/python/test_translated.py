@@ -171,7 +171,6 @@ CHAT_ANSWERS = {
     "a pause": ('text="One" finish=pause_turn', "stop", {"content": "One"}),
     "a compaction": ('text="One" finish=compaction', "stop", {"content": "One"}),
     "an end without a terminator": ("text=One nodone=1", "stop", {"content": "One"}),
-    "no stop reason": ('text="One" finish=null', "stop", {"content": "One"}),
     "an unknown stop reason": ('text="One" finish=tired', "stop", {"content": "One"}),
     "an unknown stop reason and a tool": (
         blocks(OSLO) + "finish=tired",

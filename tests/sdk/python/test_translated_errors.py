@@ -187,7 +187,7 @@ def test_a_vendors_wait_is_kept_up_to_a_minute(account, naps, surface, model):
 
 # Only the chat vendor has choices; on its own surface an answer without any is passed on.
 NO_ANSWERS = [
-    *((*pair, marker) for pair in TYPICAL_PAIRS for marker in ("shape=error", "garbage=json", "garbage=length")),
+    *((*pair, marker) for pair in TYPICAL_PAIRS for marker in ("shape=error", "garbage=json", "finish=null")),
     ("messages", gateway.BETA, "shape=nochoices"),
 ]
 
@@ -202,6 +202,12 @@ def test_an_answer_that_is_none(account, naps, surface, model, marker):
     assert error.status_code == {"chat": 503 if is_busy else 502, "messages": 529 if is_busy else 500}[surface]
     words(surface, error)
     assert attempts(asked.client) == TRIES
+
+
+@pytest.mark.parametrize(("surface", "model"), TYPICAL_PAIRS)
+def test_an_answer_that_came_whole_before_its_connection_broke_is_one(account, surface, model):
+    answer = Asked(surface, account.key).create(model, prompt("text=One garbage=length"))
+    assert (answer.choices[0].message.content if surface == "chat" else answer.content[0].text) == "One"
 
 
 @pytest.mark.parametrize(("surface", "model"), TRANSLATED_PAIRS)
@@ -350,7 +356,7 @@ REFUSED = {
         ({"max_tokens": 0}, "max_tokens", None),
         ({"thinking": {"type": "enabled", "budget_tokens": 100}}, "thinking.enabled.budget_tokens", None),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0", None),
-        ({"messages": says(KEPT_FILE)}, "messages.0.content.0.image", None),
+        ({"messages": says(KEPT_FILE)}, "messages.0.content.0.source.file_id", None),
     ],
 }
 
