@@ -4,6 +4,7 @@
 //! `edge/upstream.rs` → `edge/reply.rs` → `edge/meter.rs`, with `edge/reject.rs` wherever something fails. Must not
 //! decide anything itself.
 
+mod activity;
 mod admit;
 pub mod connections;
 mod context;
@@ -34,7 +35,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use context::{Context, Stage};
 use http::HeaderMap;
-use intake::BodiesInFlight;
+use intake::BodyBytes;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::Digest;
 use pingora::proxy::{FailToProxy, ProxyHttp, Session};
@@ -57,7 +58,9 @@ pub struct Gateway {
     pub draining: Arc<AtomicBool>,
     /// Requests on their way to or from a vendor.
     pub in_flight: Arc<AtomicUsize>,
-    bodies: Arc<BodiesInFlight>,
+    /// Bytes of request bodies that this process holds.
+    body_bytes: BodyBytes,
+    activity: activity::ActivityRegistry,
     pressure: Arc<pressure::Pressure>,
     /// How the vendors' endpoints are.
     pub fleet: Arc<Fleet>,
@@ -89,7 +92,8 @@ impl Gateway {
             recorders,
             draining: Arc::default(),
             in_flight: Arc::default(),
-            bodies: Arc::default(),
+            body_bytes: BodyBytes::default(),
+            activity: activity::ActivityRegistry::default(),
             pressure: Arc::default(),
             fleet: Arc::default(),
             turns: ReportedTurns::default(),
@@ -127,6 +131,9 @@ pub fn retries_max() -> usize {
 pub struct EdgeLimits {
     pub body_bytes: u64,
     pub bodies_in_flight_bytes: u64,
+    /// The part of them that one account, and one client connection, may hold.
+    pub account_bodies_percent: u64,
+    pub connection_bodies_percent: u64,
     pub body_read: Duration,
     /// The least that must come, and over how long that is measured.
     pub body_bytes_per_second: u64,
@@ -138,6 +145,8 @@ impl EdgeLimits {
         Self {
             body_bytes: limits.body_bytes,
             bodies_in_flight_bytes: limits.bodies_in_flight_bytes,
+            account_bodies_percent: limits.account_bodies_percent,
+            connection_bodies_percent: limits.connection_bodies_percent,
             body_read: Duration::from_secs(limits.body_read_seconds),
             body_bytes_per_second: limits.body_bytes_per_second,
             body_rate: Duration::from_secs(limits.body_rate_seconds),

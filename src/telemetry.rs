@@ -61,6 +61,7 @@ pub struct Metrics {
     access_log_dropped: IntCounterVec,
     spans_dropped: IntCounterVec,
     pub client_connections: IntGauge,
+    pub bodies_in_flight_bytes: IntGauge,
     pub resident_bytes: IntGauge,
     pub open_files: IntGauge,
     connections_refused: IntCounterVec,
@@ -190,6 +191,10 @@ impl Metrics {
                 "gateway_trace_spans_dropped_total",
                 "Spans that the collector of traces does not get.",
                 &["reason"],
+            ),
+            bodies_in_flight_bytes: gauge(
+                "gateway_bodies_in_flight_bytes",
+                "Bytes that request bodies take in this process: those that have come, and what is kept of them.",
             ),
             client_connections: gauge("gateway_client_connections", "Connections that clients hold."),
             resident_bytes: gauge("gateway_resident_bytes", "Memory that this process has in use."),

@@ -20,6 +20,8 @@ mod admin;
 mod admission;
 #[path = "gateway/aliases.rs"]
 mod aliases;
+#[path = "gateway/announced_bodies.rs"]
+mod announced_bodies;
 #[path = "gateway/asked_once.rs"]
 mod asked_once;
 #[path = "gateway/bodies.rs"]

@@ -765,8 +765,13 @@ limits! {
     /// Memory of this process; from 90 % of it on, new work is refused with 503 and what runs is finished. 0: what the
     /// control group allows, or what the machine has free at the time, whichever is less.
     memory_bytes = 0, 0..=1_099_511_627_776;
-    /// All request bodies held at one time; past it, 503.
+    /// All request bodies held at one time, by what has come of them; past it, 503.
     bodies_in_flight_bytes = 1_073_741_824, 1_048_576..=68_719_476_736;
+    /// The part of it that the requests of one account may hold together, but at least one `body_bytes`; past it, 429.
+    account_bodies_percent = 25, 1..=100;
+    /// The part of it that the requests over one client connection may hold together, but at least one `body_bytes`; past
+    /// it, 429. Not asked of a proxy in `listen.trust_proxy`, whose connections carry the requests of many clients.
+    connection_bodies_percent = 6, 1..=100;
     /// From a request's header to the end of its body; past it, 408.
     body_read_seconds = 60, 1..=3_600;
     /// A body that comes more slowly than this over `body_rate_seconds`: 408. 0: however slowly.

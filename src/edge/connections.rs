@@ -10,6 +10,7 @@ mod watched;
 
 use crate::address::{Caller, Trusted, one_client};
 use crate::config::{Limits, Settings};
+use crate::edge::intake::BodyBytes;
 use crate::telemetry::METRICS;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -103,6 +104,8 @@ impl Connections {
         Some(Arc::new(Connection {
             of: Arc::clone(self),
             client,
+            is_proxy,
+            body_bytes: BodyBytes::default(),
             opened: Instant::now(),
             header_read: Duration::from_secs(settings.limits.header_read_seconds),
             header_bytes: settings.limits.header_bytes,
@@ -175,6 +178,10 @@ const SILENT: u64 = u64::MAX - 1;
 pub struct Connection {
     of: Arc<Connections>,
     client: IpAddr,
+    /// A trusted proxy's: it carries the requests of many clients.
+    is_proxy: bool,
+    /// What the requests over it hold of their bodies.
+    body_bytes: BodyBytes,
     opened: Instant,
     header_read: Duration,
     header_bytes: u64,
@@ -213,6 +220,12 @@ pub fn caller(session: &Session, trusted: &Trusted) -> Option<Caller> {
     let mut caller = trusted.caller(peer, &session.req_header().headers);
     caller.is_https |= session.digest().is_some_and(|digest| digest.ssl_digest.is_some());
     Some(caller)
+}
+
+/// The counter of what the requests over a client's connection hold of their bodies; `None` for a trusted proxy's.
+pub fn body_bytes(digest: Option<&Digest>) -> Option<BodyBytes> {
+    let connection = carried(digest?.proxy_digest.as_deref())?;
+    (!connection.is_proxy).then(|| Arc::clone(&connection.body_bytes))
 }
 
 fn mark(digest: Option<&Digest>, state: u64) {

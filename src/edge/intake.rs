@@ -7,16 +7,18 @@
 //! to the session inside. It is also where time passes without bytes: every deadline lives here.
 //!
 //! This file and `intake/replay.rs` are the only ones that know this. Must not judge what the bytes say.
-//! Next: `intake/body.rs` (reading), `intake/replay.rs` (the wrapper), `intake/together.rs` (one packet to the vendor).
+//! Next: `intake/body.rs` (reading), `intake/body_share.rs` (the memory that bodies take), `intake/replay.rs` (the wrapper), `intake/together.rs` (one packet to the vendor).
 
 mod body;
+mod body_share;
 mod coding;
 mod replay;
 #[cfg(test)]
 mod tests;
 mod together;
 
-pub use body::{BodiesInFlight, BodyShare, read_body};
+pub use body::{announced_bytes, read_body};
+pub use body_share::{BodyBytes, BodyHolders, BodyShare};
 
 use crate::idempotency::{Decision, Running};
 use crate::protocol::aside::SignOfLife;

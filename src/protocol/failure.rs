@@ -43,6 +43,9 @@ pub enum Kind {
     Concurrent,
     /// More requests in flight than the account may hold open.
     TooManyOpen,
+    /// The requests in flight of the account, or of the connection, hold as much of their bodies as they may.
+    AccountBodies,
+    ConnectionBodies,
     BodyTooLarge,
     /// Too many bytes or fields before the body.
     HeaderTooLarge,
@@ -87,6 +90,8 @@ pub enum Kind {
     MemoryShort,
     /// This process has few open files left.
     FilesShort,
+    /// This process holds as many bytes of request bodies as it may.
+    BodiesFull,
     Draining,
     LedgerUnavailable,
     Internal,

@@ -34,6 +34,8 @@ const TABLE: &[Row] = &[
     (Kind::TokensPerMinute, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
     (Kind::Concurrent, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
     (Kind::TooManyOpen, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
+    (Kind::AccountBodies, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
+    (Kind::ConnectionBodies, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
     (Kind::BodyTooLarge, (413, INVALID, Some("request_too_large")), (413, "request_too_large"), None, OPEN),
     (Kind::HeaderTooLarge, (431, INVALID, None), (431, INVALID), None, OPEN),
     (Kind::BodyTimeout, (408, INVALID, Some("request_timeout")), (408, INVALID), None, OPEN),
@@ -59,6 +61,7 @@ const TABLE: &[Row] = &[
     (Kind::Overloaded, (503, "server_error", Some("overloaded")), (529, "overloaded_error"), Some("5"), OPEN),
     (Kind::MemoryShort, (503, "server_error", Some("overloaded")), (529, "overloaded_error"), Some("2"), OPEN),
     (Kind::FilesShort, (503, "server_error", Some("overloaded")), (529, "overloaded_error"), Some("2"), OPEN),
+    (Kind::BodiesFull, (503, "server_error", Some("overloaded")), (529, "overloaded_error"), Some("2"), OPEN),
     (Kind::Draining, (503, "server_error", Some("draining")), (529, "overloaded_error"), Some("1"), OPEN),
     (Kind::LedgerUnavailable, (503, "server_error", Some("ledger_unavailable")), (529, "overloaded_error"), Some("2"), OPEN),
     (Kind::Internal, (500, "server_error", Some("internal_error")), (500, "api_error"), None, OPEN),
@@ -115,6 +118,8 @@ fn is_known(kind: Kind) -> bool {
         | Kind::TokensPerMinute
         | Kind::Concurrent
         | Kind::TooManyOpen
+        | Kind::AccountBodies
+        | Kind::ConnectionBodies
         | Kind::BodyTooLarge
         | Kind::HeaderTooLarge
         | Kind::BodyTimeout
@@ -140,6 +145,7 @@ fn is_known(kind: Kind) -> bool {
         | Kind::Overloaded
         | Kind::MemoryShort
         | Kind::FilesShort
+        | Kind::BodiesFull
         | Kind::Draining
         | Kind::LedgerUnavailable
         | Kind::Internal => true,

@@ -13,8 +13,9 @@ use crate::billing::{Hold, Opening, Refused};
 use crate::catalog::Model;
 use crate::clock;
 use crate::config::Settings;
+use crate::edge::connections;
 use crate::edge::context::{Call, Context, InFlight, Upstream};
-use crate::edge::intake::{self, BodyShare, Deadlines};
+use crate::edge::intake::{self, BodyHolders, BodyShare, Deadlines};
 use crate::edge::reply::Reply;
 use crate::edge::turn::Turn;
 use crate::edge::{EdgeLimits, Gateway, rates};
@@ -24,6 +25,7 @@ use crate::protocol::failure::{Failure, Kind};
 use crate::protocol::request::{self, Outline};
 use crate::protocol::translate;
 use crate::usage::UsageBounds;
+use bytes::Bytes;
 use pingora::proxy::Session;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,8 +57,7 @@ pub async fn prepare(
     asked: Asked,
 ) -> Result<Prepared, Failure> {
     let surface = asked.surface;
-    let limits = EdgeLimits::of(&settings.limits);
-    let (body, mut share) = intake::read_body(session, &gateway.bodies, &limits).await?;
+    let (body, mut share) = receive_body(gateway, settings, session, &principal).await?;
     let body_read = Instant::now();
     let outline = request::read(surface, &body)?;
     let model = model(settings, &principal, &outline.model)?.door(surface, &outline);
@@ -89,11 +90,11 @@ pub async fn prepare(
     order.bear(dropped.as_slice())?;
     let Fitted { hold, sent, fallbacks, usage_bounds } = match asked.free {
         true => Fitted::free(order.sent(None, None)?),
-        false => order.fit(gateway, principal, (&mut share, limits.bodies_in_flight_bytes)).await?,
+        false => order.fit(gateway, principal, &mut share).await?,
     };
     let fallbacks = fallbacks.map(|fallbacks| fallbacks.with_headers(version.clone(), flags));
     let again = order.again_without_thinking(&sent, false);
-    share.cover(order.kept_bytes(&sent, again.is_some(), fallbacks.as_deref()), limits.bodies_in_flight_bytes)?;
+    share.cover(order.kept_bytes(&sent, again.is_some(), fallbacks.as_deref()))?;
     let voice = sent.voice(keyed.is_some());
     let (path, version) = if crosses { (translate::path(model.protocol()), None) } else { (asked.path, version) };
     let upstream = Upstream { path, version, previews, streams: sent.streams, ..order.place(gateway, asked.free) };
@@ -124,6 +125,36 @@ pub async fn prepare(
         billed: None,
         in_flight: asked.in_flight,
     })))
+}
+
+async fn receive_body(
+    gateway: &Gateway,
+    settings: &Settings,
+    session: &mut Session,
+    principal: &Principal,
+) -> Result<(Bytes, BodyShare), Failure> {
+    let limits = EdgeLimits::of(&settings.limits);
+    let mut share = BodyShare::new(body_holders(gateway, session, principal), &limits);
+    check_announced(session, &share, &limits)?;
+    let body = intake::read_body(session, &mut share, &limits).await?;
+    Ok((body, share))
+}
+
+/// Judges the length that the header announces. The connection ends with a body that is not read.
+fn check_announced(session: &Session, share: &BodyShare, limits: &EdgeLimits) -> Result<(), Failure> {
+    match intake::announced_bytes(session) {
+        Some(bytes) if bytes > limits.body_bytes => Err(Failure::body_too_large(limits.body_bytes)),
+        Some(bytes) => share.check_announced(bytes),
+        None => Ok(()),
+    }
+}
+
+fn body_holders(gateway: &Gateway, session: &Session, principal: &Principal) -> BodyHolders {
+    BodyHolders {
+        process: Arc::clone(&gateway.body_bytes),
+        account: Arc::clone(&gateway.activity.get(&principal.account_id).body_bytes),
+        connection: connections::body_bytes(session.digest()),
+    }
 }
 
 /// The request as a turn of its conversation.
@@ -171,15 +202,10 @@ impl Order<'_> {
 
     /// Sets the worst case of what the vendor will read aside, and lowers the output limit to what can be paid.
     /// What that takes of the room for bodies is counted before it is waited for.
-    async fn fit(
-        &self,
-        gateway: &Gateway,
-        principal: Principal,
-        (share, room): (&mut BodyShare, u64),
-    ) -> Result<Fitted, Failure> {
+    async fn fit(&self, gateway: &Gateway, principal: Principal, share: &mut BodyShare) -> Result<Fitted, Failure> {
         let priced = self.priced()?;
         if let Some((fallbacks, dearest)) = Fallbacks::of(self, &principal, &priced.quote) {
-            share.cover(self.kept_bytes(&priced.sent, true, Some(&fallbacks)), room)?;
+            share.cover(self.kept_bytes(&priced.sent, true, Some(&fallbacks)))?;
             // Nobody's answer is shortened for the sake of a model that may never be asked.
             match self.reserve(gateway, &principal, &dearest, true).await {
                 Ok((hold, limit)) => {

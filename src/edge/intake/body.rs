@@ -2,6 +2,7 @@
 //!
 //! Must not judge what it says. Next: `intake/coding.rs`.
 
+use super::body_share::BodyShare;
 use super::coding::{self, Coding};
 use crate::edge::EdgeLimits;
 use crate::protocol::failure::{Failure, Kind};
@@ -11,106 +12,85 @@ use pingora::protocols::http::ServerSession as HttpSession;
 use pingora::proxy::Session;
 use pingora::{Error, ErrorType, Result};
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
-
-/// Bytes of request bodies held by the whole process.
-#[derive(Default)]
-pub struct BodiesInFlight(AtomicU64);
-
-/// A part of [`BodiesInFlight`], given back when dropped.
-#[derive(Default)]
-pub struct BodyShare {
-    of: Arc<BodiesInFlight>,
-    bytes: u64,
-}
-
-impl BodyShare {
-    /// Counts what a request keeps beyond the body that was read: a translation may be longer than its original, and
-    /// both may be kept.
-    ///
-    /// # Errors
-    /// The process holds too much.
-    pub fn cover(&mut self, bytes: u64, most: u64) -> Result<(), Failure> {
-        match bytes.checked_sub(self.bytes) {
-            Some(more) if more > 0 => self.grow(more, most),
-            _ => Ok(()),
-        }
-    }
-
-    pub fn grow(&mut self, bytes: u64, most: u64) -> Result<(), Failure> {
-        let before = self.of.0.fetch_add(bytes, Ordering::AcqRel);
-        self.bytes = self.bytes.saturating_add(bytes);
-        if before.saturating_add(bytes) > most {
-            return Err(Failure::of(Kind::Overloaded));
-        }
-        Ok(())
-    }
-}
-
-impl Drop for BodyShare {
-    fn drop(&mut self) {
-        self.of.0.fetch_sub(self.bytes, Ordering::AcqRel);
-    }
-}
 
 /// Reads the request's body whole, under a limit of bytes and of time.
 ///
 /// # Errors
 /// 413 past the limit, 408 past the time or below the rate, 400 where the client broke off or the body's coding is
-/// unknown, 503 where the process holds too much.
-pub async fn read_body(
-    session: &mut Session,
-    in_flight: &Arc<BodiesInFlight>,
-    limits: &EdgeLimits,
-) -> Result<(Bytes, BodyShare), Failure> {
-    let too_large = || Failure::body_too_large(limits.body_bytes);
+/// unknown, 429 or 503 where too much is held already.
+pub async fn read_body(session: &mut Session, share: &mut BodyShare, limits: &EdgeLimits) -> Result<Bytes, Failure> {
     let coding = session.req_header().headers.get(header::CONTENT_ENCODING);
     let coding = coding.map_or(Ok(None), |name| Coding::named(name.as_bytes()))?;
-    let length = session.req_header().headers.get(header::CONTENT_LENGTH);
-    let announced = length.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|bytes| bytes > limits.body_bytes) {
-        session.set_keepalive(None);
-        return Err(too_large());
-    }
-    let mut share = BodyShare { of: Arc::clone(in_flight), bytes: 0 };
-    share.grow(announced.unwrap_or(0), limits.bodies_in_flight_bytes)?;
+    let announced = announced_bytes(session);
     let read = async {
         accept_expectation(session).await?;
-        let mut first = Bytes::new();
-        let mut rest = BytesMut::new();
+        let mut body = Pieces::new(announced.unwrap_or(u64::MAX));
         let mut pace = Pace::begin(limits);
         while let Some(piece) = pace.read(session).await? {
-            let total = (first.len() + rest.len() + piece.len()) as u64;
-            if total > limits.body_bytes {
-                return Err(too_large());
+            if body.len().saturating_add(piece.len()) as u64 > limits.body_bytes {
+                return Err(Failure::body_too_large(limits.body_bytes));
             }
-            if total > share.bytes {
-                let more = total - share.bytes;
-                share.grow(more, limits.bodies_in_flight_bytes)?;
-            }
-            if first.is_empty() && rest.is_empty() {
-                first = piece;
-                continue;
-            }
-            if rest.is_empty() {
-                rest.reserve(usize::try_from(announced.unwrap_or(total * 2)).unwrap_or_default());
-                rest.extend_from_slice(&std::mem::take(&mut first));
-            }
-            rest.extend_from_slice(&piece);
+            share.grow(piece.len() as u64)?;
+            body.push(piece);
         }
-        Ok(if rest.is_empty() { first } else { rest.freeze() })
+        Ok(body.into_bytes())
     };
     let read = tokio::time::timeout(limits.body_read, read).await;
     let body = read.unwrap_or_else(|_| Err(Failure::of(Kind::BodyTimeout))).inspect_err(|_| {
         // Where the body ends is not known: what comes next is no request.
         session.set_keepalive(None);
     })?;
-    match (coding, body) {
-        (None, body) => Ok((body, share)),
-        (Some(coding), body) => Ok((coding::decode(coding, body, limits, &mut share).await?, share)),
+    match coding {
+        None => Ok(body),
+        Some(coding) => coding::decode(coding, body, limits, share).await,
+    }
+}
+
+/// The body's length in bytes as its header announces it; `None` where it does not.
+pub fn announced_bytes(session: &Session) -> Option<u64> {
+    session.req_header().headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// A body as it comes. Memory is taken for what has come, up to twice that, whatever was announced.
+struct Pieces {
+    announced: u64,
+    /// A body that came in one piece is not copied.
+    first: Bytes,
+    all: BytesMut,
+}
+
+/// The least capacity of a body of several pieces, in bytes.
+const CAPACITY_MIN: usize = 16_384;
+
+impl Pieces {
+    fn new(announced: u64) -> Self {
+        Self { announced, first: Bytes::new(), all: BytesMut::new() }
+    }
+
+    fn len(&self) -> usize {
+        self.first.len().saturating_add(self.all.len())
+    }
+
+    fn push(&mut self, piece: Bytes) {
+        if self.len() == 0 {
+            self.first = piece;
+            return;
+        }
+        let first = std::mem::take(&mut self.first);
+        let total = first.len() + self.all.len() + piece.len();
+        if total > self.all.capacity() {
+            let announced = usize::try_from(self.announced).unwrap_or(usize::MAX);
+            let capacity = total.saturating_mul(2).max(CAPACITY_MIN).min(announced.max(total));
+            self.all.reserve(capacity - self.all.len());
+        }
+        self.all.extend_from_slice(&first);
+        self.all.extend_from_slice(&piece);
+    }
+
+    fn into_bytes(self) -> Bytes {
+        if self.all.is_empty() { self.first } else { self.all.freeze() }
     }
 }
 

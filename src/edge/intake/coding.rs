@@ -3,7 +3,7 @@
 //! Decoded piece by piece into one bounded place, so that a few bytes that stand for many cost no more than the limit,
 //! and other requests have their turn in between. Must not judge what the body says: one that was cut off is no JSON.
 
-use super::body::BodyShare;
+use super::body_share::BodyShare;
 use crate::edge::EdgeLimits;
 use crate::protocol::failure::{Failure, Kind};
 use bytes::Bytes;
@@ -109,7 +109,7 @@ impl Write for Plain<'_> {
         let allowed = if (self.bytes.len() + piece.len()) as u64 > self.limits.body_bytes {
             Err(Failure::body_too_large(self.limits.body_bytes))
         } else {
-            self.share.grow(piece.len() as u64, self.limits.bodies_in_flight_bytes)
+            self.share.grow(piece.len() as u64)
         };
         if let Err(failure) = allowed {
             self.stopped = Some(failure);

@@ -3,7 +3,7 @@
 //!
 //! Implements a trait that is internal to Pingora: the version is pinned for it. Must not judge what the bytes say.
 
-use super::body::BodyShare;
+use super::body_share::BodyShare;
 use super::{Deadlines, Ended, Progress, Shared};
 use crate::failpoint::{self, Point};
 use crate::protocol::aside::SignOfLife;

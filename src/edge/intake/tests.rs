@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use super::body::BodyShare;
+use super::body_share::BodyShare;
 use super::replay::Replay;
 use super::{Deadlines, Ended, Shared};
 use bytes::Bytes;

@@ -86,6 +86,13 @@ pub(super) fn row(kind: Kind) -> Row {
         Kind::TokensPerMinute => limited("tokens_per_minute", "Too many tokens within a minute."),
         Kind::Concurrent => limited("concurrent_requests", "Too many requests run at one time."),
         Kind::TooManyOpen => limited("too_many_open", "Too many requests of this account are open at once."),
+        Kind::AccountBodies => {
+            limited("account_bodies", "The requests in flight of this account hold too many bytes of request bodies.")
+        }
+        Kind::ConnectionBodies => limited(
+            "connection_bodies",
+            "The requests in flight of this client connection hold too many bytes of request bodies.",
+        ),
         Kind::BodyTooLarge => Row {
             messages: (413, "request_too_large"),
             ..caller(413, "body_too_large", "The request body is too large.")
@@ -164,6 +171,12 @@ pub(super) fn row(kind: Kind) -> Row {
         Kind::FilesShort => {
             busy("files", "overloaded", "This gateway is overloaded at the moment. Try again shortly.").retry_after(2)
         }
+        Kind::BodiesFull => busy(
+            "bodies_full",
+            "overloaded",
+            "This gateway holds as many request bodies as it can at the moment. Try again shortly.",
+        )
+        .retry_after(2),
         Kind::Draining => busy("draining", "draining", "This gateway is shutting down. Try again.").retry_after(1),
         Kind::LedgerUnavailable => busy(
             "ledger_unavailable",
@@ -186,12 +199,17 @@ pub(super) fn frame_words(kind: Kind) -> (&'static str, &'static str) {
         Kind::Overloaded
         | Kind::MemoryShort
         | Kind::FilesShort
+        | Kind::BodiesFull
         | Kind::Draining
         | Kind::LedgerUnavailable
         | Kind::VendorQuota => ("overloaded", "overloaded_error"),
-        Kind::RateLimited | Kind::RequestsPerMinute | Kind::TokensPerMinute | Kind::Concurrent | Kind::TooManyOpen => {
-            ("rate_limit_exceeded", "rate_limit_error")
-        }
+        Kind::RateLimited
+        | Kind::RequestsPerMinute
+        | Kind::TokensPerMinute
+        | Kind::Concurrent
+        | Kind::TooManyOpen
+        | Kind::AccountBodies
+        | Kind::ConnectionBodies => ("rate_limit_exceeded", "rate_limit_error"),
         Kind::UpstreamClosed => ("upstream_closed", "api_error"),
         Kind::UpstreamTimeout => ("upstream_timeout", "timeout_error"),
         _ => ("upstream_error", "api_error"),
@@ -202,9 +220,13 @@ pub(super) fn frame_words(kind: Kind) -> (&'static str, &'static str) {
 pub(super) fn responses_code(kind: Kind) -> &'static str {
     match kind {
         Kind::Overloaded | Kind::Draining | Kind::LedgerUnavailable | Kind::VendorQuota => OVERLOADED,
-        Kind::RateLimited | Kind::RequestsPerMinute | Kind::TokensPerMinute | Kind::Concurrent | Kind::TooManyOpen => {
-            "rate_limit_exceeded"
-        }
+        Kind::RateLimited
+        | Kind::RequestsPerMinute
+        | Kind::TokensPerMinute
+        | Kind::Concurrent
+        | Kind::TooManyOpen
+        | Kind::AccountBodies
+        | Kind::ConnectionBodies => "rate_limit_exceeded",
         Kind::ContextTooLong => "context_length_exceeded",
         // The same again would end the same way.
         Kind::InvalidRequest

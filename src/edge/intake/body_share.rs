@@ -1,0 +1,223 @@
+//! Memory that request bodies take: in this process, and of it for each account and each client connection.
+//!
+//! It counts bytes that have come, never bytes that a client announced: who announces much and sends little takes no room
+//! from others. Must not read bodies.
+
+use crate::edge::EdgeLimits;
+use crate::protocol::failure::{Failure, Kind};
+use crate::telemetry::METRICS;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of request bodies that the whole process, one account or one connection holds.
+pub type BodyBytes = Arc<AtomicU64>;
+
+/// Who holds the bytes of one request.
+#[derive(Default)]
+pub struct BodyHolders {
+    pub process: BodyBytes,
+    pub account: BodyBytes,
+    /// `None` for a connection of a trusted proxy, which carries the requests of many clients.
+    pub connection: Option<BodyBytes>,
+}
+
+/// The bytes that one request holds; given back when it is dropped.
+#[derive(Default)]
+pub struct BodyShare {
+    holders: BodyHolders,
+    limits: ShareLimits,
+    bytes: u64,
+}
+
+/// The most that each holder may hold, in bytes.
+#[derive(Debug, Clone, Copy, Default)]
+struct ShareLimits {
+    process: u64,
+    account: u64,
+    connection: u64,
+}
+
+impl ShareLimits {
+    /// A share holds at least one body of the largest size.
+    fn new(limits: &EdgeLimits) -> Self {
+        let room = limits.bodies_in_flight_bytes;
+        let part = |percent: u64| (room / 100).saturating_mul(percent).max(limits.body_bytes);
+        Self {
+            process: room,
+            account: part(limits.account_bodies_percent),
+            connection: part(limits.connection_bodies_percent),
+        }
+    }
+}
+
+impl BodyShare {
+    pub fn new(holders: BodyHolders, limits: &EdgeLimits) -> Self {
+        Self { holders, limits: ShareLimits::new(limits), bytes: 0 }
+    }
+
+    /// Counts what a request keeps beyond the body that was read: a translation may be longer than its original, and
+    /// both may be kept.
+    ///
+    /// # Errors
+    /// As [`BodyShare::grow`].
+    pub fn cover(&mut self, bytes: u64) -> Result<(), Failure> {
+        match bytes.checked_sub(self.bytes) {
+            Some(more) if more > 0 => self.grow(more),
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts `bytes` more. They stay counted where that is refused, until the share is dropped.
+    ///
+    /// # Errors
+    /// 429 where the account or the connection holds more than its share, 503 where the process holds too much.
+    pub fn grow(&mut self, bytes: u64) -> Result<(), Failure> {
+        self.bytes = self.bytes.saturating_add(bytes);
+        METRICS.bodies_in_flight_bytes.add(gauge_value(bytes));
+        let add = |held: &AtomicU64| held.fetch_add(bytes, Ordering::AcqRel).saturating_add(bytes);
+        let connection = self.holders.connection.as_deref().map(add);
+        let account = add(&self.holders.account);
+        self.check(connection, account, add(&self.holders.process), self.bytes)
+    }
+
+    /// Whether a body of this announced length would fit beside what is held now; nothing is counted.
+    ///
+    /// # Errors
+    /// As [`BodyShare::grow`].
+    pub fn check_announced(&self, bytes: u64) -> Result<(), Failure> {
+        let with = |held: &AtomicU64| held.load(Ordering::Acquire).saturating_add(bytes);
+        let connection = self.holders.connection.as_deref().map(with);
+        let holders = &self.holders;
+        self.check(connection, with(&holders.account), with(&holders.process), self.bytes.saturating_add(bytes))
+    }
+
+    /// A request whose account, or connection, holds nothing else may pass their shares: a share divides the room among
+    /// several requests, and must not refuse one that would fit alone.
+    fn check(&self, connection: Option<u64>, account: u64, process: u64, own: u64) -> Result<(), Failure> {
+        let ShareLimits { process: room, account: of_account, connection: of_connection } = self.limits;
+        if connection.is_some_and(|held| held > own && held > of_connection) {
+            return Err(over(Kind::ConnectionBodies, "client connection", of_connection));
+        }
+        if account > own && account > of_account {
+            return Err(over(Kind::AccountBodies, "account", of_account));
+        }
+        if process > room { Err(Failure::of(Kind::BodiesFull)) } else { Ok(()) }
+    }
+}
+
+fn over(kind: Kind, whose: &str, bytes: u64) -> Failure {
+    let message = format!(
+        "The requests in flight of this {whose} hold as many bytes of request bodies as they may at one time ({bytes}). \
+         Try again when one of them has ended."
+    );
+    Failure::new(kind, message)
+}
+
+fn gauge_value(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+impl Drop for BodyShare {
+    fn drop(&mut self) {
+        METRICS.bodies_in_flight_bytes.sub(gauge_value(self.bytes));
+        let BodyHolders { process, account, connection } = &self.holders;
+        for held in [Some(process), Some(account), connection.as_ref()].into_iter().flatten() {
+            held.fetch_sub(self.bytes, Ordering::AcqRel);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn limits(body_bytes: u64) -> EdgeLimits {
+        EdgeLimits {
+            body_bytes,
+            bodies_in_flight_bytes: 16_000,
+            account_bodies_percent: 25,
+            connection_bodies_percent: 6,
+            body_read: Duration::from_secs(1),
+            body_bytes_per_second: 0,
+            body_rate: Duration::from_secs(1),
+        }
+    }
+
+    /// A world of one process.
+    #[derive(Default)]
+    struct Room(BodyBytes);
+
+    impl Room {
+        fn share(&self, account: &BodyBytes, connection: Option<&BodyBytes>, body_bytes: u64) -> BodyShare {
+            let holders = BodyHolders {
+                process: Arc::clone(&self.0),
+                account: Arc::clone(account),
+                connection: connection.map(Arc::clone),
+            };
+            BodyShare::new(holders, &limits(body_bytes))
+        }
+
+        fn held(&self) -> u64 {
+            self.0.load(Ordering::Acquire)
+        }
+    }
+
+    fn kind(outcome: Result<(), Failure>) -> Option<Kind> {
+        outcome.err().map(|failure| failure.kind)
+    }
+
+    #[test]
+    fn an_account_holds_a_quarter_of_the_room_and_gives_it_back() {
+        let (room, account, other) = (Room::default(), BodyBytes::default(), BodyBytes::default());
+        let mut first = room.share(&account, None, 1);
+        assert_eq!(kind(first.grow(3_000)), None);
+        let mut second = room.share(&account, None, 1);
+        assert_eq!(kind(second.check_announced(1_000)), None);
+        assert_eq!(kind(second.check_announced(1_001)), Some(Kind::AccountBodies));
+        assert_eq!(kind(second.grow(1_000)), None, "at the limit");
+        assert_eq!(kind(second.grow(1)), Some(Kind::AccountBodies));
+        assert_eq!(kind(room.share(&other, None, 1).grow(4_000)), None, "another account has its own share");
+        drop(second);
+        assert_eq!((room.held(), account.load(Ordering::Acquire)), (3_000, 3_000));
+        assert_eq!(kind(room.share(&account, None, 1).grow(1_000)), None);
+        drop(first);
+        assert_eq!((room.held(), account.load(Ordering::Acquire), other.load(Ordering::Acquire)), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_connection_holds_a_sixteenth_and_the_process_no_more_than_the_room() {
+        let (room, account, connection) = (Room::default(), BodyBytes::default(), BodyBytes::default());
+        let mut first = room.share(&account, Some(&connection), 1);
+        assert_eq!(kind(first.grow(900)), None);
+        assert_eq!(kind(room.share(&account, Some(&connection), 1).grow(61)), Some(Kind::ConnectionBodies));
+        assert_eq!(kind(room.share(&account, Some(&connection), 1).grow(60)), None);
+        assert_eq!(kind(room.share(&account, Some(&BodyBytes::default()), 1).grow(61)), None, "another connection");
+        let shares: Vec<_> = (0..4)
+            .map(|_| {
+                let mut share = room.share(&BodyBytes::default(), None, 1);
+                assert_eq!(kind(share.grow(3_000)), None);
+                share
+            })
+            .collect();
+        let mut last = room.share(&BodyBytes::default(), None, 1);
+        assert_eq!(kind(last.grow(3_100)), None, "the room is full to the last byte");
+        assert_eq!(kind(last.grow(1)), Some(Kind::BodiesFull));
+        drop((first, shares, last));
+        assert_eq!((room.held(), connection.load(Ordering::Acquire)), (0, 0));
+    }
+
+    #[test]
+    fn one_body_of_the_largest_size_fits_and_so_does_whatever_is_alone() {
+        let (room, account, connection) = (Room::default(), BodyBytes::default(), BodyBytes::default());
+        let mut small = room.share(&account, Some(&connection), 5_000);
+        assert_eq!(kind(small.grow(10)), None);
+        let mut large = room.share(&account, Some(&connection), 5_000);
+        assert_eq!(kind(large.grow(4_990)), None, "a share bears one body of the largest size");
+        assert_eq!(kind(large.grow(1)), Some(Kind::ConnectionBodies));
+        drop((small, large));
+        let mut alone = room.share(&account, Some(&connection), 5_000);
+        assert_eq!(kind(alone.grow(16_000)), None, "with its translation it may be longer");
+        assert_eq!(kind(alone.grow(1)), Some(Kind::BodiesFull));
+    }
+}

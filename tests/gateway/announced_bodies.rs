@@ -1,0 +1,196 @@
+//! Clients that announce large bodies and send little of them: they take no room from others.
+
+use crate::account::Account;
+use crate::client::{Connection, Request};
+use crate::h2::{DATA, END_HEADERS, Fields, H2, HEADERS, block, field};
+use crate::surface::{BOTH, Chat, Surface};
+use crate::world::{Plan, SOON, World, wait_for};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The largest body that the shipped limits allow, in bytes.
+const LARGEST: usize = 33_554_432;
+/// As many of them as the shipped `limits.bodies_in_flight_bytes` has room for.
+const STREAMS: usize = 32;
+const PIECE: &[u8] = &[b' '; 1_250];
+/// Each stream sends [`PIECE`] in this interval: 10 KB in 8 s.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+fn announcement(key: &str, bytes: usize) -> Fields {
+    vec![
+        field(":method", "POST"),
+        field(":scheme", "http"),
+        field(":path", "/v1/chat/completions"),
+        field(":authority", "gateway.test"),
+        field("authorization", &format!("Bearer {key}")),
+        field("content-type", "application/json"),
+        field("content-length", &bytes.to_string()),
+    ]
+}
+
+fn stream_id(index: usize) -> u32 {
+    u32::try_from(2 * index + 1).unwrap()
+}
+
+/// Announces the largest body on every stream of one connection and goes on sending a little of each until `stop`.
+fn announce_and_trickle(port: u16, key: &str, stop: &AtomicBool) {
+    let mut h2 = H2::open(port);
+    for index in 0..STREAMS {
+        h2.send(HEADERS, END_HEADERS, stream_id(index), &block(&announcement(key, LARGEST)));
+        h2.send(DATA, 0, stream_id(index), PIECE);
+    }
+    h2.0.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    let mut sent_at = std::time::Instant::now();
+    let mut frames = [0; 16_384];
+    while !stop.load(Ordering::Relaxed) {
+        // Answers and windows are of no interest, and must not fill the connection.
+        let _ = std::io::Read::read(&mut h2.0, &mut frames);
+        if sent_at.elapsed() >= INTERVAL {
+            sent_at = std::time::Instant::now();
+            for index in 0..STREAMS {
+                h2.send(DATA, 0, stream_id(index), PIECE);
+            }
+        }
+    }
+}
+
+fn bytes_in_flight(world: &World) -> f64 {
+    world.metric("gateway_bodies_in_flight_bytes", &[])
+}
+
+/// Runs the attack with this key while another account sends 200 requests, none of which may be refused; `is_on` says when
+/// the attack is as strong as it gets.
+fn others_are_served_while(world: &World, key: &str, is_on: impl Fn() -> bool) {
+    let paying = world.account();
+    let connection_before = world.open_files();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let attack = scope.spawn(|| announce_and_trickle(world.edge, key, &stop));
+        wait_for("the attack to stand", SOON, || is_on().then_some(()));
+        let mut connection = world.connect();
+        for count in 0..200 {
+            let surface = BOTH[count % BOTH.len()];
+            let answer = connection.ask(&surface.whole(&paying.key, "input=1 output=1"));
+            assert_eq!(answer.status, 200, "request {count}: {}", answer.text());
+        }
+        assert!(is_on(), "the attack was over before the others were served");
+        stop.store(true, Ordering::Relaxed);
+        attack.join().unwrap();
+    });
+    world.ended(&paying, 200);
+    wait_for("nothing to be left", SOON, || {
+        let left = (bytes_in_flight(world), world.metric("gateway_open_holds", &[]));
+        (left == (0.0, 0.0) && world.open_files() <= connection_before + 8).then_some(())
+    });
+}
+
+#[test]
+fn an_account_with_credit_that_announces_large_bodies_holds_what_it_sends() {
+    let world = World::new();
+    let account = world.account_with("large@example.test", &[]);
+    others_are_served_while(&world, &account.key, || {
+        let held = bytes_in_flight(&world);
+        assert!(held < 1_048_576.0, "{held} bytes are counted, and a few KB have come");
+        held >= (STREAMS * PIECE.len()) as f64
+    });
+    world.close();
+}
+
+/// A gateway whose room for bodies is 1 MiB: 262 000 bytes for an account, 62 910 for a connection.
+fn small_room() -> Plan {
+    Plan::default().limit("bodies_in_flight_bytes", 1_048_576).limit("body_bytes", 16_384)
+}
+
+const BODY: usize = 15_000;
+
+fn large_request(surface: Surface, key: &str) -> Request {
+    let mut body = surface.body("input=1 output=1", false, 100).to_string();
+    body.push_str(&" ".repeat(BODY - body.len()));
+    Request::post(surface.path(), body).bearer(key)
+}
+
+/// Connections that have each sent all of a body but its last byte.
+fn unfinished(world: &World, account: &Account, count: usize) -> Vec<(Connection, Surface)> {
+    let open = |index: usize| {
+        let surface = BOTH[index % BOTH.len()];
+        let request = large_request(surface, &account.key);
+        let mut connection = world.connect();
+        connection.send(&request.head());
+        connection.send(&request.framed_body()[..BODY - 1]);
+        (connection, surface)
+    };
+    let open: Vec<_> = (0..count).map(open).collect();
+    wait_for("the bodies", SOON, || (bytes_in_flight(world) == (count * (BODY - 1)) as f64).then_some(()));
+    open
+}
+
+#[test]
+fn an_account_holds_a_quarter_of_the_room_for_bodies() {
+    let world = small_room().start();
+    let (greedy, other) = (world.account(), world.funded(100_000_000));
+    let held = unfinished(&world, &greedy, 262_000 / BODY);
+    for surface in BOTH {
+        // Announced: refused on the header. Not announced: refused when it has come.
+        let request = large_request(surface, &greedy.key);
+        for (bytes, chunk) in [(request.head(), 0), (request.clone().chunked(5_000).bytes(), 5_000)] {
+            let mut connection = world.connect();
+            connection.send(&bytes);
+            let answer = connection.answer();
+            let limited = (429, "rate_limit_error");
+            let error = surface.fails(&answer, limited, limited, Some("rate_limit_exceeded"));
+            assert!(error["message"].as_str().unwrap().contains("of this account hold"), "{chunk}: {error}");
+            assert_eq!(answer.header("retry-after"), Some("1"));
+        }
+        assert_eq!(world.ask(&large_request(surface, &other.key)).status, 200);
+    }
+    assert_eq!(world.metric("gateway_rejected_total", &["\"account_bodies\""]), 4.0);
+    let count = held.len();
+    for (mut connection, surface) in held {
+        connection.send(b" ");
+        let answer = connection.answer();
+        assert_eq!(answer.status, 200, "{surface:?}: {}", answer.text());
+    }
+    wait_for("the bytes to be given back", SOON, || (bytes_in_flight(&world) == 0.0).then_some(()));
+    assert_eq!(world.ask(&large_request(Chat, &greedy.key)).status, 200);
+    world.ended(&greedy, count + 1);
+    world.ended(&other, 2);
+    world.close();
+}
+
+#[test]
+fn control_with_the_whole_room_for_one_account_it_takes_the_room_of_others() {
+    let world = small_room().limit("account_bodies_percent", 100).start();
+    let (greedy, other) = (world.account(), world.funded(100_000_000));
+    let held = unfinished(&world, &greedy, 1_048_576 / BODY);
+    for surface in BOTH {
+        let answer = world.ask(&large_request(surface, &other.key));
+        surface.fails(&answer, (503, "server_error"), (529, "overloaded_error"), Some("overloaded"));
+        assert!(answer.header("retry-after").is_some());
+    }
+    assert_eq!(world.metric("gateway_rejected_total", &["\"bodies_full\""]), 2.0);
+    drop(held);
+    wait_for("the bytes to be given back", SOON, || (bytes_in_flight(&world) == 0.0).then_some(()));
+    assert_eq!(world.ask(&large_request(Chat, &other.key)).status, 200);
+    world.close();
+}
+
+#[test]
+fn a_connection_holds_a_sixteenth_of_the_room_for_bodies() {
+    let world = small_room().start();
+    let (greedy, other) = (world.account(), world.funded(100_000_000));
+    let mut h2 = H2::open(world.edge);
+    for index in 0..4 {
+        h2.send(HEADERS, END_HEADERS, stream_id(index), &block(&announcement(&greedy.key, BODY)));
+        h2.send(DATA, 0, stream_id(index), &vec![b' '; BODY - 1]);
+    }
+    wait_for("the bodies", SOON, || (bytes_in_flight(&world) == (4 * (BODY - 1)) as f64).then_some(()));
+    h2.send(HEADERS, END_HEADERS, stream_id(4), &block(&announcement(&greedy.key, BODY)));
+    assert_eq!(h2.outcome(stream_id(4)), crate::h2::Outcome::Refused);
+    assert_eq!(world.metric("gateway_rejected_total", &["\"connection_bodies\""]), 1.0);
+    // The account may have as much over another connection.
+    assert_eq!(world.ask(&large_request(Chat, &greedy.key)).status, 200);
+    assert_eq!(world.ask(&large_request(Chat, &other.key)).status, 200);
+    drop(h2);
+    wait_for("the bytes to be given back", SOON, || (bytes_in_flight(&world) == 0.0).then_some(()));
+    world.close();
+}
