@@ -13,6 +13,7 @@ pub mod correct;
 pub mod courier;
 pub mod estimate;
 pub mod feeder;
+mod funds;
 mod guest;
 mod hold;
 pub mod holds;
@@ -43,8 +44,9 @@ use crate::store::redis::Address;
 use crate::store::sqlite;
 use crate::telemetry::METRICS;
 use bounds::Period;
+use funds::decide;
 pub use hold::{Hold, Opening};
-pub use holds::Refused;
+pub use holds::{Arriving, Refused};
 use holds::{Holds, Standing};
 use journal::Journal;
 pub use open::OpenHolds;
@@ -473,36 +475,6 @@ impl Billing {
             if let Err(error) = self.forget_own_boot(serving).and_then(|()| self.0.ledger.checkpoint()) {
                 log::warn!("{error}; the log beside the file has it all");
             }
-        }
-    }
-}
-
-/// What to hold for a request, and the output limit that pays for.
-fn decide(
-    standing: &Standing,
-    quote: &Quote,
-    exact: bool,
-    most_open: u64,
-    now_ms: i64,
-) -> Result<(Micro, u64), Refused> {
-    if standing.open_requests >= most_open {
-        return Err(Refused::TooManyOpen { limit: most_open });
-    }
-    let available = standing.available.total();
-    let fit = |most| quote.fit(most).filter(|limit| !exact || *limit == quote.output_limit);
-    // Of two reasons, the account's own is told: without credit, a higher limit of the key helps nobody.
-    match fit(available) {
-        Some(limit) => match standing.key_free {
-            None => Ok((quote.cost(limit), limit)),
-            Some(free) => fit(free.or_zero().min(available))
-                .map(|limit| (quote.cost(limit), limit))
-                .ok_or(Refused::KeySpendLimit { free: free.or_zero() }),
-        },
-        None if standing.trial_ends_at_ms.is_some_and(|ends| now_ms >= ends) && !standing.ever_credited => {
-            Err(Refused::TrialExpired)
-        }
-        None => {
-            Err(Refused::Insufficient { available, needed: quote.cost(quote.output_floor.min(quote.output_limit)) })
         }
     }
 }

@@ -9,6 +9,7 @@ mod admit;
 pub mod connections;
 mod context;
 mod framing;
+mod free_rates;
 mod intake;
 mod meter;
 mod own;

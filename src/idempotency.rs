@@ -168,6 +168,15 @@ impl Idempotency {
         })
     }
 
+    /// Whether anything is known of a key, whatever body it came with.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn is_known(&self, (account, path, key): (&str, &str, &str), now_ms: i64) -> Result<bool, StoreError> {
+        let ask = Ask { account, path, key, hash: &[0; 32], request_id: "", boot: &self.0.boot };
+        self.0.book.is_known(&ask, &entry(&ask), now_ms).await
+    }
+
     /// Returns once whatever the store is being told of this request has arrived there, or will not soon.
     pub async fn decided(&self, request_id: &str) {
         let under_way = lock(&self.0.under_way).get(request_id).cloned();

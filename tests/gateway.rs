@@ -70,6 +70,8 @@ mod fetches;
 mod file_watch;
 #[path = "gateway/flood.rs"]
 mod flood;
+#[path = "gateway/free_requests.rs"]
+mod free_requests;
 #[path = "gateway/h2.rs"]
 mod h2;
 #[path = "gateway/h2_conformance.rs"]
@@ -78,6 +80,8 @@ mod h2_conformance;
 mod h2_faults;
 #[path = "gateway/h2_vendors.rs"]
 mod h2_vendors;
+#[path = "gateway/header_checks.rs"]
+mod header_checks;
 #[path = "gateway/hostile.rs"]
 mod hostile;
 #[path = "gateway/idempotency.rs"]

@@ -266,6 +266,28 @@ async fn open_requests_are_counted(store: &SharedStore) {
     assert_eq!(world.reserve("req_21", 1, 1).await, Reserved::Held(parts(1, 0)));
 }
 
+async fn a_reserve_without_a_lease_judges_and_sets_nothing_aside(store: &SharedStore) {
+    let mut world = World::with(store, "acct_judged", 1_000, None).await;
+    let judge = async |full: i64, most_open: u64| {
+        let full = micro(full);
+        let lease = Duration::ZERO;
+        let asked =
+            Reserve { request_id: "", account: "acct_judged", full, floor: full, lease, most_open, within: None };
+        store.reserve(&asked).await.unwrap()
+    };
+    for _ in 0..3 {
+        assert_eq!(judge(1_000, 1).await, Reserved::Held(parts(0, 0)));
+    }
+    assert_eq!(judge(1_001, 1).await, Reserved::Insufficient { available: micro(1_000) });
+    assert_eq!(world.has().await, (parts(1_000, 0), parts(0, 0)));
+    let request = world.next();
+    assert_eq!(world.reserve(&request, 1_000, 1_000).await, Reserved::Held(parts(1_000, 0)));
+    assert_eq!(judge(1, 1).await, Reserved::TooManyOpen);
+    assert_eq!(judge(1, 2).await, Reserved::Insufficient { available: micro(0) });
+    world.taken(&request, 0).await;
+    assert_eq!(world.has().await, (parts(1_000, 0), parts(0, 0)));
+}
+
 /// Two edges' connections, one account, credit for exactly ten.
 async fn credit_for_ten_admits_exactly_ten_through_two_connections(store: &SharedStore, other: &SharedStore) {
     let rounds = if std::env::var_os("GATEWAY_LONG").is_some() { 1_000 } else { 50 };
@@ -306,6 +328,7 @@ async fn all(store: &SharedStore, other: &SharedStore) {
     a_hold_whose_lease_ran_out_is_given_up_and_its_late_end_still_debited(store).await;
     amounts_are_exact_to_the_bounds(store).await;
     open_requests_are_counted(store).await;
+    a_reserve_without_a_lease_judges_and_sets_nothing_aside(store).await;
     credit_for_ten_admits_exactly_ten_through_two_connections(store, other).await;
     limits::all(store, other).await;
 }

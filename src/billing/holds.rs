@@ -61,6 +61,13 @@ struct OpenOfKey {
     gauge: Gauge,
 }
 
+/// Requests of an account, and of its key, that have come and hold nothing yet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Arriving {
+    pub of_account: u64,
+    pub of_key: u64,
+}
+
 /// How a hold was resolved.
 #[derive(Debug, Clone, Copy)]
 pub struct Resolved {
@@ -175,18 +182,33 @@ impl Holds {
         if ledger.is_guest() {
             return Ok(None);
         }
-        let row = ledger.account_lately(asker.account, &self.boot);
-        let row = row.map_err(|error| Refused::Unavailable(error.to_string()))?;
-        let row = row.ok_or_else(|| Refused::Unavailable(format!("account {} is not in the ledger", asker.account)))?;
-        shard.judge(asker, now_ms).map_err(Refused::Limited)?;
-        let (open, of_key) = shard.of(asker);
-        let mut standing = Standing::of(row, open.held, open.settled, open.requests, now_ms);
-        standing.key_free = of_key.free(ledger, asker, &self.boot, now_ms)?;
+        let standing = shard.check(ledger, asker, &self.boot, Arriving::default(), now_ms)?;
         let (amount, output_limit) = decide(&standing)?;
         let parts = standing.available.take(amount);
+        let (open, of_key) = shard.of(asker);
         open.add(parts);
         of_key.add(parts);
         Ok(Some((parts, output_limit, shard.take(asker, now_ms))))
+    }
+
+    /// Judges the asker's limits, and by `decide` its account's standing, before anything is known of its request's body.
+    /// Nothing is set aside or counted. A process that is no longer the one to decide refuses nothing here.
+    ///
+    /// # Errors
+    /// A limit is reached, `decide` refused, or the ledger does not have the account.
+    pub fn check(
+        &self,
+        ledger: &Ledger,
+        asker: &Asker<'_>,
+        arriving: Arriving,
+        now_ms: i64,
+        decide: impl FnOnce(&Standing) -> Result<(), Refused>,
+    ) -> Result<(), Refused> {
+        let mut shard = self.shard(asker.account);
+        if ledger.is_guest() {
+            return Ok(());
+        }
+        decide(&shard.check(ledger, asker, &self.boot, arriving, now_ms)?)
     }
 
     /// Counts a request of this process, a guest, against the asker's limits as far as this process knows: what runs in
@@ -196,7 +218,7 @@ impl Holds {
     /// A limit is reached.
     pub fn meter(&self, asker: &Asker<'_>, now_ms: i64) -> Result<Meters, Refused> {
         let mut shard = self.shard(asker.account);
-        shard.judge(asker, now_ms).map_err(Refused::Limited)?;
+        shard.judge(asker, Arriving::default(), now_ms).map_err(Refused::Limited)?;
         Ok(shard.take(asker, now_ms))
     }
 
@@ -355,8 +377,28 @@ impl Shard {
         (open, self.keys.entry(Arc::clone(asker.key)).or_default())
     }
 
+    /// The account's standing beside `arriving` requests, where the asker's limits bear one more.
+    fn check(
+        &mut self,
+        ledger: &Ledger,
+        asker: &Asker<'_>,
+        boot: &str,
+        arriving: Arriving,
+        now_ms: i64,
+    ) -> Result<Standing, Refused> {
+        let row = ledger.account_lately(asker.account, boot);
+        let row = row.map_err(|error| Refused::Unavailable(error.to_string()))?;
+        let row = row.ok_or_else(|| Refused::Unavailable(format!("account {} is not in the ledger", asker.account)))?;
+        self.judge(asker, arriving, now_ms).map_err(Refused::Limited)?;
+        let (open, of_key) = self.of(asker);
+        let open_requests = open.requests.saturating_add(arriving.of_account);
+        let mut standing = Standing::of(row, open.held, open.settled, open_requests, now_ms);
+        standing.key_free = of_key.free(ledger, asker, boot, now_ms)?;
+        Ok(standing)
+    }
+
     /// Whether the asker's limits bear one more request; nothing is counted by asking.
-    fn judge(&mut self, asker: &Asker<'_>, now_ms: i64) -> Result<(), Wait> {
+    fn judge(&mut self, asker: &Asker<'_>, arriving: Arriving, now_ms: i64) -> Result<(), Wait> {
         let bounds = asker.bounds;
         if bounds.key.is_unlimited() && bounds.account.is_unlimited() {
             return Ok(());
@@ -364,8 +406,11 @@ impl Shard {
         let (open, of_key) = self.of(asker);
         let outcome = of_key
             .gauge
-            .judge(&bounds.key, Whose::Key, of_key.requests, bounds.tokens, now_ms)
-            .and_then(|()| open.gauge.judge(&bounds.account, Whose::Account, open.requests, bounds.tokens, now_ms));
+            .judge(&bounds.key, Whose::Key, of_key.requests.saturating_add(arriving.of_key), bounds.tokens, now_ms)
+            .and_then(|()| {
+                let open_requests = open.requests.saturating_add(arriving.of_account);
+                open.gauge.judge(&bounds.account, Whose::Account, open_requests, bounds.tokens, now_ms)
+            });
         outcome.map_err(|wait| {
             let meters = open.gauge.meters(&bounds.account, now_ms);
             Wait { meters: of_key.gauge.meters(&bounds.key, now_ms).with(meters), ..wait }

@@ -108,6 +108,11 @@ pub fn cost(usage: &Usage, price: &Price) -> Micro {
     money::bounded(wide_cost(usage, price))
 }
 
+/// The least that a request can cost: one token in and one out, at the usual tier.
+pub fn least_cost(price: &Price) -> Micro {
+    cost(&Usage { input: 1, output: 1, ..Usage::default() }, price)
+}
+
 /// What `usage` costs before it is rounded, as a decimal of credits.
 pub fn exact_cost(usage: &Usage, price: &Price) -> String {
     money::exact_sum(each_line(usage, price).map(|line| line.term()))

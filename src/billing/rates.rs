@@ -167,6 +167,51 @@ impl Gauge {
     }
 }
 
+/// A use of the gateway that costs nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FreeUse {
+    /// A token count, which a vendor may do.
+    Count,
+    /// An answer of the gateway's own.
+    Question,
+    /// A request that was refused after its body was read.
+    Refused,
+}
+
+/// What one key, or one account, has used lately that costs nothing. Refused requests are counted apart: else free ones
+/// would keep billed ones out.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FreeGauge {
+    used: Bucket,
+    refused: Bucket,
+}
+
+impl FreeGauge {
+    fn bucket(&mut self, what: FreeUse) -> &mut Bucket {
+        match what {
+            FreeUse::Count | FreeUse::Question => &mut self.used,
+            FreeUse::Refused => &mut self.refused,
+        }
+    }
+
+    /// Milliseconds until `count` more fit under `limit` in a minute; 0 where they do.
+    pub fn wait_ms(&mut self, what: FreeUse, count: u64, limit: u64, now_ms: i64) -> u64 {
+        self.bucket(what).wait_ms(limit, count, now_ms)
+    }
+
+    pub fn add(&mut self, what: FreeUse, count: u64, limit: u64, now_ms: i64) {
+        let bucket = self.bucket(what);
+        bucket.look(limit, now_ms);
+        bucket.add(count);
+    }
+
+    /// Nothing was used within the last minute, so that nothing is left in a bucket that was not overfilled.
+    pub fn is_idle(&self, now_ms: i64) -> bool {
+        let minute = MINUTE_MS.cast_signed();
+        [self.used, self.refused].iter().all(|bucket| bucket.used == 0 || now_ms.saturating_sub(bucket.at_ms) > minute)
+    }
+}
+
 /// What is counted for a request before it is known: one that asks for more than a minute's worth waits for a whole
 /// minute, else it could never run.
 pub fn reserved(tokens_per_minute: u64, tokens: u64) -> u64 {
@@ -212,6 +257,19 @@ mod tests {
         let (mut gauge, seven) = (Gauge::default(), rates(7, 0, 0));
         let admitted = (0..600_000).step_by(10).filter(|ms| ask(&mut gauge, &seven, 0, NOW + ms).is_ok()).count();
         assert_eq!(admitted, 7 + 69, "seven at once, and seven in each of the ten minutes but for the last one's last");
+    }
+
+    #[test]
+    fn what_is_refused_is_counted_apart_from_what_is_free() {
+        let mut gauge = FreeGauge::default();
+        gauge.add(FreeUse::Count, 10, 20, NOW);
+        gauge.add(FreeUse::Question, 1, 20, NOW);
+        assert_eq!(gauge.wait_ms(FreeUse::Count, 9, 20, NOW), 0);
+        assert_eq!(gauge.wait_ms(FreeUse::Count, 10, 20, NOW), 3_000);
+        assert_eq!(gauge.wait_ms(FreeUse::Refused, 20, 20, NOW), 0);
+        gauge.add(FreeUse::Refused, 21, 20, NOW);
+        assert_eq!(gauge.wait_ms(FreeUse::Refused, 1, 20, NOW), 6_000);
+        assert_eq!((gauge.is_idle(NOW + 60_000), gauge.is_idle(NOW + 60_001)), (false, true));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! HTTP.
 
 use super::courier::{Courier, Parcel};
-use super::holds::{Refused, Standing};
+use super::holds::{Asker, Refused, Standing};
 use super::journal::{Journal, Record, Segment};
 use super::owner::{self, Owner};
 use super::pricing::Quote;
@@ -15,7 +15,7 @@ use super::{Balance, Hold, Opening, Till};
 use crate::catalog::{Model, Price};
 use crate::config::Limits;
 use crate::failpoint::{self, Point};
-use crate::money::Parts;
+use crate::money::{Micro, Parts};
 use crate::store::StoreError;
 use crate::store::ledger::{Account, Ending, Outcome};
 use crate::store::redis::{Reserve, Reserved, Shared, SharedStore};
@@ -162,17 +162,12 @@ impl SharedBilling {
         let hold = Hold::open(Till::Shared(self.clone()), opening.clone(), quote.service, Parts::ZERO, now_ms)
             .map_err(|error| Refused::Unavailable(format!("write the journal: {error}")))?;
         let fitted = |parts: Parts| quote.fit(parts.total()).unwrap_or(quote.output_floor);
-        let refused = match self.held(&asked).await {
+        let refusal = match self.held(&asked).await {
             Ok(Reserved::Held(parts)) => return Ok((hold.of(parts), fitted(parts))),
             Ok(Reserved::HeldWithin(parts, meters)) => {
                 return Ok((hold.of(parts).metered(meters), fitted(parts)));
             }
-            Ok(Reserved::Insufficient { available }) => Refused::Insufficient { available, needed: floor },
-            Ok(Reserved::TrialExpired) => Refused::TrialExpired,
-            Ok(Reserved::KeySpendLimit { free }) => Refused::KeySpendLimit { free },
-            Ok(Reserved::Limited(wait)) => Refused::Limited(wait),
-            Ok(Reserved::TooManyOpen) => Refused::TooManyOpen { limit: most_open },
-            Ok(other) => Refused::Unavailable(format!("the shared store says {other:?}")),
+            Ok(other) => refused(other, floor, most_open),
             // It may be held all the same: ended as nothing, it is given back as soon as the store can be asked.
             Err(why) => {
                 hold.release(Outcome::Interrupted, now_ms);
@@ -180,7 +175,29 @@ impl SharedBilling {
             }
         };
         hold.forget();
-        Err(refused)
+        Err(refusal)
+    }
+
+    /// As [`super::Billing::check`]. What of the account is arriving here, other edges and the store do not know.
+    pub(super) async fn check(&self, asker: &Asker<'_>, least: Micro) -> Result<(), Refused> {
+        let inner = &self.0;
+        if inner.store.is_away() {
+            return Err(Refused::Unavailable("the shared store does not answer".into()));
+        }
+        let most_open = inner.most_open_per_account.load(Ordering::Relaxed);
+        let asked = Reserve {
+            request_id: "",
+            account: asker.account,
+            full: least,
+            floor: least,
+            lease: Duration::ZERO,
+            most_open,
+            within: (!asker.bounds.is_unbounded()).then_some((&**asker.key, asker.bounds)),
+        };
+        match self.held(&asked).await.map_err(Refused::Unavailable)? {
+            Reserved::Held(_) | Reserved::HeldWithin(..) => Ok(()),
+            other => Err(refused(other, least, most_open)),
+        }
     }
 
     /// Asks until the store knows the account, for as long as an admission may take. A client's next request must not be
@@ -321,6 +338,18 @@ impl SharedBilling {
     pub(super) fn finish(&self) {
         self.0.courier.finish();
         self.0.journal.close();
+    }
+}
+
+/// What the store's refusal means.
+fn refused(said: Reserved, needed: Micro, most_open: u64) -> Refused {
+    match said {
+        Reserved::Insufficient { available } => Refused::Insufficient { available, needed },
+        Reserved::TrialExpired => Refused::TrialExpired,
+        Reserved::KeySpendLimit { free } => Refused::KeySpendLimit { free },
+        Reserved::Limited(wait) => Refused::Limited(wait),
+        Reserved::TooManyOpen => Refused::TooManyOpen { limit: most_open },
+        other => Refused::Unavailable(format!("the shared store says {other:?}")),
     }
 }
 

@@ -2,10 +2,12 @@
 //!
 //! How a request ends is the same for both, and stands in `billing/hold.rs`. Must not know HTTP.
 
+use super::holds::Asker;
 use super::journal::Journal;
 use super::pricing::Quote;
-use super::{Balance, Billing, Hold, Opening, Receipt, Refused, SharedBilling};
+use super::{Arriving, Balance, Billing, Hold, Opening, Receipt, Refused, SharedBilling};
 use crate::config::Settings;
+use crate::money::Micro;
 use crate::store::StoreError;
 use std::sync::atomic::AtomicI64;
 
@@ -36,6 +38,23 @@ impl Till {
             }
             Self::Here(billing) => billing.reserve(opening, quote, exact, now_ms),
             Self::Shared(shared) => shared.reserve(opening, quote, exact, now_ms).await,
+        }
+    }
+
+    /// As [`Billing::check`].
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub async fn check(
+        &self,
+        asker: &Asker<'_>,
+        arriving: Arriving,
+        least: &(dyn Fn() -> Micro + Sync),
+        now_ms: i64,
+    ) -> Result<(), Refused> {
+        match self {
+            Self::Here(billing) => billing.check(asker, arriving, least, now_ms),
+            Self::Shared(shared) => shared.check(asker, least()).await,
         }
     }
 

@@ -793,6 +793,12 @@ limits! {
     keepalive_requests = 1_000, 1..=1_000_000;
     /// Requests of one account that may be open at one time; past it, 429.
     open_requests_per_account = 256, 1..=65_536;
+    /// What costs nothing, of one account in a minute: the model list, credits, receipts, and token counts, each of which
+    /// counts as ten; as many requests may be refused for what their bodies say. Past it, 429. A key or account with
+    /// `requests_per_minute` has ten times that instead. Each edge counts for itself. 0: no limit on any of these.
+    free_requests_per_minute = 6_000, 0..=RATE_MAX;
+    /// Receipts of one account that may be looked up at one time, each for up to 2 s; past it, 429.
+    receipt_lookups_per_account = 32, 1..=65_536;
     /// Sign-ups from one address (IPv6: one /64) in an hour; past it, 429. Loopback is not counted, unless it
     /// is a trusted proxy that names nobody.
     sign_ups_per_address_per_hour = 3, 1..=1_000_000;

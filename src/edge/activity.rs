@@ -1,15 +1,20 @@
-//! What each account has under way at this process, beside the holds that `billing` knows: the bytes of its bodies.
+//! What each account and key has under way at this process, beside the holds that `billing` knows: the bytes of its bodies,
+//! and the requests that hold no credit yet.
 //!
 //! An entry lives as long as somebody uses it. Must not decide limits.
 
 use super::intake::BodyBytes;
+use crate::billing::Arriving;
+use crate::billing::rates::FreeGauge;
+use crate::clock;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Entries from which on unused ones are removed.
 const ENTRIES_MIN: usize = 1_024;
 
-/// The activity of accounts, by their ids.
+/// The activity of accounts and keys, by their ids.
 #[derive(Default)]
 pub struct ActivityRegistry(Mutex<Entries>);
 
@@ -20,16 +25,70 @@ struct Entries {
     sweep_at: usize,
 }
 
-/// What one account has under way.
+/// What one account, or one key, has under way.
 #[derive(Default)]
 pub struct Activity {
     pub body_bytes: BodyBytes,
+    /// Requests whose header has come and that hold no credit yet.
+    arriving: AtomicU64,
+    /// Receipts that are being looked up.
+    lookups: AtomicU64,
+    free: Mutex<FreeGauge>,
+}
+
+/// A receipt that is being looked up; counted until it is dropped.
+pub struct ReceiptLookup(Arc<Activity>);
+
+impl ReceiptLookup {
+    /// `None` where as many as `most` are being looked up.
+    pub fn enter(account: Arc<Activity>, most: u64) -> Option<Self> {
+        let lookup = Self(account);
+        (lookup.0.lookups.fetch_add(1, Ordering::AcqRel) < most).then_some(lookup)
+    }
+}
+
+impl Drop for ReceiptLookup {
+    fn drop(&mut self) {
+        self.0.lookups.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A request that holds no credit yet; counted until it is dropped.
+pub struct Arrival {
+    account: Arc<Activity>,
+    key: Arc<Activity>,
+}
+
+impl Arrival {
+    pub fn enter(account: Arc<Activity>, key: Arc<Activity>) -> Self {
+        account.arriving.fetch_add(1, Ordering::AcqRel);
+        key.arriving.fetch_add(1, Ordering::AcqRel);
+        Self { account, key }
+    }
+
+    /// The others of the same account and key.
+    pub fn others(&self) -> Arriving {
+        let others = |activity: &Activity| activity.arriving.load(Ordering::Acquire).saturating_sub(1);
+        Arriving { of_account: others(&self.account), of_key: others(&self.key) }
+    }
+}
+
+impl Drop for Arrival {
+    fn drop(&mut self) {
+        self.account.arriving.fetch_sub(1, Ordering::AcqRel);
+        self.key.arriving.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Activity {
+    /// What was used lately that costs nothing.
+    pub fn free(&self) -> MutexGuard<'_, FreeGauge> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Nobody would miss it.
-    fn is_idle(self: &Arc<Self>) -> bool {
-        Arc::strong_count(self) == 1 && Arc::strong_count(&self.body_bytes) == 1
+    fn is_idle(self: &Arc<Self>, now_ms: i64) -> bool {
+        Arc::strong_count(self) == 1 && Arc::strong_count(&self.body_bytes) == 1 && self.free().is_idle(now_ms)
     }
 }
 
@@ -40,7 +99,8 @@ impl ActivityRegistry {
             return Arc::clone(known);
         }
         if entries.by_id.len() >= entries.sweep_at.max(ENTRIES_MIN) {
-            entries.by_id.retain(|_, activity| !activity.is_idle());
+            let now_ms = clock::now_ms();
+            entries.by_id.retain(|_, activity| !activity.is_idle(now_ms));
             entries.sweep_at = entries.by_id.len().saturating_mul(2);
         }
         Arc::clone(entries.by_id.entry(Arc::clone(id)).or_default())
@@ -50,7 +110,7 @@ impl ActivityRegistry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::Ordering;
+    use crate::billing::rates::FreeUse;
 
     #[test]
     fn entries_are_kept_while_they_are_used_and_removed_in_numbers() {
@@ -58,10 +118,13 @@ mod tests {
         let used: Arc<str> = "used".into();
         let bytes = Arc::clone(&registry.get(&used).body_bytes);
         bytes.store(7, Ordering::Relaxed);
+        let counted: Arc<str> = "counted".into();
+        registry.get(&counted).free().add(FreeUse::Count, 7, 10, clock::now_ms());
         for number in 0..3 * ENTRIES_MIN {
             registry.get(&number.to_string().into());
         }
         assert_eq!(registry.get(&used).body_bytes.load(Ordering::Relaxed), 7);
+        assert!(registry.get(&counted).free().wait_ms(FreeUse::Count, 7, 10, clock::now_ms()) > 0);
         let kept = registry.0.lock().unwrap().by_id.len();
         assert!(kept <= 2 * ENTRIES_MIN, "{kept} entries are kept");
     }

@@ -1,27 +1,31 @@
-//! Admission: path → key → body → model → idempotency key → quote → hold. What comes out is a [`Call`] with credit set aside, an answer
+//! Admission: path → key → header → body → model → idempotency key → quote → hold. What comes out is a [`Call`] with credit set aside, an answer
 //! of our own, or a failure.
 //!
-//! The order of judgement is the contract's: path 404, method 405, key 401/403, size 413, body 400, model 404, idempotency
-//! 409/422, limits 429, credits 402. Must not talk to vendors. Next: `admit/call.rs` (from the body on), `own.rs` (paths that need no
+//! The order of judgement: path 404, method 405, key 401/403; on the header alone announced size 413, limits 429, no credit
+//! 402; then size 413, body 400, model 404, idempotency 409/422, limits 429, credits 402. Must not talk to vendors. Next: `admit/header.rs`, `admit/call.rs` (from the body on), `own.rs` (paths that need no
 //! vendor).
 
 mod call;
 mod fallback;
+mod header;
 mod keyed;
 mod order;
 
 pub use fallback::{Fallbacks, ask_next};
 pub use order::without_thinking;
 
+use super::activity::ReceiptLookup;
 use super::context::{Call, Context, InFlight, Stage};
-use super::{Gateway, framing, own, reject};
+use super::{Gateway, framing, free_rates, intake, own, reject};
 use crate::account::{Principal, Refusal};
+use crate::billing::rates::FreeUse;
 use crate::clock;
 use crate::config::Settings;
 use crate::failpoint::{self, Point};
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
-use http::{Method, header};
+use http::Method;
+use http::header::AUTHORIZATION;
 use pingora::Result;
 use pingora::proxy::Session;
 use std::sync::Arc;
@@ -113,7 +117,7 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
         return Ok(true);
     }
     if route == Route::Sidecar {
-        ctx.stage = Stage::Sidecar { account: None, again: false };
+        ctx.stage = Stage::Sidecar { account: None, again: false, lookup: None };
         return Ok(false);
     }
     match judge(gateway, &settings, session, ctx, route).await {
@@ -125,8 +129,8 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
             ctx.stage = Stage::Call(call);
             Ok(false)
         }
-        Ok(Admitted::Sidecar(account)) => {
-            ctx.stage = Stage::Sidecar { account: Some(account), again: false };
+        Ok(Admitted::Sidecar(account, lookup)) => {
+            ctx.stage = Stage::Sidecar { account: Some(account), again: false, lookup };
             Ok(false)
         }
         Err(failure) => {
@@ -137,17 +141,30 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
                 session.set_keepalive(None);
             }
             ctx.stage = Stage::Answered { what: "rejected" };
-            reject::answer(session, ctx, &failure).await?;
+            answer_early(session, ctx, &failure).await?;
             Ok(true)
         }
     }
+}
+
+/// Answers with a failure, maybe before the body has come, so that the client can read it.
+async fn answer_early(session: &mut Session, ctx: &mut Context, failure: &Failure) -> Result<()> {
+    if matches!(failure.status(ctx.surface), 402 | 429) {
+        intake::keep_alive_past_body(session);
+    }
+    reject::answer(session, ctx, failure).await?;
+    // A process that is short of something reads no more, and a client that sends too slowly has had its time.
+    if failure.status(ctx.surface) < 500 && failure.kind != Kind::BodyTimeout {
+        intake::discard_body(session).await;
+    }
+    Ok(())
 }
 
 enum Admitted {
     Answered(&'static str),
     Call(Box<Call>),
     /// A question of this account that only the sidecar can answer.
-    Sidecar(Arc<str>),
+    Sidecar(Arc<str>, Option<ReceiptLookup>),
 }
 
 async fn judge(
@@ -190,17 +207,20 @@ async fn judge(
     let principal = principal(gateway, session).await?;
     ctx.principal = Some((principal.clone(), Instant::now()));
     match route {
-        Route::Own(own::Question::Receipt(_)) if gateway.billing.asks_sidecar() => {
-            Ok(Admitted::Sidecar(principal.account_id))
-        }
         Route::Own(question) => {
+            let lookup = ask(gateway, settings, &principal, &question)?;
+            if lookup.is_some() && gateway.billing.asks_sidecar() {
+                return Ok(Admitted::Sidecar(principal.account_id, lookup));
+            }
             own::answer(gateway, settings, session, ctx, &principal, question).await?;
             Ok(Admitted::Answered("own"))
         }
         Route::Vendor { surface, path, free } => {
             failpoint::pass(Point::AfterAuth);
             let asked = call::Asked { surface, path, free, in_flight };
-            match call::prepare(gateway, settings, session, ctx, principal, asked).await? {
+            let authorized = header::authorize(gateway, settings, session, &principal, &asked).await?;
+            let prepared = call::prepare(gateway, settings, session, ctx, principal, asked, authorized).await;
+            match prepared.inspect_err(|failure| count_refused(gateway, settings, ctx, failure, free))? {
                 call::Prepared::Call(call) => Ok(Admitted::Call(call)),
                 call::Prepared::Count(tokens) => {
                     own::count(session, ctx, tokens).await.map_err(lost)?;
@@ -216,6 +236,38 @@ async fn judge(
     }
 }
 
+/// Counts a question that the gateway answers itself; with the look-up that it is, where it asks for a receipt.
+///
+/// # Errors
+/// 429 past a limit.
+fn ask(
+    gateway: &Gateway,
+    settings: &Settings,
+    principal: &Principal,
+    question: &own::Question,
+) -> Result<Option<ReceiptLookup>, Failure> {
+    free_rates::take(gateway, settings, principal, FreeUse::Question)?;
+    if !matches!(question, own::Question::Receipt(_)) {
+        return Ok(None);
+    }
+    let most = settings.limits.receipt_lookups_per_account;
+    let lookup = ReceiptLookup::enter(gateway.activity.get(&principal.account_id), most);
+    let too_many = || format!("This account has {most} receipts being looked up, its limit.");
+    lookup.map(Some).ok_or_else(|| Failure::new(Kind::TooManyOpen, too_many()))
+}
+
+/// Counts a billed request that was refused for what its body says.
+fn count_refused(gateway: &Gateway, settings: &Settings, ctx: &Context, failure: &Failure, free: bool) {
+    let status = failure.status(ctx.surface);
+    if let Some((principal, _)) = &ctx.principal
+        && !free
+        && (400..500).contains(&status)
+        && status != 429
+    {
+        free_rates::add(gateway, settings, principal, FreeUse::Refused);
+    }
+}
+
 /// The client's connection broke while it was being answered.
 fn lost(error: Box<pingora::Error>) -> Failure {
     Failure::new(Kind::Internal, error.to_string())
@@ -224,12 +276,12 @@ fn lost(error: Box<pingora::Error>) -> Failure {
 /// The account and key that pay: of the two headers, the one that holds a gateway key.
 async fn principal(gateway: &Gateway, session: &Session) -> Result<Principal, Failure> {
     let headers = &session.req_header().headers;
-    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| {
+    let bearer = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| {
         let (scheme, key) = value.trim().split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
     });
     let plain = headers.get("x-api-key").and_then(|value| value.to_str().ok()).map(str::trim);
-    let given = bearer.is_some() || plain.is_some() || headers.contains_key(header::AUTHORIZATION);
+    let given = bearer.is_some() || plain.is_some() || headers.contains_key(AUTHORIZATION);
     if !given {
         return Err(Failure::of(Kind::MissingKey));
     }

@@ -1,5 +1,6 @@
 //! What a request has become so far. A hook finds only what is there by its phase: the rest is not reachable.
 
+use super::activity::ReceiptLookup;
 use super::admit::Fallbacks;
 use super::intake::Shared;
 use super::panics;
@@ -16,7 +17,7 @@ use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
 use crate::store::ledger::Outcome;
 use crate::upstreams::{Endpoints, Lease};
-use crate::usage::{MeteringTerms, Usage, UsageBounds, UsageEstimator};
+use crate::usage::{MeteringTerms, UsageBounds, UsageEstimator};
 use bytes::Bytes;
 use std::fmt;
 use std::net::SocketAddr;
@@ -53,7 +54,7 @@ pub enum Stage {
     Answered { what: &'static str },
     /// On its way to the sidecar; with the account whose receipt is asked for, where it is the one that can tell; and whether
     /// it was asked anew.
-    Sidecar { account: Option<Arc<str>>, again: bool },
+    Sidecar { account: Option<Arc<str>>, again: bool, lookup: Option<ReceiptLookup> },
     /// On its way to a vendor, with credit held.
     Call(Box<Call>),
 }
@@ -98,12 +99,7 @@ pub struct Call {
 impl Call {
     /// What its usage is metered by, at the model that is asked.
     pub fn metering_terms(&self) -> MeteringTerms {
-        MeteringTerms::new(self.turn.estimator(), self.usage_bounds)
-    }
-
-    /// The usage to bill where the vendor did not report all of it; `reported` is what it did.
-    pub fn estimate(&self, reported: Option<Usage>, generated_bytes: u64) -> Usage {
-        self.metering_terms().estimator.usage(reported, generated_bytes)
+        MeteringTerms { estimator: self.turn.estimator(), bounds: self.usage_bounds }
     }
 }
 

@@ -12,6 +12,7 @@
 mod body;
 mod body_share;
 mod coding;
+mod early_answer;
 mod replay;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ mod together;
 
 pub use body::{announced_bytes, read_body};
 pub use body_share::{BodyBytes, BodyHolders, BodyShare};
+pub use early_answer::{discard_body, keep_alive_past_body};
 
 use crate::idempotency::{Decision, Running};
 use crate::protocol::aside::SignOfLife;

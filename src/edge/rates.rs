@@ -19,7 +19,7 @@ pub fn bounds(settings: &Settings, principal: &Principal, tokens: impl FnOnce() 
 }
 
 /// What is set for one goes before what is said for all.
-fn over(all: config::Rates, own: &RateSettings) -> Rates {
+pub(super) fn over(all: config::Rates, own: &RateSettings) -> Rates {
     Rates {
         requests_per_minute: own.requests_per_minute.unwrap_or(all.requests_per_minute),
         tokens_per_minute: own.tokens_per_minute.unwrap_or(all.tokens_per_minute),

@@ -119,6 +119,19 @@ impl Book {
         }
     }
 
+    /// Whether a key is known, whatever body it came with. Enters nothing.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn is_known(&self, ask: &Ask<'_>, entry: &Entry, now_ms: i64) -> Result<bool, StoreError> {
+        match self {
+            Self::Here(here) => here.db.is_known(ask, now_ms),
+            Self::Shared(shared) => {
+                in_time("look an idempotency key up", SERVE_PATIENCE, shared.serving.knows_key(entry)).await
+            }
+        }
+    }
+
     /// Off the path of requests.
     ///
     /// # Errors

@@ -43,6 +43,8 @@ pub enum Kind {
     Concurrent,
     /// More requests in flight than the account may hold open.
     TooManyOpen,
+    /// The key, or its account, has asked for as much that costs nothing as it may within a minute.
+    FreeRequests,
     /// The requests in flight of the account, or of the connection, hold as much of their bodies as they may.
     AccountBodies,
     ConnectionBodies,

@@ -133,6 +133,21 @@ impl IdempotencyDb {
         })
     }
 
+    /// Whether a key is known and has not expired.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn is_known(&self, ask: &Ask<'_>, now_ms: i64) -> Result<bool, StoreError> {
+        let writer = lock(&self.writer);
+        let look = || {
+            let mut known = writer.prepare_cached(
+                "SELECT 1 FROM asked WHERE account = ?1 AND path = ?2 AND key = ?3 AND NOT (done AND expires_at <= ?4)",
+            )?;
+            known.exists(params![ask.account, ask.path, ask.key, now_ms])
+        };
+        look().map_err(|source| StoreError::sqlite("look an idempotency key up", source))
+    }
+
     /// The request is done, and this was the answer; `None`: it is not kept.
     ///
     /// # Errors

@@ -94,7 +94,8 @@ pub struct Reserve<'a> {
     pub full: Micro,
     /// The least that is worth running the request with.
     pub floor: Micro,
-    /// After this, a hold that nobody ended is given up.
+    /// After this, a hold that nobody ended is given up. Zero: nothing is set aside or counted, and the answer says
+    /// whether it would be.
     pub lease: Duration,
     pub most_open: u64,
     /// The API key and what bounds the request; `None` where nothing does.

@@ -311,6 +311,8 @@ fn an_earlier_judgement_stands_above_a_later_one() {
     let world = Plan::default().limit("body_bytes", 1_024).start();
     let account = world.account();
     let poor = world.account_with("poor@example.test", &["--no-trial"]);
+    // Too little for any request but enough for its header.
+    let scant = world.funded(10_000);
     let large = vec![b'{'; 2_000];
     let unknown = json!({"model": "unknown", "messages": [], "max_tokens": 1}).to_string();
     for surface in BOTH {
@@ -319,9 +321,11 @@ fn an_earlier_judgement_stands_above_a_later_one() {
         assert_eq!(world.ask(&Request::new("PATCH", surface.path()).bearer("bad")).status, 405);
         assert_eq!(to(surface.path(), &large, "bad"), 401);
         assert_eq!(to(surface.path(), &large, &account.key), 413);
-        assert_eq!(to(surface.path(), b"{", &poor.key), 400);
-        assert_eq!(to(surface.path(), unknown.as_bytes(), &poor.key), 404);
-        assert_eq!(world.ask(&surface.whole(&poor.key, "input=1")).status, 402);
+        assert_eq!(to(surface.path(), &large, &poor.key), 413);
+        assert_eq!(to(surface.path(), b"{", &poor.key), 402, "what the header decides stands above the body");
+        assert_eq!(to(surface.path(), b"{", &scant.key), 400);
+        assert_eq!(to(surface.path(), unknown.as_bytes(), &scant.key), 404);
+        assert_eq!(world.ask(&surface.whole(&scant.key, "input=1")).status, 402);
     }
     nothing_happened(&world, &account);
     world.close();

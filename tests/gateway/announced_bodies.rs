@@ -1,4 +1,5 @@
-//! Clients that announce large bodies and send little of them: they take no room from others.
+//! Clients that announce large bodies and send little of them: they take no room from others, and whoever cannot pay is
+//! refused on the header alone.
 
 use crate::account::Account;
 use crate::client::{Connection, Request};
@@ -82,6 +83,17 @@ fn others_are_served_while(world: &World, key: &str, is_on: impl Fn() -> bool) {
         let left = (bytes_in_flight(world), world.metric("gateway_open_holds", &[]));
         (left == (0.0, 0.0) && world.open_files() <= connection_before + 8).then_some(())
     });
+}
+
+#[test]
+fn an_account_without_credit_that_announces_large_bodies_is_refused_on_the_header() {
+    let world = World::new();
+    let poor = world.account_with("poor@example.test", &["--no-trial"]);
+    others_are_served_while(&world, &poor.key, || {
+        world.metric("gateway_rejected_total", &["insufficient_credits"]) >= STREAMS as f64
+    });
+    assert_eq!(world.vendor.calls(), 200);
+    world.close();
 }
 
 #[test]

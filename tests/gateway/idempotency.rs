@@ -277,7 +277,8 @@ fn a_key_is_one_header_of_visible_ascii_and_only_answers_of_models_have_one(plan
 
 fn what_is_refused_before_the_hold_leaves_its_key_free_and_an_answer_costs_no_limit(plan: Plan) {
     let world = plan.limit("open_requests_per_account", 1).start();
-    let poor = world.funded(0);
+    // Too little for any request but enough for its header.
+    let poor = world.funded(10_000);
     for surface in BOTH {
         let way = Way::own(surface, false);
         let request = way.keyed(&poor, "poor", USUAL);
@@ -291,7 +292,7 @@ fn what_is_refused_before_the_hold_leaves_its_key_free_and_an_answer_costs_no_li
         assert_eq!([world.ask(&bad).status, world.ask(&bad).status], [400, 400]);
     }
     world.json(&["account", "grant", &poor.id, "100", "--ref", "now"]);
-    wait_for("the grant", SOON, || (world.standing(&poor).balance > 0).then_some(()));
+    wait_for("the grant", SOON, || (world.standing(&poor).balance > 10_000).then_some(()));
     for surface in BOTH {
         let way = Way::own(surface, false);
         let request = way.keyed(&poor, "poor", USUAL);

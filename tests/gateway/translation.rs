@@ -154,8 +154,8 @@ fn what_was_changed_is_told_and_is_refused_to_who_is_strict() {
 #[test]
 fn what_cannot_be_translated_is_refused_before_any_credit_is_asked_for() {
     let world = World::new();
-    // Without a credit: were money asked for first, it would be 402.
-    let account = world.account_with("poor@example.test", &["--no-trial"]);
+    // Too little for any request but enough for its header: were money asked for first, it would be 402.
+    let account = world.funded(10_000);
     for (surface, member, value, path) in
         [(Chat, "n", json!(2), "n"), (Messages, "container", json!("c_1"), "container")]
     {
@@ -373,7 +373,7 @@ fn a_large_whole_answer_is_streamed_from_the_vendor_and_told_whole() {
 #[test]
 fn tokens_are_counted_for_every_model_and_for_nothing() {
     let world = World::new();
-    let account = world.account_with("poor@example.test", &["--no-trial"]);
+    let account = world.account();
     let count = |model: &str, query: &str| {
         let body = json!({"model": model, "system": "Be brief.", "messages": [{"role": "user", "content": "Hello there, world"}],
             "tools": [{"name": "f", "input_schema": {"type": "object"}}]});

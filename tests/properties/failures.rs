@@ -34,6 +34,7 @@ const TABLE: &[Row] = &[
     (Kind::TokensPerMinute, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
     (Kind::Concurrent, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
     (Kind::TooManyOpen, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
+    (Kind::FreeRequests, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
     (Kind::AccountBodies, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
     (Kind::ConnectionBodies, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("1"), OPEN),
     (Kind::BodyTooLarge, (413, INVALID, Some("request_too_large")), (413, "request_too_large"), None, OPEN),
@@ -118,6 +119,7 @@ fn is_known(kind: Kind) -> bool {
         | Kind::TokensPerMinute
         | Kind::Concurrent
         | Kind::TooManyOpen
+        | Kind::FreeRequests
         | Kind::AccountBodies
         | Kind::ConnectionBodies
         | Kind::BodyTooLarge

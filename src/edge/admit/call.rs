@@ -4,6 +4,7 @@
 //! `admit/fallback.rs` (of other models), `intake.rs` (the body's way on).
 
 use super::fallback::Fallbacks;
+use super::header::Authorized;
 use super::keyed::{self, Keyed};
 use super::order::{self, Order, Sent};
 use super::version_header;
@@ -13,9 +14,8 @@ use crate::billing::{Hold, Opening, Refused};
 use crate::catalog::Model;
 use crate::clock;
 use crate::config::Settings;
-use crate::edge::connections;
 use crate::edge::context::{Call, Context, InFlight, Upstream};
-use crate::edge::intake::{self, BodyHolders, BodyShare, Deadlines};
+use crate::edge::intake::{self, BodyShare, Deadlines};
 use crate::edge::reply::Reply;
 use crate::edge::turn::Turn;
 use crate::edge::{EdgeLimits, Gateway, rates};
@@ -25,7 +25,6 @@ use crate::protocol::failure::{Failure, Kind};
 use crate::protocol::request::{self, Outline};
 use crate::protocol::translate;
 use crate::usage::UsageBounds;
-use bytes::Bytes;
 use pingora::proxy::Session;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,17 +54,19 @@ pub async fn prepare(
     ctx: &Context,
     principal: Principal,
     asked: Asked,
+    authorized: Authorized,
 ) -> Result<Prepared, Failure> {
     let surface = asked.surface;
-    let (body, mut share) = receive_body(gateway, settings, session, &principal).await?;
+    let Authorized { mut share, arrival, has_credit } = authorized;
+    let body = intake::read_body(session, &mut share, &EdgeLimits::of(&settings.limits)).await?;
     let body_read = Instant::now();
     let outline = request::read(surface, &body)?;
     let model = model(settings, &principal, &outline.model)?.door(surface, &outline);
     let crosses = !model.passes(surface);
     let count = if asked.free { Some(translate::count_tokens(surface, &body)) } else { None };
-    // A responses vendor is not asked: its counter wants another body than its answers do. Endpoints with a custom path may have none.
-    let is_local = crosses || surface == Protocol::Responses || !model.vendor.serves(asked.path);
-    if is_local && let Some(count) = count {
+    if (!has_credit || is_counted_here(model, &asked))
+        && let Some(count) = count
+    {
         return count.map(Prepared::Count);
     }
     let keyed = match keyed::begin(gateway, settings, session, &asked, &principal, &body, &ctx.request_id).await? {
@@ -88,6 +89,8 @@ pub async fn prepare(
     let version = version_header(session, settings);
     let (previews, dropped) = order.previews(&flags);
     order.bear(dropped.as_slice())?;
+    // From here on it counts by its hold.
+    drop(arrival);
     let Fitted { hold, sent, fallbacks, usage_bounds } = match asked.free {
         true => Fitted::free(order.sent(None, None)?),
         false => order.fit(gateway, principal, &mut share).await?,
@@ -127,34 +130,11 @@ pub async fn prepare(
     })))
 }
 
-async fn receive_body(
-    gateway: &Gateway,
-    settings: &Settings,
-    session: &mut Session,
-    principal: &Principal,
-) -> Result<(Bytes, BodyShare), Failure> {
-    let limits = EdgeLimits::of(&settings.limits);
-    let mut share = BodyShare::new(body_holders(gateway, session, principal), &limits);
-    check_announced(session, &share, &limits)?;
-    let body = intake::read_body(session, &mut share, &limits).await?;
-    Ok((body, share))
-}
-
-/// Judges the length that the header announces. The connection ends with a body that is not read.
-fn check_announced(session: &Session, share: &BodyShare, limits: &EdgeLimits) -> Result<(), Failure> {
-    match intake::announced_bytes(session) {
-        Some(bytes) if bytes > limits.body_bytes => Err(Failure::body_too_large(limits.body_bytes)),
-        Some(bytes) => share.check_announced(bytes),
-        None => Ok(()),
-    }
-}
-
-fn body_holders(gateway: &Gateway, session: &Session, principal: &Principal) -> BodyHolders {
-    BodyHolders {
-        process: Arc::clone(&gateway.body_bytes),
-        account: Arc::clone(&gateway.activity.get(&principal.account_id).body_bytes),
-        connection: connections::body_bytes(session.digest()),
-    }
+/// Whether the model's vendor has no counter for such a request. That of a responses vendor wants another body than its answers
+/// do; endpoints with a custom path may have none.
+fn is_counted_here(model: &Model, asked: &Asked) -> bool {
+    let surface = asked.surface;
+    !model.passes(surface) || surface == Protocol::Responses || !model.vendor.serves(asked.path)
 }
 
 /// The request as a turn of its conversation.
@@ -259,7 +239,7 @@ impl Order<'_> {
     }
 }
 
-fn refusal(surface: Protocol, refused: &Refused) -> Failure {
+pub(super) fn refusal(surface: Protocol, refused: &Refused) -> Failure {
     match refused {
         Refused::Insufficient { available, needed } => Failure::new(
             Kind::InsufficientCredits,

@@ -9,6 +9,7 @@ use crate::config::Settings;
 use crate::edge::Gateway;
 use crate::idempotency::{self, Answer, Running};
 use crate::protocol::failure::{Failure, Kind};
+use crate::store::StoreError;
 use pingora::proxy::Session;
 
 /// What becomes of the request.
@@ -32,22 +33,10 @@ pub async fn begin(
     body: &[u8],
     request_id: &str,
 ) -> Result<Keyed, Failure> {
-    let mut given = session.req_header().headers.get_all("idempotency-key").iter();
-    let key = match (given.next(), given.next()) {
-        _ if asked.free => return Ok(Keyed::Go(None)),
-        (None, _) => return Ok(Keyed::Go(None)),
-        (Some(key), None) if idempotency::is_key(key.as_bytes()) => key.to_str().unwrap_or_default(),
-        _ => {
-            let message = "An Idempotency-Key is one header of 1 to 255 visible ASCII characters.";
-            return Err(Failure::new(Kind::InvalidRequest, message));
-        }
-    };
+    let Some(key) = given_key(session, asked)? else { return Ok(Keyed::Go(None)) };
     let scope = (&*principal.account_id, asked.path, key);
     let begun = gateway.idempotency.begin(scope, body, request_id, &settings.limits, clock::now_ms()).await;
-    let found = begun.map_err(|error| {
-        log::error!("{error}");
-        Failure::of(Kind::LedgerUnavailable)
-    })?;
+    let found = begun.map_err(unavailable)?;
     match found {
         idempotency::Asked::New(running) => Ok(Keyed::Go(Some(running))),
         idempotency::Asked::Done(answer) => Ok(Keyed::Replay(answer)),
@@ -55,4 +44,38 @@ pub async fn begin(
         idempotency::Asked::OtherBody => Err(Failure::of(Kind::IdempotencyConflict)),
         idempotency::Asked::Unavailable => Err(Failure::of(Kind::IdempotencyResultUnavailable)),
     }
+}
+
+/// Whether the request names a key that is known, so that its answer may be stored; whatever its body says.
+///
+/// # Errors
+/// The key is no key, or the store cannot be asked.
+pub async fn is_known(
+    gateway: &Gateway,
+    session: &Session,
+    asked: &Asked,
+    principal: &Principal,
+) -> Result<bool, Failure> {
+    let Some(key) = given_key(session, asked)? else { return Ok(false) };
+    let scope = (&*principal.account_id, asked.path, key);
+    gateway.idempotency.is_known(scope, clock::now_ms()).await.map_err(unavailable)
+}
+
+/// The key that the header gives; `None` for what is free, which has none.
+fn given_key<'s>(session: &'s Session, asked: &Asked) -> Result<Option<&'s str>, Failure> {
+    let mut given = session.req_header().headers.get_all("idempotency-key").iter();
+    match (given.next(), given.next()) {
+        _ if asked.free => Ok(None),
+        (None, _) => Ok(None),
+        (Some(key), None) if idempotency::is_key(key.as_bytes()) => Ok(key.to_str().ok()),
+        _ => {
+            let message = "An Idempotency-Key is one header of 1 to 255 visible ASCII characters.";
+            Err(Failure::new(Kind::InvalidRequest, message))
+        }
+    }
+}
+
+fn unavailable(error: StoreError) -> Failure {
+    log::error!("{error}");
+    Failure::of(Kind::LedgerUnavailable)
 }

@@ -86,6 +86,9 @@ pub(super) fn row(kind: Kind) -> Row {
         Kind::TokensPerMinute => limited("tokens_per_minute", "Too many tokens within a minute."),
         Kind::Concurrent => limited("concurrent_requests", "Too many requests run at one time."),
         Kind::TooManyOpen => limited("too_many_open", "Too many requests of this account are open at once."),
+        Kind::FreeRequests => {
+            limited("free_requests_per_minute", "Too many requests that cost nothing within a minute.")
+        }
         Kind::AccountBodies => {
             limited("account_bodies", "The requests in flight of this account hold too many bytes of request bodies.")
         }
@@ -208,6 +211,7 @@ pub(super) fn frame_words(kind: Kind) -> (&'static str, &'static str) {
         | Kind::TokensPerMinute
         | Kind::Concurrent
         | Kind::TooManyOpen
+        | Kind::FreeRequests
         | Kind::AccountBodies
         | Kind::ConnectionBodies => ("rate_limit_exceeded", "rate_limit_error"),
         Kind::UpstreamClosed => ("upstream_closed", "api_error"),
@@ -225,6 +229,7 @@ pub(super) fn responses_code(kind: Kind) -> &'static str {
         | Kind::TokensPerMinute
         | Kind::Concurrent
         | Kind::TooManyOpen
+        | Kind::FreeRequests
         | Kind::AccountBodies
         | Kind::ConnectionBodies => "rate_limit_exceeded",
         Kind::ContextTooLong => "context_length_exceeded",

@@ -142,6 +142,16 @@ impl SharedStore {
         self.ask("look for a request's end", &exists).await
     }
 
+    /// Whether anything is known of an idempotency key.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    pub async fn knows_key(&self, entry: &Entry) -> Result<bool, StoreError> {
+        let mut exists = Cmd::new();
+        exists.arg("EXISTS").arg(key(partition(&entry.account), "i:", &entry.named()));
+        self.ask("look an idempotency key up", &exists).await
+    }
+
     /// Takes what has expired out of the count of kept answers. Returns how much that was.
     ///
     /// # Errors

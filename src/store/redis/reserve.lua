@@ -1,6 +1,6 @@
 -- Sets credit aside for a request: `full`, or where that does not fit all there is, as long as it is `floor` at least.
 -- KEYS: account, its holds, the partition's leases, the request's marker, and under limits the API key
--- ARGV: request, account, full, floor, lease in ms, most open requests
+-- ARGV: request, account, full, floor, lease in ms (0: set nothing aside, say whether it would be), most open requests
 --   and under limits: the API key's id, what the request may use in tokens, the key's requests and tokens a minute and
 --   what it may run at one time, the same of the account, the key's spend limit or '', its period
 -- Says the same again for a request that is held already, so that a lost answer can be asked for once more.
@@ -73,6 +73,8 @@ if key_free and amount > key_free then
   amount = key_free
   if amount < floor or amount <= 0 then return {'key_spend', I(key_free)} end
 end
+-- Without a lease nothing is set aside: it was asked whether something could be.
+if tonumber(ARGV[5]) == 0 then return told({'held', '0', '0'}) end
 local trial = math.min(amount, trial_free)
 local paid = amount - trial
 local hold = I(paid) .. ':' .. I(trial)

@@ -1,0 +1,169 @@
+//! What costs nothing is limited too: token counts, the gateway's own answers, receipts, and requests that are refused for
+//! what their bodies say.
+
+use crate::account::Account;
+use crate::client::{Answer, Request};
+use crate::surface::{BOTH, Chat, Messages, Surface};
+use crate::world::{Plan, SOON, World, wait_for};
+use std::time::{Duration, Instant};
+
+fn count(key: &str) -> Request {
+    let body = Messages.body("input=77", false, 1_000);
+    Request::post("/v1/messages/count_tokens", body.to_string()).bearer(key)
+}
+
+fn key_of_five(world: &World, account: &Account) -> String {
+    let made = world.json(&["key", "create", "--account", &account.id, "--name", "five", "--requests-per-minute", "5"]);
+    made["key"].as_str().unwrap().to_owned()
+}
+
+#[track_caller]
+fn limited(surface: Surface, answer: &Answer, words: &str) {
+    let limited = (429, "rate_limit_error");
+    let error = surface.fails(answer, limited, limited, Some("rate_limit_exceeded"));
+    assert!(error["message"].as_str().unwrap().contains(words), "{error}");
+    let wait: u64 = answer.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=60).contains(&wait), "{wait}");
+}
+
+/// Asks 24 times; the statuses that came.
+fn asked_24_times(world: &World, request: &Request) -> Vec<u16> {
+    (0..24).map(|_| world.ask(request).status).collect()
+}
+
+/// How many were answered before the first that was refused, which all that follow are too. A slow machine lets one or two
+/// more through.
+#[track_caller]
+fn first(count: usize, statuses: &[u16]) {
+    let answered = statuses.iter().filter(|status| **status == 200).count();
+    assert!(statuses.iter().all(|status| matches!(status, 200 | 429)), "{statuses:?}");
+    assert!(statuses[..count].iter().all(|status| *status == 200), "{statuses:?}");
+    assert!((count..count + 4).contains(&answered), "{statuses:?}");
+}
+
+#[test]
+fn token_counts_have_the_keys_own_limit_and_leave_billed_requests_alone() {
+    let world = World::new();
+    let account = world.account();
+    let key = key_of_five(&world, &account);
+    let statuses = asked_24_times(&world, &count(&key));
+    first(5, &statuses);
+    let answered = statuses.iter().filter(|status| **status == 200).count() as u64;
+    assert_eq!(world.vendor.calls(), answered, "a refused count reached the vendor");
+    limited(Messages, &world.ask(&count(&key)), "this key may have 5 token counts per minute");
+    limited(Chat, &world.ask(&Request::get("/v1/models").bearer(&key)), "50 requests that cost nothing per minute");
+    // What is billed has its own count, and so has another key.
+    for _ in 0..5 {
+        assert_eq!(world.ask(&Messages.whole(&key, "input=1 output=1")).status, 200);
+    }
+    limited(Messages, &world.ask(&Messages.whole(&key, "input=1 output=1")), "5 requests per minute");
+    assert_eq!(world.ask(&count(&account.key)).status, 200);
+    assert!(world.metric("gateway_rejected_total", &["\"free_requests_per_minute\""]) >= 2.0);
+    world.ended(&account, 5);
+    world.close();
+}
+
+#[test]
+fn control_without_the_limit_token_counts_have_none() {
+    let world = Plan::default().limit("free_requests_per_minute", 0).start();
+    let account = world.account();
+    let key = key_of_five(&world, &account);
+    assert_eq!(asked_24_times(&world, &count(&key)), [200; 24]);
+    assert_eq!(world.vendor.calls(), 24);
+    world.close();
+}
+
+#[test]
+fn an_account_without_limits_of_its_own_has_that_of_all() {
+    let world = Plan::default().limit("free_requests_per_minute", 12).start();
+    let (account, other) = (world.account(), world.funded(1_000_000));
+    for path in ["/v1/models", "/v1/credits", "/v1/models/beta-5.2", "/v1/receipts/none"] {
+        let answers: Vec<_> = (0..3).map(|_| world.ask(&Request::get(path).bearer(&account.key)).status).collect();
+        assert!(answers.iter().all(|status| matches!(status, 200 | 404)), "{path}: {answers:?}");
+    }
+    for path in ["/v1/models", "/v1/credits", "/v1/receipts/none"] {
+        limited(Chat, &world.ask(&Request::get(path).bearer(&account.key)), "this account may have 12 requests");
+    }
+    limited(Messages, &world.ask(&count(&account.key)), "this account may have 1 token counts per minute");
+    assert_eq!(world.ask(&Chat.whole(&account.key, "input=1 output=1")).status, 200);
+    assert_eq!(world.ask(&Request::get("/v1/models").bearer(&other.key)).status, 200);
+    world.close();
+}
+
+#[test]
+fn an_account_without_credit_has_its_tokens_counted_by_the_gateway() {
+    let world = World::new();
+    let (poor, paying) = (world.funded(0), world.account());
+    let counted = world.ask(&count(&poor.key));
+    assert_eq!((counted.status, counted.header("x-gateway-estimated")), (200, Some("true")), "{}", counted.text());
+    assert!(counted.json()["input_tokens"].as_u64().unwrap() > 0);
+    assert_eq!(world.vendor.calls(), 0, "the vendor was asked under the operator's key");
+    let counted = world.ask(&count(&paying.key));
+    assert_eq!((counted.status, counted.header("x-gateway-estimated")), (200, None));
+    assert_eq!(world.vendor.calls(), 1);
+    world.close();
+}
+
+fn bad(surface: Surface, key: &str) -> Request {
+    Request::post(surface.path(), "{".to_owned()).bearer(key)
+}
+
+#[test]
+fn requests_that_are_refused_for_their_bodies_have_a_limit() {
+    let world = Plan::default().limit("free_requests_per_minute", 20).start();
+    let (account, other) = (world.account(), world.funded(1_000_000));
+    for round in 0..10 {
+        for surface in BOTH {
+            assert_eq!(world.ask(&bad(surface, &account.key)).status, 400, "round {round}");
+        }
+    }
+    for surface in BOTH {
+        let words = "20 requests that are refused for what their bodies say";
+        limited(surface, &world.ask(&bad(surface, &account.key)), words);
+        // Refused on the header: the body is not waited for.
+        let mut connection = world.connect();
+        connection.send(&surface.whole(&account.key, "input=1 output=1").head());
+        limited(surface, &connection.answer(), words);
+        assert_eq!(world.ask(&bad(surface, &other.key)).status, 400);
+    }
+    assert_eq!(world.ask(&Request::get("/v1/credits").bearer(&account.key)).status, 200, "those are counted apart");
+    world.close();
+}
+
+#[test]
+fn control_without_the_limit_refused_requests_have_none() {
+    let world = Plan::default().limit("free_requests_per_minute", 0).start();
+    let account = world.account();
+    for _ in 0..30 {
+        assert_eq!(world.ask(&bad(Chat, &account.key)).status, 400);
+    }
+    assert_eq!(world.ask(&Chat.whole(&account.key, "input=1 output=1")).status, 200);
+    world.ended(&account, 1);
+    world.close();
+}
+
+#[test]
+fn an_account_has_so_many_receipts_looked_up_at_one_time() {
+    let world = Plan::default().limit("receipt_lookups_per_account", 2).start();
+    let (account, other) = (world.account(), world.funded(1_000_000));
+    let unknown = Request::get("/v1/receipts/req_00000000000000000000000000000000");
+    let mut waiting: Vec<_> = (0..2)
+        .map(|_| {
+            let mut connection = world.connect();
+            connection.send(&unknown.clone().bearer(&account.key).bytes());
+            connection
+        })
+        .collect();
+    let began = Instant::now();
+    wait_for("the two to wait", SOON, || {
+        let answer = world.ask(&Request::get("/v1/receipts/none").bearer(&account.key));
+        (answer.status == 429).then(|| limited(Chat, &answer, "2 receipts being looked up"))
+    });
+    assert!(began.elapsed() < Duration::from_secs(2), "refused after the others were answered");
+    assert_eq!(world.ask(&Request::get("/v1/receipts/none").bearer(&other.key)).status, 404);
+    for connection in &mut waiting {
+        assert_eq!(connection.answer().status, 404);
+    }
+    assert_eq!(world.ask(&Request::get("/v1/receipts/none").bearer(&account.key)).status, 404);
+    world.close();
+}
