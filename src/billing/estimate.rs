@@ -6,6 +6,7 @@
 //! Read next: `protocol/request/content.rs`, `usage/estimator.rs`.
 
 use crate::catalog::Model;
+use crate::protocol::Protocol;
 use crate::protocol::request::Content;
 use crate::usage::{TokenRate, Usage, UsageEstimator};
 
@@ -19,10 +20,28 @@ pub struct ReportedTurn {
     estimate: u64,
     usage: Usage,
     output: TokenRate,
-    /// This turn or one before it was read from a cache, or written to one.
-    is_cached: bool,
+    cache: VendorCache,
     /// The vendor's cache holds its answers as well.
     caches_output: bool,
+}
+
+/// What the reports of a conversation show of its vendor's cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum VendorCache {
+    /// No report could show it yet: in a first turn nothing can be found.
+    Unknown,
+    /// A turn was read from a cache, or written to one.
+    Seen,
+    /// A turn repeated one that was long enough for any cache, and nothing of it was found.
+    Absent,
+}
+
+impl VendorCache {
+    fn new(content: &Content, is_seen: bool, before: Option<&ReportedTurn>) -> Self {
+        let Some(before) = before.filter(|_| !is_seen) else { return if is_seen { Self::Seen } else { Self::Unknown } };
+        let repeats = before.fills_cache() && content.tokens() >= before.estimate;
+        if before.cache == Self::Unknown && repeats { Self::Absent } else { before.cache }
+    }
 }
 
 impl ReportedTurn {
@@ -33,10 +52,10 @@ impl ReportedTurn {
             estimate: content.tokens(),
             usage: *usage,
             output,
-            is_cached: usage.cache_read > 0,
+            cache: VendorCache::Unknown,
             caches_output: before.is_some_and(|before| usage.cache_read > before.tokens()),
         };
-        turn.is_cached |= turn.written() > 0 || before.is_some_and(|before| before.is_cached);
+        turn.cache = VendorCache::new(content, usage.cache_read > 0 || turn.written() > 0, before);
         turn.caches_output |= before.is_some_and(|before| before.caches_output);
         turn
     }
@@ -55,11 +74,24 @@ impl ReportedTurn {
         self.usage.cache_write_5m.saturating_add(self.usage.cache_write_1h)
     }
 
+    /// It is long enough for any vendor's cache.
+    fn fills_cache(&self) -> bool {
+        self.tokens() >= CACHED_TOKENS_MIN
+    }
+
+    /// Nobody has seen the vendor's cache yet, and one that caches unasked has this turn in it by now. Vendors of the messages
+    /// protocol cache what they are asked to, and report it in the first turn.
+    fn assumes_cache(&self, model: &Model) -> bool {
+        let is_cheaper = model.price.cache_read < model.price.input;
+        let is_unasked = model.protocol() != Protocol::Messages;
+        self.cache == VendorCache::Unknown && is_cheaper && is_unasked && self.fills_cache()
+    }
+
     /// What the next turn finds in the cache: where the vendor says what it writes, that and what it read; else everything.
     /// A turn that missed the cache, because it came too late, has filled it for the next one all the same.
-    fn cacheable(&self) -> u64 {
+    fn cacheable(&self, model: &Model) -> u64 {
         match self.written() {
-            _ if !self.is_cached => 0,
+            _ if self.cache != VendorCache::Seen && !self.assumes_cache(model) => 0,
             0 if self.caches_output => self.tokens().saturating_add(shown(&self.usage)),
             0 => self.tokens(),
             written => self.usage.cache_read.saturating_add(written),
@@ -68,8 +100,8 @@ impl ReportedTurn {
 
     /// The input of a later turn, in its classes.
     fn next(&self, content: &Content, model: &Model) -> Usage {
-        let tokens = self.next_tokens(content.tokens()).min(model.context_tokens);
-        let cache_read = self.cacheable().min(tokens);
+        let tokens = self.next_tokens(content.tokens()).max(content.tokens_min()).min(model.context_tokens);
+        let cache_read = self.cacheable(model).min(tokens);
         let fresh = tokens.saturating_sub(cache_read);
         // What is new is written to the cache in the proportion of the last turn.
         let of_written = self.usage.input.saturating_add(self.written());
@@ -98,7 +130,7 @@ fn shown(usage: &Usage) -> u64 {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InputEstimate {
     pub estimator: UsageEstimator,
-    /// Most of the input is assumed to be new to the vendor, and so much that a cache may have held it: only the vendor's own
+    /// Of most of the input nobody knows whether a cache held it, and it is so much that one may have: only the vendor's own
     /// report would say.
     pub is_doubtful: bool,
 }
@@ -109,8 +141,11 @@ impl InputEstimate {
         let by_content = Usage { input: content.tokens().min(model.context_tokens), ..Usage::default() };
         let input = reported.map_or(by_content, |turn| turn.next(content, model));
         let room = model.context_tokens.saturating_sub(input.input_total());
-        let fresh = input.input_total().saturating_sub(input.cache_read);
-        let is_mostly_fresh = fresh >= CACHED_TOKENS_MIN && fresh > input.cache_read;
+        // What is only assumed to be in a cache stays doubtful: the vendor's report would settle it for the turns to come.
+        let is_assumed = reported.is_some_and(|turn| turn.assumes_cache(model));
+        let cached = if is_assumed { 0 } else { input.cache_read };
+        let fresh = input.input_total().saturating_sub(cached);
+        let is_mostly_fresh = fresh >= CACHED_TOKENS_MIN && fresh > cached;
         let is_doubtful = is_mostly_fresh && model.price.input > model.price.cache_read;
         let input = Usage { audio_input: content.audio_tokens().min(room), ..input };
         let output = reported.map(|turn| turn.output).unwrap_or_default();
@@ -130,13 +165,16 @@ mod tests {
     use crate::billing::pricing;
     use crate::catalog::Price;
     use crate::money::Micro;
-    use crate::protocol::Protocol;
     use crate::protocol::request;
     use proptest::prelude::*;
 
     fn model() -> Model {
+        model_of(Protocol::Messages)
+    }
+
+    fn model_of(protocol: Protocol) -> Model {
         let prices = [5_000_000, 500_000, 6_250_000, 10_000_000, 25_000_000].map(Micro::new);
-        Model::in_test(Protocol::Messages, Price::new(prices))
+        Model::in_test(protocol, Price::new(prices))
     }
 
     /// A text that comes to so many tokens by the rule.
@@ -159,11 +197,15 @@ mod tests {
 
     /// What is assumed of a turn of `now` tokens by the rule, after turns of so many by the rule and as reported.
     fn after(turns: &[(usize, [u64; 4])], now: usize) -> InputEstimate {
+        after_of(&model(), turns, now)
+    }
+
+    fn after_of(model: &Model, turns: &[(usize, [u64; 4])], now: usize) -> InputEstimate {
         let mut last: Option<ReportedTurn> = None;
         for (tokens, reported) in turns {
             last = Some(ReportedTurn::new(&text(*tokens), &input(*reported), 0, last.as_ref()));
         }
-        InputEstimate::new(&text(now), &model(), last.as_ref())
+        InputEstimate::new(&text(now), model, last.as_ref())
     }
 
     fn assumed(turns: &[(usize, [u64; 4])], now: usize) -> [u64; 4] {
@@ -226,6 +268,50 @@ mod tests {
         assert!(doubts(&[(1_000, [0, 900, 0, 0])]), "a short turn says little of a long one");
     }
 
+    #[test]
+    fn a_vendor_that_caches_unasked_is_assumed_to_have_the_first_turn_in_its_cache() {
+        let chat = model_of(Protocol::Chat);
+        let first = (6_000, [5_000, 0, 0, 0]);
+        let of = |model: &Model, turns: &[_], now| {
+            let estimate = after_of(model, turns, now);
+            (classes(estimate.estimator.input()), estimate.is_doubtful)
+        };
+        assert_eq!(of(&chat, &[first], 7_200), ([1_000, 5_000, 0, 0], true), "the report would be better");
+        assert_eq!(
+            of(&chat, &[(1_200, [1_023, 0, 0, 0])], 1_200),
+            ([1_023, 0, 0, 0], false),
+            "too small for any cache"
+        );
+        assert_eq!(of(&chat, &[(1_200, [1_024, 0, 0, 0])], 1_200), ([0, 1_024, 0, 0], true));
+        assert_eq!(
+            of(&model(), &[first], 7_200),
+            ([6_000, 0, 0, 0], true),
+            "it caches what it is asked to, and says so"
+        );
+        let flat = Model { price: Price::new([5, 5, 5, 5, 5].map(Micro::new)).into(), ..model_of(Protocol::Chat) };
+        assert_eq!(of(&flat, &[first], 7_200), ([6_000, 0, 0, 0], false));
+        // It repeated the first turn, and nothing of it was found: this vendor does not cache, until it shows that it does.
+        let missed = (7_200, [6_000, 0, 0, 0]);
+        assert_eq!(of(&chat, &[first, missed], 8_400), ([7_000, 0, 0, 0], true));
+        assert_eq!(of(&chat, &[first, missed, (8_400, [7_000, 0, 0, 0])], 8_400), ([7_000, 0, 0, 0], true));
+        let found = (8_400, [1_000, 6_000, 0, 0]);
+        assert_eq!(of(&chat, &[first, missed, found], 9_600), ([1_000, 7_000, 0, 0], false));
+        // One that is shorter than the first did not repeat it; the first was too short to show anything.
+        assert_eq!(of(&chat, &[first, (4_800, [4_000, 0, 0, 0])], 6_000), ([1_000, 4_000, 0, 0], true));
+        assert_eq!(of(&chat, &[(900, [900, 0, 0, 0]), (4_800, [4_800, 0, 0, 0])], 6_000), ([1_200, 4_800, 0, 0], true));
+    }
+
+    #[test]
+    fn no_reported_turn_makes_the_next_one_implausible() {
+        // 6 kB that a vendor counted as 3 tokens: what follows has at least one for 16 bytes.
+        let turns = [(1_800, [3, 0, 0, 0])];
+        let fewest = text(32_400).tokens_min();
+        assert_eq!((fewest, assumed(&turns, 32_400)), (6_750, [6_750, 0, 0, 0]));
+        assert_eq!(assumed(&[(1_800, [0, 3, 0, 0])], 32_400), [6_747, 3, 0, 0]);
+        // A template of 8 000 tokens around a word is there once.
+        assert_eq!(assumed(&[(60, [8_000, 0, 0, 0])], 3_060), [11_000, 0, 0, 0]);
+    }
+
     /// How a vendor counts, in a conversation that only grows: the rule's tokens for each of its own, in percent, and what
     /// it caches.
     #[derive(Clone, Copy, Debug)]
@@ -280,10 +366,14 @@ mod tests {
             let mut last: Option<ReportedTurn> = None;
             for (number, (content, usage)) in reports.iter().enumerate() {
                 let content = text(*content);
-                let estimate = InputEstimate::new(&content, &model(), last.as_ref());
+                let model = match caching {
+                    Caching::Asked => model(),
+                    Caching::Nothing | Caching::Unasked { .. } => model_of(Protocol::Chat),
+                };
+                let estimate = InputEstimate::new(&content, &model, last.as_ref());
                 // Nothing was generated yet: the whole answer costs its output besides.
-                let left = pricing::cost(&estimate.estimator.input(), &model().price).get();
-                let whole = pricing::cost(usage, &model().price).get();
+                let left = pricing::cost(&estimate.estimator.input(), &model.price).get();
+                let whole = pricing::cost(usage, &model.price).get();
                 // The first turn that finds an answer in the cache is the first to show that answers are kept there.
                 let is_known = last.is_some_and(|last: ReportedTurn| last.caches_output)
                     || !matches!(caching, Caching::Unasked { answers: true, .. });

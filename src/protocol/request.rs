@@ -208,7 +208,7 @@ impl Reader<'_> {
                 Ok(())
             }
             ("messages", _) => self.messages(scan, name),
-            ("input", Protocol::Responses) if scan.kind()? == Kind::Array => self.messages(scan, name),
+            ("input", Protocol::Responses) => self.input(scan, name),
             ("tools", _) => self.list(scan, name),
             ("service_tier", _) => self.service_tier(scan),
             ("system" | "instructions" | "metadata" | "session_id" | "prompt_cache_key", _) => {
@@ -403,6 +403,22 @@ impl Reader<'_> {
             Ok::<(), Stop>(())
         })
         .map(drop)
+    }
+
+    /// The items, or a string, which stands for one message of the user.
+    fn input(&mut self, scan: &mut Scan<'_>, name: &str) -> Result<(), Stop> {
+        match scan.kind()? {
+            Kind::Array => return self.messages(scan, name),
+            Kind::String => {
+                let mut head = Head::default();
+                let start = scan.at();
+                self.outline.features.member(name, scan)?;
+                head.member("content", Span { start, end: scan.at() });
+                self.outline.signs.message(head);
+            }
+            _ => self.outline.features.member(name, scan)?,
+        }
+        Ok(())
     }
 
     fn service_tier(&mut self, scan: &mut Scan<'_>) -> Result<(), Stop> {

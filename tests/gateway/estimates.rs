@@ -123,6 +123,34 @@ fn leaving_a_cached_conversation_of_a_responses_vendor_costs_no_more_either() {
     world.close();
 }
 
+/// A vendor that caches on its own reports 0 cached tokens of the first turn, for nothing was cached yet.
+#[test]
+fn leaving_the_second_turn_costs_no_more_than_its_whole_answer() {
+    let world = plan().start();
+    let account = world.funded(1_000_000_000);
+    let ask = |marker: &str, stream| {
+        request(Chat, &account, "second-turn", &turn(Chat, CHAT_MODEL, LONG_BYTES, marker, stream))
+    };
+    let first = whole(&world, &account, &ask("input=49500 output=300", false));
+    assert_eq!(first["usage"]["cache_read"], 0, "{first}");
+    let left = left_early(&world, &account, &ask(&format!("{CACHED} {LASTS}"), true));
+    assert_eq!(left["estimated"], true, "{left}");
+    assert!(left["usage"]["cache_read"].as_u64() >= Some(48_000), "{left}");
+    let second = whole(&world, &account, &ask(CACHED, false));
+    assert_eq!(micro(&second["credits"]), cost_of_cached(CHAT_MODEL), "{second}");
+    assert_at_most_a_tenth_more(&left, &second);
+    // A vendor that does not cache: once it has reported so of a turn that repeated the first, nothing is assumed.
+    let ask = |marker: &str, stream| {
+        request(Chat, &account, "never-cached", &turn(Chat, CHAT_MODEL, LONG_BYTES, marker, stream))
+    };
+    for _ in 0..2 {
+        whole(&world, &account, &ask("input=49500 output=300", false));
+    }
+    let left = left_early(&world, &account, &ask(&format!("input=49500 output=300 {LASTS}"), true));
+    assert_eq!((&left["estimated"], &left["usage"]["cache_read"]), (&true.into(), &0.into()), "{left}");
+    world.close();
+}
+
 #[test]
 fn what_was_cached_is_learned_where_the_conversation_is_new() {
     let world = plan().start();

@@ -121,6 +121,39 @@ fn what_a_client_calls_its_session_counts_whatever_is_said() {
     assert_ne!(key(Protocol::Messages, &ids(json!({"session_id": "x".repeat(512)}), "one")), unnamed);
 }
 
+/// Of one conversation: whoever writes a string in the first turn has to write items in the second.
+#[test]
+fn a_string_has_the_key_of_the_parts_that_it_stands_for() {
+    let text = "Read \"this\" / that\n";
+    let go_on = [json!({"role": "assistant", "content": "ok"}), json!({"role": "user", "content": "go on"})];
+    let part = |kind: &str| json!([{"type": kind, "text": text}]);
+    let responses = |input: &Value| json!({"model": "m", "instructions": "be brief", "input": input});
+    let items = |first: Value| Value::Array([&[first], go_on.as_slice()].concat());
+    let first = key(Protocol::Responses, &responses(&json!(text)));
+    for message in [
+        json!({"role": "user", "content": text}),
+        json!({"type": "message", "role": "user", "content": part("input_text")}),
+    ] {
+        assert_eq!(key(Protocol::Responses, &responses(&json!([message]))), first, "{message}");
+        assert_eq!(key(Protocol::Responses, &responses(&items(message.clone()))), first, "{message}");
+    }
+    for other in [json!("completely different words"), json!(""), json!([]), Value::Null] {
+        assert_ne!(key(Protocol::Responses, &responses(&other)), first, "{other}");
+    }
+    for protocol in [Protocol::Chat, Protocol::Messages] {
+        let whole = |system: Value, content: Value| {
+            let user = json!({"role": "user", "content": content});
+            match protocol {
+                Protocol::Chat => json!({"model": "m", "messages": [{"role": "system", "content": system}, user]}),
+                _ => json!({"model": "m", "system": system, "messages": [user]}),
+            }
+        };
+        let first = key(protocol, &whole(json!(text), json!(text)));
+        assert_eq!(key(protocol, &whole(part("text"), part("text"))), first, "{protocol:?}");
+        assert_ne!(key(protocol, &whole(json!(text), json!("other"))), first, "{protocol:?}");
+    }
+}
+
 /// One client puts a line in front of its instructions that is another with every request.
 #[test]
 fn a_line_that_changes_with_every_request_does_not_count() {

@@ -15,6 +15,10 @@ use crate::usage::text_tokens;
 pub const IMAGE_TOKENS_MAX: u64 = 5_000;
 const PIXELS_PER_TOKEN: u64 = 750;
 
+/// No tokenizer reads more bytes of usual text as one token: prose has 4 to 5, deeply indented code up to 8. Only runs of one
+/// letter or of spaces have more.
+const BYTES_PER_TOKEN_MAX: u64 = 16;
+
 /// Base64 bytes of audio for each token: a chat vendor counts ten tokens a second, of 8 kB to 64 kB of base64 by its coding.
 const AUDIO_BYTES_PER_TOKEN: u64 = 1_000;
 
@@ -43,9 +47,18 @@ impl Content {
 
     /// Input tokens, estimated: text, images and documents. Without audio.
     pub fn tokens(&self) -> u64 {
-        let plain = self.body_bytes.saturating_sub(self.escape_bytes).saturating_sub(self.binary_bytes);
-        let text = text_tokens(plain.saturating_add(self.encrypted_bytes));
+        let text = text_tokens(self.plain_bytes().saturating_add(self.encrypted_bytes));
         text.saturating_add(self.image_tokens).saturating_add(self.document_tokens)
+    }
+
+    /// The fewest input tokens that its plain text can come to. Images and documents have no such bound.
+    pub fn tokens_min(&self) -> u64 {
+        self.plain_bytes() / BYTES_PER_TOKEN_MAX
+    }
+
+    /// Bytes of text, in UTF-8.
+    fn plain_bytes(&self) -> u64 {
+        self.body_bytes.saturating_sub(self.escape_bytes).saturating_sub(self.binary_bytes)
     }
 
     /// Tokens of the audio in it, estimated.
@@ -145,6 +158,8 @@ mod tests {
         assert_eq!(content(Chat, escaped).tokens(), content(Chat, plain).tokens());
         assert_eq!(content(Chat, escaped).text_bytes_max(), length(escaped));
         assert_eq!(content(Chat, plain).audio_tokens(), 0);
+        assert_eq!(content(Chat, plain).tokens_min(), length(plain) / 16);
+        assert_eq!(content(Chat, escaped).tokens_min(), content(Chat, plain).tokens_min());
     }
 
     #[test]
