@@ -32,6 +32,7 @@ pub use sign_up::{NewAccount, SignedUp, Stranger, complete_sign_ups, open_by, si
 use crate::config::RATE_MAX;
 use crate::store::StoreError;
 use crate::store::app::{AccountRow, AppDb, Inserted, KeyRow};
+use crate::store::missing;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -214,8 +215,11 @@ pub struct NewKey {
 
 impl Accounts {
     /// # Errors
-    /// `app.db` in `data_dir` cannot be opened or brought up to date.
+    /// `app.db` in `data_dir` cannot be opened or brought up to date, or has no account although the ledger has entries.
     pub fn open(data_dir: &Path) -> Result<Self, StoreError> {
+        if let Some(fault) = missing::app(data_dir)? {
+            return Err(StoreError::Unusable(fault));
+        }
         Ok(Self { db: Arc::new(AppDb::open(data_dir)?) })
     }
 

@@ -58,7 +58,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 pub use till::Till;
-pub use verify::{Finding, Verdict, verify_missing};
+pub use verify::{Finding, Verdict, verify_accounts, verify_missing};
 
 /// This program was built to be measured: it bills nothing, and `app.rs` lets it listen on loopback addresses alone.
 pub const UNBILLED: bool = cfg!(feature = "unbilled");

@@ -16,6 +16,7 @@ pub mod holds;
 pub mod idempotency;
 mod lately;
 pub mod ledger;
+pub mod missing;
 pub mod redis;
 pub mod sqlite;
 

@@ -13,6 +13,7 @@
 //! * refunds of a debit never pass it: `refund`; an adjustment says why: `detail`; a trial lapses once it is over: `lapse`;
 //! * the journal has nothing old that the ledger lacks: `journal`; no line of one is damaged: `damaged journal`;
 //! * the ledger is the one that was written last, and there: `anchor` (`store/ledger/anchor.rs`);
+//! * the accounts of the ledger are in `app.db`: `accounts`;
 //! * a trial ends when its grant and its sign-up say: `trial end`; every account that was granted is there: `balance`;
 //! * what keeps entries from being changed is in place: `schema`;
 //! * nobody but processes that live, or left a journal, has anything applied or set aside: `claims`;
@@ -30,6 +31,7 @@ use crate::store::StoreError;
 use crate::store::app;
 use crate::store::holds::HeldMirror;
 use crate::store::ledger::{self, Detail, Entry, Ledger, PostedDetail};
+use crate::store::missing;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -74,10 +76,23 @@ const LOOK_AGAIN: Duration = Duration::from_millis(60);
 /// # Errors
 /// The accounts cannot be read.
 pub fn verify_missing(data_dir: &Path) -> Result<Option<Verdict>, StoreError> {
-    Ok(ledger::anchor::is_ledger_missing(data_dir)?.then(|| {
-        let finding = Finding { rule: "anchor", seq: 0, message: ledger::anchor::missing_ledger(data_dir) };
+    Ok(missing::ledger(data_dir)?.map(|message| {
+        let finding = Finding { rule: "anchor", seq: 0, message };
         Verdict { findings: vec![finding], ..Verdict::default() }
     }))
+}
+
+/// Accounts that the ledger in `data_dir` has and `app.db` lacks: nobody's key opens them, and their people can sign up again.
+///
+/// # Errors
+/// One of the two cannot be read.
+pub fn verify_accounts(data_dir: &Path) -> Result<Vec<Finding>, StoreError> {
+    let find = |message| Finding { rule: "accounts", seq: 0, message };
+    if let Some(message) = missing::app(data_dir)? {
+        return Ok(vec![find(message)]);
+    }
+    let lost = missing::accounts(data_dir)?.into_iter();
+    Ok(lost.map(|id| find(format!("account {id} is in the ledger and not in app.db, which is an older one"))).collect())
 }
 
 pub fn verify(ledger: &Ledger, data_dir: &Path, now_ms: i64) -> Result<Verdict, StoreError> {
@@ -394,6 +409,10 @@ impl Audit<'_> {
 
     /// What living processes hold is covered, and the dead hold nothing beside the living.
     fn holds(&mut self, data_dir: &Path) -> Result<(), StoreError> {
+        if let Some(damage) = HeldMirror::damage(data_dir)? {
+            self.find("holds", 0, format!("holds.db is damaged ({damage}): the next start makes it anew"));
+            return Ok(());
+        }
         let mirror = HeldMirror::open(data_dir)?;
         let live = journal::live_boots(data_dir)?;
         let mut accounts = HashSet::new();

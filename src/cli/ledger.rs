@@ -6,7 +6,7 @@ use super::account::command_line;
 use crate::account::Accounts;
 use crate::admin::document::{self, hex};
 use crate::billing::courier::Carried;
-use crate::billing::{Billing, Verdict, courier, verify_missing};
+use crate::billing::{Billing, Verdict, courier, verify_accounts, verify_missing};
 use crate::catalog::Model;
 use crate::clock::{self, rfc3339};
 use crate::config::Settings;
@@ -134,7 +134,7 @@ pub fn run(command: LedgerCommand, settings: &Settings, json: bool) -> anyhow::R
                 // Stdout is the verdict's.
                 eprintln!("{wrong} sums were not what their entries add up to, and are now");
             }
-            code = verify(&billing, json, &mut out)?;
+            code = verify(&billing, &settings.data_dir, json, &mut out)?;
         }
         LedgerCommand::Show { account, last } => {
             let entries = billing.entries(&account_id(&account)?, None, last)?;
@@ -209,8 +209,10 @@ fn moment(text: &str) -> Result<i64, String> {
     time.map(|time| time.as_millisecond())
 }
 
-fn verify(billing: &Billing, json: bool, out: &mut impl Write) -> anyhow::Result<ExitCode> {
-    report(&billing.verify(clock::now_ms())?, json, out)
+fn verify(billing: &Billing, data_dir: &Path, json: bool, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+    let mut verdict = billing.verify(clock::now_ms())?;
+    verdict.findings.extend(verify_accounts(data_dir)?);
+    report(&verdict, json, out)
 }
 
 fn report(verdict: &Verdict, json: bool, out: &mut impl Write) -> anyhow::Result<ExitCode> {

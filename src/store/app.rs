@@ -11,6 +11,7 @@ pub mod session;
 
 use super::StoreError;
 use super::lately::Lately;
+use super::missing;
 use super::sqlite::{self, Readers};
 use crate::billing::Trial;
 use crate::money::Micro;
@@ -439,24 +440,13 @@ fn first<T: rusqlite::types::FromSql>(row: &Row<'_>) -> rusqlite::Result<T> {
     row.get(0)
 }
 
-/// Whether `app.db` in `dir`, if there is one, has accounts. Asked before it is brought up to date.
-///
-/// # Errors
-/// The file cannot be read.
-pub fn has_accounts(dir: &Path) -> Result<bool, StoreError> {
-    let Some(connection) = look(dir)? else { return Ok(false) };
-    connection
-        .query_row("SELECT EXISTS (SELECT 1 FROM account)", [], |row| row.get(0))
-        .map_err(|source| StoreError::sqlite("look for accounts", source))
-}
-
 /// The accounts that were given what their sign-up gives, and when their trials end, ms since 1970; `None` without
 /// `app.db`.
 ///
 /// # Errors
 /// The file cannot be read.
 pub fn granted_accounts(dir: &Path) -> Result<Option<HashMap<String, Option<i64>>>, StoreError> {
-    let Some(connection) = look(dir)? else { return Ok(None) };
+    let Some(connection) = missing::open_with(dir, "app.db", "account")? else { return Ok(None) };
     let rows = || -> rusqlite::Result<_> {
         connection
             .prepare("SELECT id, iif(trial_micro IS NULL, NULL, trial_ends_at_ms) FROM account WHERE granted_at_ms IS NOT NULL")?
@@ -464,17 +454,4 @@ pub fn granted_accounts(dir: &Path) -> Result<Option<HashMap<String, Option<i64>
             .collect()
     };
     rows().map(Some).map_err(|source| StoreError::sqlite("look for accounts", source))
-}
-
-/// `app.db` as it is, where it has a table of accounts.
-fn look(dir: &Path) -> Result<Option<Connection>, StoreError> {
-    let path = dir.join("app.db");
-    if !path.exists() {
-        return Ok(None);
-    }
-    let connection = sqlite::open_reader(&path, "look for accounts")?;
-    let has_table = connection.prepare("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'account'");
-    let has_table = has_table.and_then(|mut statement| statement.exists([]));
-    let has_table = has_table.map_err(|source| StoreError::sqlite("look for accounts", source))?;
-    Ok(has_table.then_some(connection))
 }

@@ -5,20 +5,28 @@ use super::StoreError;
 use super::sqlite;
 use crate::clock;
 use crate::telemetry::METRICS;
-use rusqlite::ErrorCode;
+use rusqlite::{Connection, ErrorCode};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// A file up to this size is read through at the start, in bytes: some tenths of a second.
 const READ_THROUGH_MAX: u64 = 268_435_456;
 
+/// What a database must be.
+pub struct Shape {
+    /// Of a file above 256 MiB only this table is read through.
+    pub table: &'static str,
+    pub migrations: &'static [&'static str],
+}
+
 /// Opens the database at `path` by `open`. A damaged one is renamed to `<name>.damaged-<time>` with its log first.
-/// Called once a process, before anything else opens the file. Of a file above 256 MiB only `table` is read through.
+/// Called once a process, before anything else opens the file.
 ///
 /// # Errors
 /// What `open` fails with, but for damage; or a damaged file cannot be renamed.
-pub fn open_or_renew<T>(path: &Path, table: &str, open: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreError> {
-    let error = match check(path, table).and_then(|()| open()) {
+pub fn open_or_renew<T>(path: &Path, shape: &Shape, open: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    let error = match check(path, shape).and_then(|()| open()) {
         Err(error) if is_damage(&error) => error,
         outcome => return outcome,
     };
@@ -29,9 +37,20 @@ pub fn open_or_renew<T>(path: &Path, table: &str, open: impl Fn() -> Result<T, S
     open()
 }
 
+/// What is damaged of the database at `path`, if anything.
+///
+/// # Errors
+/// The file cannot be read for another reason.
+pub fn find(path: &Path, shape: &Shape) -> Result<Option<String>, StoreError> {
+    match check(path, shape) {
+        Err(error) if is_damage(&error) => Ok(Some(error.to_string())),
+        outcome => outcome.map(|()| None),
+    }
+}
+
 /// # Errors
 /// The file is damaged, or cannot be read.
-fn check(path: &Path, table: &str) -> Result<(), StoreError> {
+fn check(path: &Path, shape: &Shape) -> Result<(), StoreError> {
     let operation = "check a database";
     let Ok(metadata) = std::fs::metadata(path) else { return Ok(()) };
     if metadata.len() == 0 {
@@ -39,15 +58,49 @@ fn check(path: &Path, table: &str) -> Result<(), StoreError> {
     }
     let question = match metadata.len() <= READ_THROUGH_MAX {
         true => "PRAGMA quick_check(1)".to_owned(),
-        false => format!("PRAGMA quick_check({table})"),
+        false => format!("PRAGMA quick_check({})", shape.table),
     };
-    let verdict: String = sqlite::open(path, operation)?
+    let connection = sqlite::open(path, operation)?;
+    let verdict: String = connection
         .query_row(&question, [], |row| row.get(0))
         .map_err(|source| StoreError::sqlite(operation, source))?;
     match verdict.as_str() {
-        "ok" => Ok(()),
-        _ => Err(StoreError::io(operation, io::Error::new(io::ErrorKind::InvalidData, verdict))),
+        "ok" => check_schema(&connection, shape.migrations),
+        _ => Err(damage(verdict)),
     }
+}
+
+fn damage(what: String) -> StoreError {
+    StoreError::io("check a database", io::Error::new(io::ErrorKind::InvalidData, what))
+}
+
+/// A file that says that it has so many of `migrations` has the tables and columns that they make. One of a newer version is
+/// not looked at: opening it fails.
+fn check_schema(connection: &Connection, migrations: &[&str]) -> Result<(), StoreError> {
+    let operation = "check a database";
+    let sql = |source| StoreError::sqlite(operation, source);
+    let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(sql)?;
+    let Some(applied) = usize::try_from(version).ok().and_then(|version| migrations.get(..version)) else {
+        return Ok(());
+    };
+    let mut fresh = Connection::open_in_memory().map_err(sql)?;
+    sqlite::migrate(&mut fresh, applied, operation)?;
+    let expected = columns(&fresh).map_err(sql)?;
+    let found = columns(connection).map_err(sql)?;
+    if let Some((table, column)) = expected.difference(&found).next() {
+        return Err(damage(format!("{table} has no {column}")));
+    }
+    match found.first() {
+        Some((table, _)) if applied.is_empty() => Err(damage(format!("{table} is in a file of version 0"))),
+        _ => Ok(()),
+    }
+}
+
+/// (table, column) of each.
+fn columns(connection: &Connection) -> rusqlite::Result<BTreeSet<(String, String)>> {
+    let sql = "SELECT m.name, c.name FROM sqlite_schema AS m, pragma_table_info(m.name) AS c WHERE m.type = 'table'
+      AND m.name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
+    connection.prepare(sql)?.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
 }
 
 fn is_damage(error: &StoreError) -> bool {
@@ -114,6 +167,20 @@ mod tests {
             &|bytes| bad_page(bytes, 1),
             &|bytes| bad_page(bytes, 2),
         ];
+        // Sound to SQLite, and not what the program needs.
+        let dropped = ["DROP TABLE held", "DROP TABLE answer", "PRAGMA user_version = 0"];
+        let changed = ["ALTER TABLE held DROP COLUMN trial", "ALTER TABLE asked DROP COLUMN done"];
+        for statement in dropped.into_iter().chain(changed) {
+            for name in ["holds.db", "idempotency.db"] {
+                let dir = tempfile::tempdir().unwrap();
+                open(dir.path());
+                let connection = rusqlite::Connection::open(dir.path().join(name)).unwrap();
+                let is_changed = connection.execute_batch(statement).is_ok();
+                drop(connection);
+                open(dir.path());
+                assert_eq!(aside(dir.path(), name), usize::from(is_changed), "{statement} in {name}");
+            }
+        }
         for (number, damage) in damages.iter().enumerate() {
             for name in ["holds.db", "idempotency.db"] {
                 let dir = tempfile::tempdir().unwrap();

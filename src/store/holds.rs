@@ -5,7 +5,7 @@
 //! synced.
 
 use super::StoreError;
-use super::damage;
+use super::damage::{self, Shape};
 use super::ledger::Claim;
 use super::sqlite;
 use crate::money::Parts;
@@ -35,6 +35,9 @@ const MIGRATIONS: &[&str] = &[
   INSERT INTO question VALUES (0, 0);",
 ];
 
+const FILE: &str = "holds.db";
+const SHAPE: Shape = Shape { table: "held", migrations: MIGRATIONS };
+
 /// The mirror's database.
 pub struct HeldMirror(Connection);
 
@@ -44,7 +47,18 @@ impl HeldMirror {
     /// # Errors
     /// The file cannot be opened.
     pub fn begin(dir: &Path) -> Result<Self, StoreError> {
-        damage::open_or_renew(&dir.join("holds.db"), "held", || Self::open(dir))
+        let mirror = damage::open_or_renew(&dir.join(FILE), &SHAPE, || Self::open(dir))?;
+        let ask = "INSERT INTO question SELECT 0, 0 WHERE NOT EXISTS (SELECT 1 FROM question)";
+        mirror.0.execute(ask, []).map_err(|source| StoreError::sqlite("begin the holds' mirror", source))?;
+        Ok(mirror)
+    }
+
+    /// What is damaged of `holds.db` in `dir`, if anything.
+    ///
+    /// # Errors
+    /// The file cannot be read for another reason.
+    pub fn damage(dir: &Path) -> Result<Option<String>, StoreError> {
+        damage::find(&dir.join(FILE), &SHAPE)
     }
 
     /// Opens `holds.db` in `dir`.
@@ -52,7 +66,7 @@ impl HeldMirror {
     /// # Errors
     /// The file cannot be opened.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
-        let mut connection = sqlite::open(&dir.join("holds.db"), "open the holds' mirror")?;
+        let mut connection = sqlite::open(&dir.join(FILE), "open the holds' mirror")?;
         sqlite::migrate(&mut connection, MIGRATIONS, "bring the holds' mirror up to date")?;
         sqlite::never_sync(&connection)?;
         Ok(Self(connection))

@@ -5,7 +5,7 @@
 //! asked again under their keys is a new request then. Must not judge keys, nor know what a request costs.
 
 use super::StoreError;
-use super::damage;
+use super::damage::{self, Shape};
 use super::sqlite;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::path::Path;
@@ -71,7 +71,8 @@ impl IdempotencyDb {
     /// The file cannot be opened or migrated.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join("idempotency.db");
-        damage::open_or_renew(&path, "asked", || Self::open_at(&path))
+        let shape = Shape { table: "asked", migrations: MIGRATIONS };
+        damage::open_or_renew(&path, &shape, || Self::open_at(&path))
     }
 
     fn open_at(path: &Path) -> Result<Self, StoreError> {

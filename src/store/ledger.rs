@@ -17,6 +17,7 @@ mod sums;
 
 use super::StoreError;
 use super::lately::Lately;
+use super::missing;
 use super::sqlite::{self, Readers};
 use crate::catalog::Price;
 use crate::failpoint::{self, Point};
@@ -46,6 +47,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("ledger/004.sql"),
     include_str!("ledger/005.sql"),
     include_str!("ledger/006.sql"),
+    include_str!("ledger/007.sql"),
 ];
 const READERS: usize = 8;
 
@@ -308,8 +310,8 @@ impl Ledger {
 
     fn open_as(dir: &Path, trust: Trust) -> Result<Self, StoreError> {
         let path = dir.join("ledger.db");
-        if anchor::is_ledger_missing(dir)? {
-            return Err(StoreError::Unusable(anchor::missing_ledger(dir)));
+        if let Some(fault) = missing::ledger(dir)? {
+            return Err(StoreError::Unusable(fault));
         }
         // Before the ledger, which only grows.
         let named = anchor::read(dir)?;

@@ -100,6 +100,109 @@ fn a_missing_ledger_is_named_and_none_is_made_in_its_place() {
 }
 
 #[test]
+fn missing_accounts_are_named_and_nobody_signs_up_twice() {
+    let mut world = World::new();
+    let account = world.funded(10_000_000);
+    world.spend(&account);
+    world.stop();
+    let app = world.data_dir().join("app.db");
+    let kept = std::fs::read(&app).unwrap();
+    let remove =
+        || world.files("app.db").iter().for_each(|name| std::fs::remove_file(world.data_dir().join(name)).unwrap());
+    for is_empty in [false, true] {
+        remove();
+        if is_empty {
+            std::fs::write(&app, []).unwrap();
+        }
+        let refused = world.start_refused();
+        for part in ["app.db is missing", "restore", "backup"] {
+            assert!(refused.contains(part), "{refused}");
+        }
+        let findings = world.findings();
+        assert!(findings.len() == 1 && findings[0].starts_with("accounts: "), "{findings:?}");
+        let again = world.command(&["account", "create", "--email", &account.email]);
+        assert!(!again.status.success(), "{again:?}");
+        assert!(world.files("app.db").len() == usize::from(is_empty), "none was made");
+    }
+    // One that was made anew, by whatever did.
+    remove();
+    std::fs::write(&app, &kept).unwrap();
+    let connection = rusqlite::Connection::open(&app).unwrap();
+    connection.execute_batch("PRAGMA foreign_keys = OFF; DELETE FROM account").unwrap();
+    drop(connection);
+    assert!(world.start_refused().contains("app.db has no account"));
+    remove();
+    std::fs::write(&app, kept).unwrap();
+    assert_eq!(world.findings(), Vec::<String>::new());
+    world.start_gateway();
+    world.spend(&account);
+    world.close();
+}
+
+#[test]
+fn a_lost_or_empty_anchor_hides_no_older_ledger() {
+    let mut world = World::new();
+    let account = world.funded(10_000_000);
+    world.spend(&account);
+    world.stop();
+    let (ledger, anchor) = (world.data_dir().join("ledger.db"), world.data_dir().join("ledger.anchor"));
+    let older = std::fs::read(&ledger).unwrap();
+    world.start_gateway();
+    world.spend(&account);
+    world.stop();
+    let newest = (std::fs::read(&ledger).unwrap(), std::fs::read(&anchor).unwrap());
+    for (bytes, what) in [(None, "ledger.anchor is missing"), (Some(Vec::new()), "ledger.anchor is empty")] {
+        std::fs::write(&ledger, &older).unwrap();
+        match bytes {
+            Some(bytes) => std::fs::write(&anchor, bytes).unwrap(),
+            None => std::fs::remove_file(&anchor).unwrap(),
+        }
+        let refused = world.start_refused();
+        assert!(refused.contains(what) && refused.contains("--accept-older-ledger"), "{refused}");
+        let findings = world.findings();
+        assert!(findings.len() == 1 && findings[0].starts_with(&format!("anchor: {what}")), "{findings:?}");
+    }
+    // The newest one is found sound once its anchor is back; without, the operator has to say so.
+    std::fs::write(&ledger, newest.0).unwrap();
+    std::fs::write(&anchor, newest.1).unwrap();
+    assert_eq!(world.findings(), Vec::<String>::new());
+    std::fs::remove_file(&anchor).unwrap();
+    world.start_accepting();
+    world.spend(&account);
+    world.stop();
+    assert_eq!(world.findings(), Vec::<String>::new());
+    world.close();
+}
+
+#[test]
+fn databases_without_their_tables_stop_no_start_and_no_audit() {
+    let mut world = World::new();
+    let account = world.funded(10_000_000);
+    world.spend(&account);
+    world.stop();
+    for (name, tables) in [("holds.db", ["held", "question"]), ("idempotency.db", ["answer", "asked"])] {
+        let connection = rusqlite::Connection::open(world.data_dir().join(name)).unwrap();
+        connection.execute_batch(&tables.map(|table| format!("DROP TABLE {table};")).concat()).unwrap();
+    }
+    let findings = world.findings();
+    assert!(findings.len() == 1 && findings[0].starts_with("holds: holds.db is damaged"), "{findings:?}");
+    world.start_gateway();
+    world.spend(&account);
+    for name in ["holds.db", "idempotency.db"] {
+        let label = format!("file=\"{name}\"");
+        assert_eq!(world.metric("gateway_damaged_files_total", &[&label]), 1.0, "{name}");
+        assert_eq!(world.files(&format!("{name}.damaged-")).len(), 1, "{name}");
+    }
+    world.stop();
+    assert_eq!(world.findings(), Vec::<String>::new());
+    std::fs::write(world.data_dir().join("holds.db"), "garbage".repeat(1_000)).unwrap();
+    let findings = world.findings();
+    assert!(findings.len() == 1 && findings[0].starts_with("holds: holds.db is damaged"), "{findings:?}");
+    world.start_gateway();
+    world.close();
+}
+
+#[test]
 fn an_older_ledger_is_refused_by_name_until_the_operator_accepts_it() {
     let mut world = World::new();
     let account = world.funded(10_000_000);

@@ -177,7 +177,7 @@ fn a_ledger_of_an_older_version_keeps_its_entries_and_takes_what_came_later() {
              DROP TABLE entry; CREATE TABLE a AS SELECT * FROM account;
              PRAGMA foreign_keys = OFF; DROP TABLE account; DROP TABLE applied; DROP TABLE price_version; DROP TABLE claim;
              DROP TABLE shared_partition; DROP TABLE shared_pushed; DROP TABLE shared_mark; DROP TABLE spent;
-             DROP TABLE conversation; DROP TABLE key_spend; DROP TABLE applied_key;",
+             DROP TABLE conversation; DROP TABLE key_spend; DROP TABLE applied_key; DROP TABLE anchored;",
         )
         .unwrap();
         old.execute_batch(&schema).unwrap();

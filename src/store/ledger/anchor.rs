@@ -2,12 +2,15 @@
 //!
 //! Written after each commit that adds entries, before the commit is reported as done; never synced, for the ledger is
 //! synced before it. So after any crash the anchor is at most behind: its entry is in the ledger. Where it is not, the
-//! ledger is an older or another one. Must not be read back into the ledger.
+//! ledger is an older or another one. The ledger itself knows since when it has one (table `anchored`): the first is on disk
+//! before that row is, so an anchor that is missing or empty beside such a ledger was lost. Must not be read back into the
+//! ledger.
 
 use super::{Ledger, batch};
-use crate::store::{StoreError, app};
+use crate::clock;
+use crate::store::{StoreError, sqlite};
 use crate::telemetry::METRICS;
-use rusqlite::{Connection, OptionalExtension, Transaction};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -51,6 +54,7 @@ impl fmt::Debug for Head {
 pub enum Fault {
     /// There is no anchor, although the ledger has entries.
     Missing,
+    Empty,
     Unreadable,
     /// The ledger ends before the anchor's entry.
     Older {
@@ -68,6 +72,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing => write!(f, "{FILE} is missing: an older ledger.db would not be noticed"),
+            Self::Empty => write!(f, "{FILE} is empty: it is damaged"),
             Self::Unreadable => write!(f, "{FILE} cannot be read: it is damaged"),
             Self::Older { anchor, ledger } => {
                 write!(f, "ledger.db is older than it was: it ends with {ledger}, {FILE} names {anchor}")
@@ -88,6 +93,8 @@ pub struct Anchor(File);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Named {
     Nothing,
+    /// The file is there, and has no byte.
+    Empty,
     Garbage,
     Head(Head),
 }
@@ -103,9 +110,7 @@ impl Anchor {
 
     /// Names `head`. Where that fails, what it said before stands, which is not wrong.
     pub fn write(&self, head: &Head) {
-        let text = format!("{:020} {}", head.seq, hex(&head.hash));
-        let line = format!("{text} {:08x}\n", crc32fast::hash(text.as_bytes()));
-        if let Err(error) = self.0.write_all_at(line.as_bytes(), 0) {
+        if let Err(error) = self.0.write_all_at(line(head).as_bytes(), 0) {
             METRICS.ledger_error("anchor");
             log::error!("write {FILE}: {error}; it stays behind the ledger until the next commit");
         }
@@ -128,7 +133,7 @@ pub fn read(dir: &Path) -> Result<Named, StoreError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Named::Nothing),
         bytes => bytes.map_err(|source| StoreError::io("read the ledger's anchor", source))?,
     };
-    Ok(if bytes.is_empty() { Named::Nothing } else { parse(&bytes).map_or(Named::Garbage, Named::Head) })
+    Ok(if bytes.is_empty() { Named::Empty } else { parse(&bytes).map_or(Named::Garbage, Named::Head) })
 }
 
 /// Copies the anchor of `from` to the new folder `to`, where it can be read.
@@ -171,29 +176,13 @@ pub(super) enum Trust {
     Accepted,
 }
 
-/// `ledger.db` is missing in a folder whose accounts had one.
-///
-/// # Errors
-/// The accounts cannot be read.
-pub fn is_ledger_missing(dir: &Path) -> Result<bool, StoreError> {
-    Ok(!dir.join("ledger.db").exists() && app::has_accounts(dir)?)
-}
-
-/// What an operator is to know of a missing ledger.
-pub fn missing_ledger(dir: &Path) -> String {
-    let dir = dir.display();
-    format!(
-        "{dir}/ledger.db is missing, and app.db has accounts: restore ledger.db (with {FILE}) from the latest backup and \
-         keep {dir}/journal; where that backup is older, start once with --accept-older-ledger"
-    )
-}
-
 /// Judges the ledger behind `connection` by what its anchor `named` before it was read.
 pub(super) fn judge(connection: &Connection, named: Named) -> rusqlite::Result<Option<Fault>> {
     let ledger = head(connection)?;
     let anchor = match named {
-        Named::Nothing if ledger.seq == 0 => return Ok(None),
+        Named::Nothing | Named::Empty if ledger.seq == 0 => return Ok(None),
         Named::Nothing => return Ok(Some(Fault::Missing)),
+        Named::Empty => return Ok(Some(Fault::Empty)),
         Named::Garbage => return Ok(Some(Fault::Unreadable)),
         Named::Head(anchor) => anchor,
     };
@@ -209,6 +198,20 @@ pub(super) fn judge(connection: &Connection, named: Named) -> rusqlite::Result<O
     })
 }
 
+impl Fault {
+    /// What an operator can do about it.
+    fn remedy(&self) -> &'static str {
+        match self {
+            Self::Missing | Self::Empty | Self::Unreadable => {
+                "Put the anchor back; where ledger.db is certainly the newest one, start once with --accept-older-ledger"
+            }
+            Self::Older { .. } | Self::Other { .. } => {
+                "Put the newest ledger.db back; after restoring a backup on purpose, start once with --accept-older-ledger"
+            }
+        }
+    }
+}
+
 /// Opens the anchor of the ledger behind `connection`; none for one that is only looked at.
 pub(super) fn begin(
     dir: &Path,
@@ -220,24 +223,64 @@ pub(super) fn begin(
         return Ok(None);
     }
     let sql = |source| StoreError::sqlite("compare the ledger with its anchor", source);
-    let fault = judge(connection, named).map_err(sql)?;
+    let mut fault = judge(connection, named).map_err(sql)?;
+    if fault == Some(Fault::Missing) {
+        // Another process may have made both since it was looked for.
+        fault = judge(connection, read(dir)?).map_err(sql)?;
+    }
     match &fault {
         None => {}
-        // As after an upgrade from a version that had none.
-        Some(Fault::Missing) => log::warn!("{FILE} is missing; made anew from the ledger as it is"),
-        Some(fault) if trust == Trust::Accepted => log::warn!("{fault}; accepted as it is"),
-        Some(fault) => {
-            return Err(StoreError::Unusable(format!(
-                "{fault}. Put the newest ledger.db back; after restoring a backup on purpose, start once with \
-                 --accept-older-ledger"
-            )));
+        Some(Fault::Missing) if !is_anchored(connection).map_err(sql)? => {
+            log::warn!("{FILE} is missing beside a ledger from before anchors; made from the ledger as it is");
         }
+        Some(fault) if trust == Trust::Accepted => log::warn!("{fault}; accepted as it is"),
+        Some(fault) => return Err(StoreError::Unusable(format!("{fault}. {}", fault.remedy()))),
     }
+    establish(dir, connection)?;
     let anchor = Anchor::open(dir)?;
     if fault.is_some() {
         anchor.write(&head(connection).map_err(sql)?);
     }
     Ok(Some(anchor))
+}
+
+/// The ledger had an anchor before.
+fn is_anchored(connection: &Connection) -> rusqlite::Result<bool> {
+    connection.query_row("SELECT EXISTS (SELECT 1 FROM anchored)", [], |row| row.get(0))
+}
+
+/// Makes the anchor where none can be read, and has the ledger remember that there is one. Under the ledger's lock: of
+/// several processes that begin at one time, one makes it.
+fn establish(dir: &Path, connection: &Connection) -> Result<(), StoreError> {
+    let sql = |source| StoreError::sqlite("begin the ledger's anchor", source);
+    let is_there = || Ok::<_, StoreError>(matches!(read(dir)?, Named::Head(_)));
+    if is_there()? && is_anchored(connection).map_err(sql)? {
+        return Ok(());
+    }
+    let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate).map_err(sql)?;
+    if !is_there()? {
+        create(dir, &head(&transaction).map_err(sql)?)
+            .map_err(|source| StoreError::io("begin the ledger's anchor", source))?;
+    }
+    let mark = "INSERT INTO anchored (since) SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM anchored)";
+    transaction.execute(mark, [clock::now_ms()]).map_err(sql)?;
+    transaction.commit().map_err(sql)
+}
+
+/// Puts a whole anchor in the place of none, or of one that cannot be read; on disk once this returns.
+fn create(dir: &Path, head: &Head) -> io::Result<()> {
+    let path = dir.join(format!("{FILE}.new"));
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+    file.write_all_at(line(head).as_bytes(), 0)?;
+    file.sync_all()?;
+    std::fs::rename(path, dir.join(FILE))?;
+    sqlite::sync_dir(dir)
+}
+
+fn line(head: &Head) -> String {
+    let text = format!("{:020} {}", head.seq, hex(&head.hash));
+    format!("{text} {:08x}\n", crc32fast::hash(text.as_bytes()))
 }
 
 fn head(connection: &Connection) -> rusqlite::Result<Head> {
@@ -348,6 +391,8 @@ mod tests {
         let ledger = opened(dir.path());
         assert_eq!(ledger.anchor_fault(dir.path()).unwrap(), None, "the newest is taken");
         drop(ledger);
+        // Copied without its anchor.
+        Ledger::accept(other.path()).unwrap();
         let beside = Ledger::open(other.path()).unwrap();
         for reference in ["a", "b", "c"] {
             grant(&beside, reference);
@@ -370,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn an_anchor_that_is_behind_is_no_fault_and_a_missing_one_is_made_anew() {
+    fn an_anchor_that_is_behind_is_no_fault() {
         let dir = tempfile::tempdir().unwrap();
         let ledger = opened(dir.path());
         grant(&ledger, "first");
@@ -381,15 +426,75 @@ mod tests {
         fs::write(dir.path().join(FILE), behind).unwrap();
         grant(&opened(dir.path()), "third");
         let third = Head { seq: 3, hash: opened(dir.path()).entries_after(2, 1).unwrap().remove(0).hash };
-        assert_eq!(read(dir.path()).unwrap(), Named::Head(third.clone()));
-        fs::remove_file(dir.path().join(FILE)).unwrap();
-        let fault = Ledger::open_to_audit(dir.path()).unwrap().anchor_fault(dir.path()).unwrap();
-        assert_eq!(fault, Some(Fault::Missing));
-        opened(dir.path());
         assert_eq!(read(dir.path()).unwrap(), Named::Head(third));
-        let mut flipped = fs::read(dir.path().join(FILE)).unwrap();
-        flipped[30] ^= 1;
-        fs::write(dir.path().join(FILE), flipped).unwrap();
-        assert!(Ledger::open(dir.path()).err().unwrap().to_string().contains("damaged"));
+    }
+
+    #[test]
+    fn a_lost_or_damaged_anchor_is_refused_by_name_until_the_ledger_is_accepted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        assert_eq!(opened(dir.path()).anchor_fault(dir.path()).unwrap(), None);
+        assert_eq!(read(dir.path()).unwrap(), Named::Head(Head::none()), "there from the first moment on");
+        grant(&opened(dir.path()), "first");
+        let first = Head { seq: 1, hash: opened(dir.path()).entries_after(0, 1).unwrap().remove(0).hash };
+        let sound = fs::read(&path).unwrap();
+        let flipped: Vec<u8> = sound.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == 30)).collect();
+        let damages = [
+            (None, Fault::Missing, "is missing"),
+            (Some(Vec::new()), Fault::Empty, "is empty"),
+            (Some(flipped), Fault::Unreadable, "cannot be read"),
+            (Some(vec![b'x'; 5_000]), Fault::Unreadable, "cannot be read"),
+        ];
+        for (bytes, fault, name) in damages {
+            match bytes {
+                Some(bytes) => fs::write(&path, bytes).unwrap(),
+                None => fs::remove_file(&path).unwrap(),
+            }
+            let refused = Ledger::open(dir.path()).err().unwrap().to_string();
+            assert!(refused.contains(name) && refused.contains("--accept-older-ledger"), "{refused}");
+            let found = Ledger::open_to_audit(dir.path()).unwrap().anchor_fault(dir.path()).unwrap();
+            assert_eq!(found, Some(fault));
+            Ledger::accept(dir.path()).unwrap();
+            assert_eq!(read(dir.path()).unwrap(), Named::Head(first.clone()), "{name}");
+            opened(dir.path());
+        }
+    }
+
+    #[test]
+    fn a_ledger_from_before_anchors_gets_its_first_by_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let ledger = opened(dir.path());
+        grant(&ledger, "first");
+        ledger.writer().execute("DELETE FROM anchored", []).unwrap();
+        drop(ledger);
+        fs::remove_file(dir.path().join(FILE)).unwrap();
+        let ledger = opened(dir.path());
+        assert_eq!(ledger.anchor_fault(dir.path()).unwrap(), None);
+        assert!(is_anchored(&ledger.writer()).unwrap(), "from now on it is missed");
+        // One without entries, whose anchor was made and not written: as a version before left it.
+        let new = tempfile::tempdir().unwrap();
+        let ledger = opened(new.path());
+        ledger.writer().execute("DELETE FROM anchored", []).unwrap();
+        drop(ledger);
+        fs::write(new.path().join(FILE), []).unwrap();
+        assert_eq!(opened(new.path()).anchor_fault(new.path()).unwrap(), None);
+        assert_eq!(read(new.path()).unwrap(), Named::Head(Head::none()));
+    }
+
+    #[test]
+    fn processes_that_open_a_new_ledger_at_one_time_have_one_anchor() {
+        let dir = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for number in 0..6 {
+                let dir = dir.path();
+                scope.spawn(move || grant(&opened(dir), &number.to_string()));
+            }
+        });
+        let ledger = opened(dir.path());
+        assert_eq!(ledger.anchor_fault(dir.path()).unwrap(), None);
+        let last = ledger.entries_after(5, 1).unwrap().remove(0);
+        // The last who wrote may have committed before another did.
+        let Named::Head(head) = read(dir.path()).unwrap() else { panic!("no anchor") };
+        assert!(head.seq > 0 && head.seq <= last.seq, "{head}");
     }
 }

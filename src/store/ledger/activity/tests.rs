@@ -268,7 +268,7 @@ fn a_ledger_that_had_no_sums_gets_those_of_its_debits() {
         "DROP TABLE spent; DROP TABLE conversation; DROP INDEX entry_by_time; DROP INDEX entry_by_model;
          DROP INDEX entry_by_key; DROP INDEX entry_by_outcome; DROP INDEX entry_by_conversation;
          ALTER TABLE entry DROP COLUMN model; ALTER TABLE entry DROP COLUMN key_id; ALTER TABLE entry DROP COLUMN outcome;
-         ALTER TABLE entry DROP COLUMN conversation; DROP TABLE key_spend; DROP TABLE applied_key;
+         ALTER TABLE entry DROP COLUMN conversation; DROP TABLE key_spend; DROP TABLE applied_key; DROP TABLE anchored;
          PRAGMA user_version = 4;",
     )
     .unwrap();

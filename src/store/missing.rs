@@ -1,0 +1,100 @@
+//! Whether `ledger.db` or `app.db` is gone while the other one still has accounts.
+//!
+//! Each holds what the other cannot replace: without this check a start would make an empty one in its place. An empty file
+//! counts as a missing one. Must not write.
+
+use super::StoreError;
+use super::sqlite;
+use rusqlite::Connection;
+use std::collections::HashSet;
+use std::path::Path;
+
+const LEDGER: &str = "ledger.db";
+const APP: &str = "app.db";
+const ANCHOR: &str = "ledger.anchor";
+/// Accounts that are named at most.
+const LOST_MAX: usize = 100;
+const OPERATION: &str = "look for accounts";
+
+/// Why no ledger may be opened in `dir`: `ledger.db` is missing, and `app.db` has accounts.
+///
+/// # Errors
+/// `app.db` cannot be read.
+pub fn ledger(dir: &Path) -> Result<Option<String>, StoreError> {
+    let is_missing = !is_written(dir, LEDGER) && has_accounts(dir, APP)?;
+    let dir = dir.display();
+    Ok(is_missing.then(|| {
+        format!(
+            "{dir}/{LEDGER} is missing, and {APP} has accounts: restore {LEDGER} (with {ANCHOR}) from the latest backup and \
+             keep {dir}/journal; where that backup is older, start once with --accept-older-ledger"
+        )
+    }))
+}
+
+/// Why no accounts may be opened in `dir`: `app.db` has none (it is missing, or was made anew), and `ledger.db` has entries.
+///
+/// # Errors
+/// One of the two cannot be read.
+pub fn app(dir: &Path) -> Result<Option<String>, StoreError> {
+    let is_missing = has_rows(dir, LEDGER, "entry")? && !has_accounts(dir, APP)?;
+    let what = if is_written(dir, APP) { "has no account" } else { "is missing" };
+    let dir = dir.display();
+    Ok(is_missing.then(|| {
+        format!(
+            "{dir}/{APP} {what}, and {LEDGER} has entries: restore {APP} from the latest backup, with the gateway stopped and \
+             {APP}-wal and {APP}-shm removed; keys and people of after that backup are lost, no credits are"
+        )
+    }))
+}
+
+/// Accounts of `ledger.db` that `app.db` lacks, sorted, at most 100: it is an older one. A sign-up enters `app.db` first.
+///
+/// # Errors
+/// One of the two cannot be read.
+pub fn accounts(dir: &Path) -> Result<Vec<String>, StoreError> {
+    let ids = |name: &str| -> Result<Vec<String>, StoreError> {
+        let Some(connection) = open_with(dir, name, "account")? else { return Ok(Vec::new()) };
+        let read = || -> rusqlite::Result<_> {
+            connection.prepare("SELECT id FROM account")?.query_map([], |row| row.get(0))?.collect()
+        };
+        read().map_err(|source| StoreError::sqlite(OPERATION, source))
+    };
+    let ledger = ids(LEDGER)?;
+    let known: HashSet<String> = ids(APP)?.into_iter().collect();
+    let mut lost: Vec<_> = ledger.into_iter().filter(|id| !known.contains(id)).collect();
+    lost.sort();
+    lost.truncate(LOST_MAX);
+    Ok(lost)
+}
+
+/// The file of a database is there, and was written to.
+fn is_written(dir: &Path, name: &str) -> bool {
+    std::fs::metadata(dir.join(name)).is_ok_and(|metadata| metadata.len() > 0)
+}
+
+fn has_accounts(dir: &Path, name: &str) -> Result<bool, StoreError> {
+    has_rows(dir, name, "account")
+}
+
+fn has_rows(dir: &Path, name: &str, table: &str) -> Result<bool, StoreError> {
+    let Some(connection) = open_with(dir, name, table)? else { return Ok(false) };
+    connection
+        .query_row(&format!("SELECT EXISTS (SELECT 1 FROM {table})"), [], |row| row.get(0))
+        .map_err(|source| StoreError::sqlite(OPERATION, source))
+}
+
+/// The database `name` in `dir` as it is, where it has this table.
+///
+/// # Errors
+/// The file cannot be read.
+pub(super) fn open_with(dir: &Path, name: &str, table: &str) -> Result<Option<Connection>, StoreError> {
+    if !is_written(dir, name) {
+        return Ok(None);
+    }
+    let connection = sqlite::open_reader(&dir.join(name), OPERATION)?;
+    let has_table = connection
+        .prepare("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1")
+        .and_then(|mut statement| statement.exists([table]))
+        .map_err(|source| StoreError::sqlite(OPERATION, source))?;
+    Ok(has_table.then_some(connection))
+}
