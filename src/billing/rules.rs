@@ -15,13 +15,10 @@ use crate::usage::{PerTool, ServerTool, ServiceTier, UsageBounds};
 /// The least thinking budget a messages vendor accepts.
 pub const THINKING_TOKENS_LEAST: u64 = 1_024;
 
-/// Uses of a server tool in one request whose tool names no `max_uses`: a messages vendor ends its own loop after ten
-/// rounds and hands the turn back (`pause_turn`). Source: the vendor's server tools guide, read 2026-11. A round of more
-/// than one use can pass it: what it then costs beyond the hold is taken from what is available.
-const TOOL_USES_MOST: u64 = 10;
-
-/// Uses of a server tool that are believed where the tool names no `max_uses`: ten in each of the ten rounds.
-const MAX_BELIEVED_TOOL_USES: u64 = 100;
+/// Uses of a server tool that one request is held for, and billed for at most, where it does not limit them itself: two in
+/// each of the ten rounds after which a messages vendor hands the turn back (`pause_turn`). Source: the vendor's server
+/// tools guide, read 2026-11. What a vendor counts beyond them is the operator's.
+const MAX_TOOL_USES: u64 = 20;
 
 /// What a vendor can add to a prompt of its own: the rules for tools (up to 530 tokens, as the
 /// messages vendor documents), the system prompt of a chat template or of a hosted model. So much is
@@ -90,8 +87,7 @@ fn bounds(model: &Model, outline: &Outline, input: u64) -> UsageBounds {
     let features = &outline.features;
     let mut tool_uses = PerTool::default();
     for tool in offered(features) {
-        let max_uses = features.tool_offers.get(tool).and_then(|offer| offer.max_uses);
-        *tool_uses.get_mut(tool) = max_uses.unwrap_or(MAX_BELIEVED_TOOL_USES);
+        *tool_uses.get_mut(tool) = max_tool_uses(model, features, tool);
     }
     UsageBounds {
         input,
@@ -133,10 +129,17 @@ fn offered(features: &Features) -> impl Iterator<Item = ServerTool> + '_ {
 
 fn tool_holds(model: &Model, features: &Features) -> Vec<ToolHold> {
     let hold = |tool| {
-        let uses = features.tool_offers.get(tool).and_then(|offer| offer.max_uses).unwrap_or(TOOL_USES_MOST);
+        let uses = max_tool_uses(model, features, tool);
         ToolHold { tool, uses, price: model.price.features.of_tool(tool).unwrap_or_default() }
     };
     offered(features).map(hold).collect()
+}
+
+/// How often the vendor can use a tool for the request. A responses vendor keeps one limit for all tools together.
+fn max_tool_uses(model: &Model, features: &Features, tool: ServerTool) -> u64 {
+    let own = features.tool_offers.get(tool).and_then(|offer| offer.max_uses).unwrap_or(MAX_TOOL_USES);
+    let shared = features.max_tool_calls.filter(|_| model.protocol() == Protocol::Responses);
+    shared.map_or(own, |calls| calls.min(own))
 }
 
 /// By price tier, the most input that it can be and the dearest that its tokens can be.
@@ -302,8 +305,17 @@ mod tests {
         }
         for kind in ["web_search", "web_search_preview", "web_search_2025_08_26"] {
             let search = format!(r#""tools":[{{"type":"{kind}"}}]"#);
-            assert_eq!(uses(&ask(&priced, &search, 700).unwrap(), ServerTool::WebSearch), 10, "{kind}");
+            assert_eq!(uses(&ask(&priced, &search, 700).unwrap(), ServerTool::WebSearch), 20, "{kind}");
             assert_eq!(ask(&plain, &search, 700).unwrap_err(), Failure::unpriced_feature(Protocol::Responses, "tools"));
+        }
+        for (calls, held) in [(2, 2), (0, 0), (500, 20)] {
+            let limited = format!(r#""max_tool_calls":{calls},"tools":[{{"type":"web_search"}}]"#);
+            let quote = ask(&priced, &limited, 700).unwrap();
+            assert_eq!(
+                (uses(&quote, ServerTool::WebSearch), quote.bounds.tool_uses.web_search),
+                (held, held),
+                "{calls}"
+            );
         }
         let own =
             r#""tools":[{"type":"function"},{"type":"custom"},{"type":"namespace","tools":[]},{"type":"local_shell"}]"#;
@@ -359,16 +371,16 @@ mod tests {
         let hold = |tool, uses, price| ToolHold { tool, uses, price };
         assert_eq!(quote.tools, [hold(ServerTool::WebSearch, 4, credits(1_000))]);
         assert_eq!(only(&quote).input_tokens, 100_000, "what is found is read too");
-        assert_eq!(uses(&ask(&messages, open_search, 700).unwrap(), ServerTool::WebSearch), 10);
+        assert_eq!(uses(&ask(&messages, open_search, 700).unwrap(), ServerTool::WebSearch), 20);
         assert_eq!(ask(&messages, r#""messages":[]"#, 700).unwrap().tools, []);
         // Free of charge, but not without a price.
         let free = r#""tools":[{"type":"tool_search_tool_bm25_20251119","name":"t"}]"#;
-        assert_eq!(ask(&messages, free, 700).unwrap().tools, [hold(ServerTool::ToolSearch, 10, Micro::ZERO)]);
+        assert_eq!(ask(&messages, free, 700).unwrap().tools, [hold(ServerTool::ToolSearch, 20, Micro::ZERO)]);
         let remote = r#""mcp_servers":[{"type":"url","url":"https://x","name":"x"}]"#;
-        assert_eq!(ask(&messages, remote, 700).unwrap().tools, [hold(ServerTool::Mcp, 10, credits(2_000))]);
+        assert_eq!(ask(&messages, remote, 700).unwrap().tools, [hold(ServerTool::Mcp, 20, credits(2_000))]);
         let responses = priced(Protocol::Responses);
         let remote = r#""tools":[{"type":"mcp","server_label":"x","server_url":"https://x"}]"#;
-        assert_eq!(ask(&responses, remote, 700).unwrap().tools, [hold(ServerTool::Mcp, 10, credits(2_000))]);
+        assert_eq!(ask(&responses, remote, 700).unwrap().tools, [hold(ServerTool::Mcp, 20, credits(2_000))]);
         assert_eq!(only(&ask(&chat, &heard, 1).unwrap()).input_price, credits(3_000));
         assert_eq!(only(&ask(&chat, spoken, 1).unwrap()).output_price, credits(6_000));
         assert_eq!(only(&ask(&chat, spoken, 1).unwrap()).input_price, credits(125));

@@ -17,7 +17,7 @@ use crate::protocol::Protocol;
 use crate::protocol::failure::Failure;
 use crate::store::ledger::Outcome;
 use crate::upstreams::{Endpoints, Lease};
-use crate::usage::{MeteringTerms, UsageBounds, UsageEstimator};
+use crate::usage::{MeteringTerms, Usage, UsageBounds, UsageEstimator};
 use bytes::Bytes;
 use std::fmt;
 use std::net::SocketAddr;
@@ -99,7 +99,12 @@ pub struct Call {
 impl Call {
     /// What its usage is metered by, at the model that is asked.
     pub fn metering_terms(&self) -> MeteringTerms {
-        MeteringTerms { estimator: self.turn.estimator(), bounds: self.usage_bounds }
+        MeteringTerms::new(self.turn.estimator(), self.usage_bounds)
+    }
+
+    /// The usage to bill where the vendor did not report all of it; `reported` is what it did.
+    pub fn estimate(&self, reported: Option<Usage>, generated_bytes: u64) -> Usage {
+        self.metering_terms().estimator.usage(reported, generated_bytes)
     }
 }
 

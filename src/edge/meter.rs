@@ -81,7 +81,7 @@ pub fn resolve(call: &mut Call) {
         call.turn.remember(&metered.usage, generated);
     }
     let usage = usage.map(|metered| metered.usage);
-    let usage = usage.unwrap_or_else(|| call.turn.estimate(input, generated));
+    let usage = usage.unwrap_or_else(|| call.estimate(input, generated));
     let estimated = hold.note_verdict(verdict);
     match hold.settle(usage, outcome, estimated, now_ms) {
         Ok(credits) => {
@@ -94,7 +94,8 @@ pub fn resolve(call: &mut Call) {
 
 /// Counts the tokens that a vendor generated for nothing: it broke the answer off, so the operator pays and nobody is billed.
 pub fn count_lost(call: &mut Call) {
-    let Some(usage) = call.reply.take_lost(&call.turn) else { return };
+    let terms = call.metering_terms();
+    let Some(usage) = call.reply.take_lost(&terms) else { return };
     for (class, tokens) in usage.tokens() {
         if tokens > 0 {
             METRICS.vendor_cut_tokens.with_label_values(&[&call.model.vendor.name, class]).inc_by(tokens);

@@ -6,7 +6,6 @@
 
 use super::context::{Call, Context};
 use super::intake::Late;
-use super::turn::Turn;
 use super::{meter, own, rates, upstream};
 use crate::billing::Hold;
 use crate::catalog::Model;
@@ -23,7 +22,7 @@ use crate::protocol::same::{self, StreamPass};
 use crate::protocol::translate::{self, StreamTranslation};
 use crate::store::ledger::Outcome;
 use crate::telemetry::METRICS;
-use crate::usage::{MeteredUsage, Usage, UsageBounds, UsageVerdict};
+use crate::usage::{MeteredUsage, MeteringTerms, Usage, UsageBounds, UsageVerdict};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, header};
 use pingora::http::ResponseHeader;
@@ -161,7 +160,7 @@ impl Reply {
 
     /// What the vendor charges for an answer that nobody is billed for, estimated where it reported no usage; taken, so that
     /// it is counted once. `None`: the vendor has not begun to answer.
-    pub fn take_lost(&mut self, turn: &Turn) -> Option<Usage> {
+    pub fn take_lost(&mut self, terms: &MeteringTerms) -> Option<Usage> {
         let has_begun = match &self.mode {
             Mode::Stream(pass, _) => pass.started() && !pass.completed(),
             Mode::Fold { stream, .. } => stream.started() && !stream.completed(),
@@ -169,7 +168,7 @@ impl Reply {
         };
         let (usage, learned, generated_bytes) = self.learned();
         let usage = usage.map(|metered| metered.usage);
-        has_begun.then(|| usage.unwrap_or_else(|| turn.estimate(learned, generated_bytes)))
+        has_begun.then(|| usage.unwrap_or_else(|| terms.estimator.usage(learned, generated_bytes)))
     }
 }
 
@@ -465,7 +464,8 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
         && !pass.is_finishing()
         && is_past_limit(&call.model, &call.usage_bounds, pass.counted_output(), generated)
     {
-        counted.cut = at_hold(call.hold.as_ref(), &call.turn, &counted);
+        counted.cut =
+            at_hold(call.hold.as_ref(), &MeteringTerms::new(call.turn.estimator(), call.usage_bounds), &counted);
     }
     if let Some(usage) = &counted.cut {
         pass.end_at_limit(usage, &mut out);
@@ -509,10 +509,10 @@ fn is_past_limit(model: &Model, bounds: &UsageBounds, counted_output: u64, gener
 }
 
 /// What is billed of an answer that is ended at its limit.
-fn at_hold(hold: Option<&Hold>, turn: &Turn, so_far: &Counted) -> Option<Usage> {
+fn at_hold(hold: Option<&Hold>, terms: &MeteringTerms, so_far: &Counted) -> Option<Usage> {
     let Counted { usage, learned, generated_bytes, .. } = *so_far;
     let usage = usage.map(|metered| metered.usage);
-    Some(hold?.bears(usage.unwrap_or_else(|| turn.estimate(learned, generated_bytes))))
+    Some(hold?.bears(usage.unwrap_or_else(|| terms.estimator.usage(learned, generated_bytes))))
 }
 
 /// The call broke off: whether what came of it is a complete answer all the same.
@@ -583,7 +583,8 @@ fn fold(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failu
         && !stream.is_finishing()
         && is_past_limit(&call.model, &call.usage_bounds, stream.counted_output(), generated)
     {
-        counted.cut = at_hold(call.hold.as_ref(), &call.turn, &counted);
+        counted.cut =
+            at_hold(call.hold.as_ref(), &MeteringTerms::new(call.turn.estimator(), call.usage_bounds), &counted);
     }
     if let Some(usage) = &counted.cut {
         stream.end_at_limit(usage, &mut out);
@@ -685,7 +686,7 @@ fn settle(call: &mut Call, answer: Counted) -> Result<Option<crate::money::Micro
         call.turn.remember(&metered.usage, generated_bytes);
     }
     let usage = cut.or(usage.map(|metered| metered.usage));
-    let usage = usage.unwrap_or_else(|| call.turn.estimate(learned, generated_bytes));
+    let usage = usage.unwrap_or_else(|| call.estimate(learned, generated_bytes));
     let estimated = hold.note_verdict(verdict);
     let credits = hold.settle(usage, outcome, estimated, clock::now_ms()).map_err(|error| {
         log::error!("journal a debit: {error}; the answer is withheld");

@@ -51,11 +51,6 @@ impl Turn {
         self.estimate.estimator
     }
 
-    /// The usage to bill where the vendor did not report all of it; `reported` is what it did.
-    pub fn estimate(&self, reported: Option<Usage>, generated_bytes: u64) -> Usage {
-        self.estimate.estimator.usage(reported, generated_bytes)
-    }
-
     /// Before the answer begins: only its vendor will say how much of the input it had in its cache, and only at the end.
     pub fn is_doubtful(&self) -> bool {
         self.estimate.is_doubtful && !self.is_reported_early

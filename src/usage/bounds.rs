@@ -12,6 +12,13 @@ pub struct MeteringTerms {
     pub bounds: UsageBounds,
 }
 
+impl MeteringTerms {
+    /// No estimate of an output is beyond its bound either.
+    pub fn new(estimator: UsageEstimator, bounds: UsageBounds) -> Self {
+        Self { estimator: estimator.with_max_output(bounds.output), bounds }
+    }
+}
+
 /// The limits of one request. The default limits nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UsageBounds {

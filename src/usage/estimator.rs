@@ -54,12 +54,29 @@ pub struct UsageEstimator {
     /// The input in its classes; it has no output.
     input: Usage,
     output: TokenRate,
+    max_output: MaxOutput,
+}
+
+/// Tokens that an answer has at most. The default limits nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct MaxOutput(u64);
+
+impl Default for MaxOutput {
+    fn default() -> Self {
+        Self(u64::MAX)
+    }
 }
 
 impl UsageEstimator {
     /// `input` is what the request is taken to use; its output classes are not read.
     pub fn new(input: Usage, output: TokenRate) -> Self {
-        Self { input: Usage { output: 0, reasoning: 0, audio_output: 0, ..input }, output }
+        let input = Usage { output: 0, reasoning: 0, audio_output: 0, ..input };
+        Self { input, output, max_output: MaxOutput::default() }
+    }
+
+    /// Of an answer that has at most `tokens`, however long the text is that a vendor sends.
+    pub fn with_max_output(self, tokens: u64) -> Self {
+        Self { max_output: MaxOutput(tokens), ..self }
     }
 
     /// Of an input of which nothing is known to be cached.
@@ -73,10 +90,10 @@ impl UsageEstimator {
     }
 
     /// The usage of an answer of `generated_bytes`: the input that the vendor has `reported` so far, or the input that is
-    /// assumed; the output by its text, and never less than was reported.
+    /// assumed; the output by its text, at most at its limit, and never less than was reported.
     pub fn usage(&self, reported: Option<Usage>, generated_bytes: u64) -> Usage {
         let reported = reported.unwrap_or_default();
-        let output = self.output.tokens_of(generated_bytes).max(reported.output);
+        let output = self.output.tokens_of(generated_bytes).min(self.max_output.0).max(reported.output);
         if reported.input_total() > 0 {
             return Usage { output, ..reported };
         }
@@ -109,6 +126,14 @@ mod tests {
         let searched = Usage { web_searches: 3, ..Usage::default() };
         let usage = estimator.usage(Some(searched), 0);
         assert_eq!((usage.cache_read, usage.web_searches), (90, 3));
+    }
+
+    #[test]
+    fn an_estimate_of_the_output_ends_at_its_limit() {
+        let estimator = UsageEstimator::from_input_tokens(7).with_max_output(100);
+        assert_eq!([0, 330, 334, 100_000].map(|bytes| estimator.usage(None, bytes).output), [0, 99, 100, 100]);
+        let counted = Usage { input: 7, output: 120, ..Usage::default() };
+        assert_eq!(estimator.usage(Some(counted), 100_000), counted, "whether a counter can be is not judged here");
     }
 
     #[test]

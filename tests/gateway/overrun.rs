@@ -78,6 +78,7 @@ fn ended_at_its_hold(world: &World, account: &Account, way: (Surface, Surface), 
     is_well_formed(surface, &answer);
     let (reason, input, output) = told(surface, &answer);
     assert_eq!(reason, limit_reached(surface), "{way:?} {marker}: {}", answer.text());
+    assert!(output <= LIMIT, "{way:?} {marker}: {output}");
     let receipt = world.receipt(account, &answer.request_id());
     assert_eq!((&receipt["outcome"], &receipt["estimated"]), (&"gateway_ended".into(), &true.into()), "{receipt}");
     let billed = micro(&receipt["credits"]);
@@ -120,6 +121,23 @@ fn an_answer_that_keeps_its_limit_is_never_cut_short() {
                 assert_eq!(micro(&receipt["credits"]), way.1.cost(40, LIMIT), "{receipt}");
             }
         }
+    }
+    world.close();
+}
+
+#[test]
+fn an_estimate_is_not_beyond_the_limit_however_long_the_answer_is() {
+    let world = World::new();
+    let account = world.funded(10_000_000_000);
+    for (way, stream) in ways().flat_map(|way| [(way, false), (way, true)]) {
+        let (surface, vendor) = way;
+        let mut body = surface.body("overrun=1 bytes=100000 events=50 usage=none", stream, LIMIT as u64);
+        body["model"] = vendor.model().into();
+        let answer = world.ask(&surface.request(&account.key, &body));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let receipt = world.receipt(&account, &answer.request_id());
+        assert_eq!(receipt["usage"]["output"], LIMIT, "{way:?} streamed: {stream}: {receipt}");
+        assert_eq!(receipt["estimated"], true, "{receipt}");
     }
     world.close();
 }

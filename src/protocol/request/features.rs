@@ -32,6 +32,8 @@ pub struct Features {
     pub server_tools: bool,
     /// Those that have one, by tool, all of a kind together.
     pub tool_offers: PerTool<Option<ToolOffer>>,
+    /// Responses: uses of server tools at most, of all kinds together. The larger where it is given twice.
+    pub max_tool_calls: Option<u64>,
     /// Passes over the conversation that shorten it.
     pub compaction: bool,
     /// Only a tier that is not the default, and asked for by name.
@@ -100,6 +102,10 @@ impl Features {
         match name {
             "messages" | "system" => self.content(scan),
             "tools" => scan.array_or_skip(|scan| self.tool(scan)).map(drop),
+            "max_tool_calls" => {
+                self.max_tool_calls = scan.count_or_skip()?.max(self.max_tool_calls);
+                Ok(())
+            }
             "functions" => some(scan, &mut self.tools),
             "stop" | "stop_sequences" => some(scan, &mut self.stops),
             "store" | "user_profile_id" | "workspace_id" | "diagnostics" => {
