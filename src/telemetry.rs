@@ -4,10 +4,14 @@
 //! secrets, bodies or prompts.
 
 pub mod access;
+pub mod gen_ai;
+mod process;
 #[cfg(test)]
 mod tests;
 pub mod traces;
 
+use gen_ai::GenAi;
+use process::ProcessMetrics;
 use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     TextEncoder,
@@ -66,7 +70,50 @@ pub struct Metrics {
     pub open_files: IntGauge,
     connections_refused: IntCounterVec,
     pub panics: IntCounter,
+    pub gen_ai: GenAi,
+    process: ProcessMetrics,
 }
+
+/// Values of the label `reason` of `gateway_ledger_errors_total`.
+pub const LEDGER_ERROR_REASONS: [&str; 37] = [
+    "anchor",
+    "commit",
+    "courier_queue",
+    "courier_task",
+    "dead_guests",
+    "dead_journals",
+    "find_partitions",
+    "follow_events",
+    "journal_reserve",
+    "journal_sync",
+    "journal_write",
+    "lapse",
+    "mark",
+    "mirror",
+    "push_entries",
+    "push_keys",
+    "seed_accounts",
+    "settler_queue",
+    "shared_store",
+    "store_auth",
+    "store_away",
+    "store_busy",
+    "store_cluster_down",
+    "store_error",
+    "store_forbidden",
+    "store_loading",
+    "store_misconf",
+    "store_moving",
+    "store_no_primary",
+    "store_no_replicas",
+    "store_out_of_memory",
+    "store_read_only",
+    "store_refused",
+    "store_timeout",
+    "store_unreachable",
+    "strange_event",
+    "sweep",
+];
 
 impl Metrics {
     #[expect(clippy::too_many_lines, reason = "one entry for each family")]
@@ -83,7 +130,8 @@ impl Metrics {
         // An embedded store is this process itself.
         store_up.set(1);
         let [upstream_opened, upstream_failovers, vendor_key_refused, retry_budget_exhausted] = troubles(&registry);
-        Self {
+        set_build_info(&registry);
+        let metrics = Self {
             store_up,
             requests: counter("gateway_requests_total", "Answers given.", &["surface", "model", "status"]),
             request_seconds: keep(
@@ -206,8 +254,28 @@ impl Metrics {
                 "Keys of the config file that were changed and wait for the next start or upgrade.",
             ),
             panics: keep(&registry, IntCounter::new("gateway_panics_total", "Panics: faults of the gateway itself.")),
+            gen_ai: GenAi::new(&registry),
+            process: ProcessMetrics::new(&registry),
             registry,
-        }
+        };
+        metrics.create_constant_series();
+        metrics
+    }
+
+    /// Creates the series whose labels no config changes: a series that begins at 1 hides its first event from
+    /// `increase()` and `rate()`. `app/series.rs` creates the others.
+    fn create_constant_series(&self) {
+        let create = |family: &IntCounterVec, values: &[&str]| {
+            values.iter().for_each(|value| drop(family.with_label_values(&[value])));
+        };
+        create(&self.ledger_errors, &LEDGER_ERROR_REASONS);
+        create(&self.access_log_dropped, &["full", "failed"]);
+        create(&self.spans_dropped, &["full", "failed"]);
+        create(&self.connections_refused, &["per_address", "total"]);
+        create(&self.config_reloads, &["ok", "refused"]);
+        create(&self.damaged_files, &["holds.db", "idempotency.db"]);
+        create(&self.damaged_journal_lines, &["repaired", "lost"]);
+        self.interrupted.with_label_values::<&str>(&[]);
     }
 
     pub fn ledger_error(&self, reason: &'static str) {
@@ -241,12 +309,22 @@ impl Metrics {
 
     /// All families in Prometheus' text format.
     pub fn text(&self) -> Vec<u8> {
+        self.process.update();
         let mut out = Vec::new();
         if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut out) {
             log::error!("write the metrics: {error}");
         }
         out
     }
+}
+
+/// A gauge that is always 1: its labels say which program this is.
+fn set_build_info(registry: &Registry) {
+    let help = "The version of the program, its processor architecture, and its build profile.";
+    let opts = Opts::new("gateway_build_info", help);
+    let info = keep(registry, IntGaugeVec::new(opts, &["version", "arch", "profile"]));
+    let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+    info.with_label_values(&[env!("CARGO_PKG_VERSION"), std::env::consts::ARCH, profile]).set(1);
 }
 
 /// What vendors' endpoints were left alone and left for.

@@ -20,7 +20,7 @@ use crate::telemetry::METRICS;
 use crate::usage::{ServerTool, Usage, UsageVerdict};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Who asks for what: fixed at admission.
 #[derive(Debug, Clone)]
@@ -175,11 +175,13 @@ impl Hold {
         &self.opening
     }
 
-    /// The answer has a token by now: of many calls the first one counts.
-    pub fn note_token(&mut self) {
-        if self.first_token_ms.is_none() {
-            self.first_token_ms = self.since_opened();
+    /// The answer has a token by now: of many calls the first one counts, and returns the time since admission.
+    pub fn note_token(&mut self) -> Option<Duration> {
+        if self.first_token_ms.is_some() {
+            return None;
         }
+        self.first_token_ms = self.since_opened();
+        self.opened_at.map(|opened| opened.elapsed())
     }
 
     /// Notes on the receipt, and counts, which of the vendor's counters were more than the request can use. Returns whether
@@ -377,6 +379,9 @@ fn count(ending: &Ending, taken: Parts) {
     };
     for (class, tokens) in detail.usage.tokens() {
         add(&METRICS.tokens, &[model, class], tokens);
+    }
+    if detail.usage != Usage::default() {
+        METRICS.gen_ai.observe_tokens(model, detail.usage.input_total(), detail.usage.output_total());
     }
     add(&METRICS.web_searches, &[model], detail.usage.web_searches);
     for tool in ServerTool::ALL {

@@ -435,8 +435,8 @@ fn stream(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Fai
     }
     let is_opening = !pass.has_content() && !pass.completed();
     if pass.generated_bytes() > 0 {
-        if let Some(hold) = &mut call.hold {
-            hold.note_token();
+        if let Some(after) = call.hold.as_mut().and_then(|hold| hold.note_token()).filter(|_| call.stream) {
+            METRICS.gen_ai.observe_first_token(&call.model.id, after);
         }
         let hides_output = match &call.model.accepts {
             // A chat vendor that shows its reasoning shows all of it, a messages vendor a summary or nothing.

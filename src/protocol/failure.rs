@@ -20,6 +20,20 @@ pub use vendor::{VendorError, from_vendor, from_vendor_error, refuses_key, secon
 /// The longest `retry-after` that no official client takes for "do not retry at all".
 const RETRY_AFTER_SECONDS_MAX: u32 = 60;
 
+/// Declares `Kind` and lists its variants in `Kind::ALL`.
+macro_rules! kinds {
+    ($(#[$doc:meta])* pub enum Kind { $($(#[$variant_doc:meta])* $variant:ident,)* }) => {
+        $(#[$doc])*
+        pub enum Kind { $($(#[$variant_doc])* $variant,)* }
+
+        impl Kind {
+            /// Every kind, in the order of the declaration.
+            pub const ALL: &[Kind] = &[$(Kind::$variant,)*];
+        }
+    };
+}
+
+kinds! {
 /// What went wrong, as far as a caller can tell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Kind {
@@ -98,8 +112,19 @@ pub enum Kind {
     LedgerUnavailable,
     Internal,
 }
+}
 
 impl Kind {
+    /// A short word of a closed set, for metrics and logs. Several kinds may share one.
+    pub fn reason(self) -> &'static str {
+        table::row(self).reason
+    }
+
+    /// The status on this surface.
+    pub fn status(self, surface: Protocol) -> u16 {
+        table::row(self).on(surface).0
+    }
+
     /// The trouble is the vendor's, or between it and us, and not the request's: another endpoint or model may answer.
     pub fn another_may_answer(self) -> bool {
         matches!(
@@ -193,12 +218,12 @@ impl Failure {
 
     /// A short word of a closed set, for metrics and logs.
     pub fn reason(&self) -> &'static str {
-        table::row(self.kind).reason
+        self.kind.reason()
     }
 
     /// The status on this surface.
     pub fn status(&self, surface: Protocol) -> u16 {
-        table::row(self.kind).on(surface).0
+        self.kind.status(surface)
     }
 
     /// The answer before any byte of a 200 was sent.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-const SOURCE: &str = include_str!("../telemetry.rs");
+const SOURCE: &str = concat!(include_str!("../telemetry.rs"), include_str!("gen_ai.rs"));
 const ALERTS: &str = include_str!("../../deploy/prometheus/alerts.yaml");
 const DASHBOARD: &str = include_str!("../../deploy/grafana/model-gateway.json");
 
@@ -56,6 +56,73 @@ fn every_label_in_the_alerts_and_the_dashboard_exists() {
             assert!(known.contains(label) || added.contains(&label), "{label} in {expression} is no label");
         }
     }
+}
+
+/// Every literal that the code gives to `ledger_error`, and the failures of the shared store.
+#[test]
+fn every_reason_of_a_ledger_error_is_in_the_list_that_begins_at_zero() {
+    fn read(folder: &std::path::Path, into: &mut String) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => read(&path, into),
+                false if path.ends_with("telemetry/tests.rs") => {}
+                false => into.push_str(&std::fs::read_to_string(&path).unwrap()),
+            }
+        }
+    }
+    let mut source = String::new();
+    read(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut source);
+    let literals = source.split("ledger_error(\"").skip(1).map(|rest| rest.split('"').next().unwrap());
+    let duties =
+        source.split("(Duty::").filter_map(|rest| rest.split_once(", ")?.1.strip_prefix('"')?.split('"').next());
+    let store = source.split("\"store_").skip(1).map(|rest| rest.split('"').next().unwrap());
+    let store: BTreeSet<_> = store.filter(|word| word.bytes().all(|b| b == b'_' || b.is_ascii_lowercase())).collect();
+    let known: BTreeSet<_> = super::LEDGER_ERROR_REASONS.into();
+    for reason in literals.filter(|reason| !reason.contains(' ')).chain(duties) {
+        assert!(known.contains(reason), "{reason}");
+    }
+    for reason in ["out_of_memory", "timeout", "unreachable", "away", "refused"] {
+        assert!(store.contains(reason) && known.contains(format!("store_{reason}").as_str()), "{reason}");
+    }
+    assert!(known.len() == super::LEDGER_ERROR_REASONS.len() && known.len() > 30);
+}
+
+#[test]
+fn every_alert_has_a_unit_test_that_fires_it_and_is_in_the_quiet_day() {
+    let tests: serde_json::Value =
+        serde_saphyr::from_str(include_str!("../../deploy/prometheus/alerts_test.yaml")).unwrap();
+    let tests = tests["tests"].as_array().unwrap();
+    let fired: BTreeSet<_> = tests.iter().flat_map(|test| names_in(&test["promql_expr_test"].to_string())).collect();
+    let quiet = tests.iter().find(|test| test["name"] == "a quiet day").unwrap();
+    assert_eq!(quiet["promql_expr_test"][0]["exp_samples"], serde_json::json!([]));
+    let series = quiet["input_series"].to_string();
+    let rules: serde_json::Value = serde_saphyr::from_str(ALERTS).unwrap();
+    for rule in rules["groups"].as_array().unwrap().iter().flat_map(|group| group["rules"].as_array().unwrap()) {
+        let (alert, expression) = (rule["alert"].as_str().unwrap(), rule["expr"].as_str().unwrap());
+        assert!(fired.contains(alert), "no unit test fires {alert}");
+        for name in names(expression) {
+            assert!(series.contains(&format!("{name}{{")), "the quiet day has no {name}");
+        }
+    }
+}
+
+/// Values of `alertname` in a text of JSON.
+fn names_in(text: &str) -> Vec<String> {
+    text.split("alertname=\\\"").skip(1).map(|rest| rest.split('\\').next().unwrap().to_owned()).collect()
+}
+
+/// An alert on `up` with another job's name would never fire.
+#[test]
+fn the_scrape_config_has_the_job_that_the_alerts_name_and_loads_them() {
+    let scrape: serde_json::Value =
+        serde_saphyr::from_str(include_str!("../../deploy/prometheus/prometheus.yml")).unwrap();
+    let jobs = scrape["scrape_configs"].as_array().unwrap().iter().map(|job| job["job_name"].as_str().unwrap());
+    let jobs: BTreeSet<_> = jobs.map(str::to_owned).collect();
+    let named = expressions().join("\n") + DASHBOARD;
+    let named = named.split("job=\"").skip(1).map(|rest| rest.split('"').next().unwrap());
+    assert_eq!(jobs, named.map(str::to_owned).collect());
+    assert_eq!(scrape["rule_files"], serde_json::json!(["alerts.yaml"]));
 }
 
 #[test]

@@ -46,6 +46,11 @@ pub struct Excess {
 }
 
 impl Excess {
+    /// Every counter at once.
+    pub fn all() -> Self {
+        Self { input: true, output: true, compaction: true, tool_uses: PerTool::<()>::default().map(|()| true) }
+    }
+
     /// The names of the counters, as a metric has them.
     pub fn counters(self) -> impl Iterator<Item = &'static str> {
         let tools = ServerTool::ALL.map(|tool| (*self.tool_uses.get(tool), tool.key()));

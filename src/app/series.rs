@@ -1,0 +1,112 @@
+//! Creates every metric series whose labels the config determines, before the first request.
+//!
+//! A counter that first appears with the value 1 hides its first event from `increase()` and `rate()`, and so from an
+//! alert. Run at the start and after each reload. Must not remove a series: the models of an earlier config may still
+//! answer.
+
+use crate::catalog::Vendor;
+use crate::config::Settings;
+use crate::protocol::Protocol;
+use crate::protocol::failure::Kind;
+use crate::telemetry::{METRICS, gen_ai};
+use crate::usage::{Excess, ServerTool, Usage};
+use std::collections::BTreeSet;
+
+const SURFACES: [Protocol; 3] = [Protocol::Chat, Protocol::Messages, Protocol::Responses];
+/// The usual statuses of vendors' answers. 0: no answer.
+const VENDOR_STATUSES: [&str; 16] =
+    ["0", "200", "400", "401", "403", "404", "408", "409", "413", "422", "429", "500", "502", "503", "504", "529"];
+/// Why a request moves on to another address or endpoint.
+const FAILOVER_REASONS: [&str; 12] = [
+    "address",
+    "name",
+    "connect",
+    "first_byte",
+    "broken",
+    "refused",
+    "key",
+    "model",
+    "status_408",
+    "status_429",
+    "status_4xx",
+    "status_5xx",
+];
+
+/// Creates the series of these settings; those that exist keep their values.
+pub fn create(settings: &Settings) {
+    let models = settings.catalog.models();
+    let ids: Vec<_> = models.iter().map(|model| model.id.as_str()).collect();
+    create_requests(&ids);
+    for model in models {
+        create_model(&model.id);
+        for fallback in &model.fallback {
+            METRICS.fallbacks.with_label_values(&[&model.id, fallback]);
+        }
+    }
+    let mut seen = BTreeSet::new();
+    for model in models.iter().filter(|model| seen.insert(model.vendor.name.as_str())) {
+        create_vendor(&model.vendor);
+    }
+    let providers = models.iter().map(|model| (model.id.as_str(), provider(&model.vendor)));
+    METRICS.gen_ai.add_models(providers);
+}
+
+fn provider(vendor: &Vendor) -> &str {
+    gen_ai::provider(&vendor.name, vendor.endpoints.iter().map(|endpoint| endpoint.host.as_str()))
+}
+
+fn create_requests(models: &[&str]) {
+    for kind in Kind::ALL {
+        METRICS.rejected.with_label_values(&[kind.reason()]);
+    }
+    for surface in SURFACES {
+        let refused = Kind::ALL.iter().map(|kind| kind.status(surface));
+        // 499: the client left before it had a status.
+        let statuses: BTreeSet<_> = refused.chain([200, 499]).collect();
+        for status in statuses {
+            let status = status.to_string();
+            for model in [""].iter().chain(models) {
+                METRICS.requests.with_label_values(&[surface.as_str(), model, &status]);
+            }
+        }
+        for model in models {
+            METRICS.request_seconds.with_label_values(&[surface.as_str(), model]);
+        }
+    }
+}
+
+fn create_model(model: &str) {
+    for (class, _) in Usage::default().tokens() {
+        METRICS.tokens.with_label_values(&[model, class]);
+    }
+    for tool in ServerTool::ALL {
+        METRICS.server_tool_uses.with_label_values(&[model, tool.key()]);
+    }
+    for family in [&METRICS.web_searches, &METRICS.credits_micro, &METRICS.writeoff_micro, &METRICS.estimated] {
+        family.with_label_values(&[model]);
+    }
+}
+
+fn create_vendor(vendor: &Vendor) {
+    let name = vendor.name.as_str();
+    for (class, _) in Usage::default().tokens() {
+        METRICS.vendor_cut_tokens.with_label_values(&[name, class]);
+    }
+    for counter in Excess::all().counters() {
+        METRICS.usage_implausible.with_label_values(&[name, counter]);
+    }
+    for reason in ["key", "quota"] {
+        METRICS.vendor_key_refused.with_label_values(&[name, reason]);
+    }
+    METRICS.retry_budget_exhausted.with_label_values(&[name]);
+    for endpoint in &vendor.endpoints {
+        let label = endpoint.label();
+        METRICS.upstream_opened.with_label_values(&[name, &label]);
+        for status in VENDOR_STATUSES {
+            METRICS.upstream_requests.with_label_values(&[name, label.as_str(), status]);
+        }
+        for reason in FAILOVER_REASONS {
+            METRICS.upstream_failovers.with_label_values(&[name, label.as_str(), reason]);
+        }
+    }
+}

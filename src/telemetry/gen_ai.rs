@@ -1,0 +1,197 @@
+//! Metrics under the names of the OpenTelemetry conventions for generative AI, in Prometheus' form, beside the gateway's
+//! own.
+//!
+//! Labels come from the config. The handles of a model's series are looked up once per request, not once per label. Must
+//! not know a request.
+
+use arc_swap::ArcSwap;
+use prometheus::{Histogram, HistogramOpts, HistogramVec, Registry};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The value of `gen_ai.operation.name` for all three surfaces.
+const OPERATION: &str = "chat";
+/// The conventions' buckets, and longer ones: whole answers of reasoning models take many minutes.
+const OPERATION_SECONDS: &[f64] = &[
+    0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68, 655.36,
+    3_600.0,
+];
+const FIRST_TOKEN_SECONDS: &[f64] =
+    &[0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 120.0, 600.0];
+const TOKENS: &[f64] = &[
+    1.0,
+    4.0,
+    16.0,
+    64.0,
+    256.0,
+    1_024.0,
+    4_096.0,
+    16_384.0,
+    65_536.0,
+    262_144.0,
+    1_048_576.0,
+    4_194_304.0,
+    16_777_216.0,
+    67_108_864.0,
+];
+
+pub struct GenAi {
+    operation_duration: HistogramVec,
+    token_usage: HistogramVec,
+    time_to_first_token: HistogramVec,
+    /// By the model's catalog id. Models of earlier configs stay: a request may still be running under one.
+    models: ArcSwap<HashMap<String, Arc<ModelSeries>>>,
+}
+
+/// The series of one model.
+struct ModelSeries {
+    provider: String,
+    successful: Histogram,
+    input_tokens: Histogram,
+    output_tokens: Histogram,
+    first_token: Histogram,
+}
+
+impl GenAi {
+    pub fn new(registry: &Registry) -> Self {
+        let family = |name: &str, help: &str, buckets: &[f64], label: &[&str]| {
+            let labels = [&["gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"], label].concat();
+            let opts = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+            super::keep(registry, HistogramVec::new(opts, &labels))
+        };
+        Self {
+            operation_duration: family(
+                "gen_ai_client_operation_duration_seconds",
+                "From the admission of a request to the end of its answer.",
+                OPERATION_SECONDS,
+                &["error_type"],
+            ),
+            token_usage: family(
+                "gen_ai_client_token_usage",
+                "Tokens billed for one request.",
+                TOKENS,
+                &["gen_ai_token_type"],
+            ),
+            time_to_first_token: family(
+                "gen_ai_server_time_to_first_token_seconds",
+                "From the admission of a streamed request to the first token of its answer.",
+                FIRST_TOKEN_SECONDS,
+                &[],
+            ),
+            models: ArcSwap::default(),
+        }
+    }
+
+    /// Creates the series of these models, given as catalog id and provider.
+    pub fn add_models<'a>(&self, models: impl Iterator<Item = (&'a str, &'a str)>) {
+        let mut all = HashMap::clone(&self.models.load());
+        for (model, provider) in models {
+            if all.get(model).is_none_or(|series| series.provider != provider) {
+                all.insert(model.to_owned(), Arc::new(self.series(model, provider)));
+            }
+        }
+        self.models.store(Arc::new(all));
+    }
+
+    fn series(&self, model: &str, provider: &str) -> ModelSeries {
+        let tokens = |kind| self.token_usage.with_label_values(&[OPERATION, provider, model, kind]);
+        ModelSeries {
+            provider: provider.to_owned(),
+            // Prometheus takes an empty label for one that is not there.
+            successful: self.operation_duration.with_label_values(&[OPERATION, provider, model, ""]),
+            input_tokens: tokens("input"),
+            output_tokens: tokens("output"),
+            first_token: self.time_to_first_token.with_label_values(&[OPERATION, provider, model]),
+        }
+    }
+
+    /// A request to the model's vendor has ended; `error` is a word of a closed set where it failed.
+    pub fn observe_operation(&self, model: &str, duration: Duration, error: Option<&str>) {
+        let models = self.models.load();
+        let Some(series) = models.get(model) else { return };
+        let seconds = duration.as_secs_f64();
+        match error {
+            None => series.successful.observe(seconds),
+            Some(error) => {
+                let labels = [OPERATION, &series.provider, model, error];
+                self.operation_duration.with_label_values(&labels).observe(seconds);
+            }
+        }
+    }
+
+    /// A request was billed for these tokens.
+    #[expect(clippy::cast_precision_loss, reason = "counts of tokens are far below 2^52")]
+    pub fn observe_tokens(&self, model: &str, input: u64, output: u64) {
+        let models = self.models.load();
+        let Some(series) = models.get(model) else { return };
+        series.input_tokens.observe(input as f64);
+        series.output_tokens.observe(output as f64);
+    }
+
+    /// The first token of a streamed answer came after so long.
+    pub fn observe_first_token(&self, model: &str, after: Duration) {
+        if let Some(series) = self.models.load().get(model) {
+            series.first_token.observe(after.as_secs_f64());
+        }
+    }
+}
+
+/// Hosts of the vendors that the conventions name, by the end of the host name.
+const PROVIDERS: [(&str, &str); 14] = [
+    ("api.anthropic.com", "anthropic"),
+    ("api.openai.com", "openai"),
+    (".openai.azure.com", "azure.ai.openai"),
+    (".services.ai.azure.com", "azure.ai.inference"),
+    (".models.ai.azure.com", "azure.ai.inference"),
+    ("generativelanguage.googleapis.com", "gcp.gemini"),
+    ("aiplatform.googleapis.com", "gcp.vertex_ai"),
+    ("api.deepseek.com", "deepseek"),
+    ("api.groq.com", "groq"),
+    ("api.mistral.ai", "mistral_ai"),
+    ("api.perplexity.ai", "perplexity"),
+    ("api.x.ai", "x_ai"),
+    ("api.cohere.com", "cohere"),
+    ("api.cohere.ai", "cohere"),
+];
+
+/// The value of `gen_ai.provider.name`: a name of the conventions where the vendor's hosts are known, else the vendor's
+/// name in the config.
+pub fn provider<'a>(vendor: &'a str, hosts: impl IntoIterator<Item = &'a str>) -> &'a str {
+    let known = |host: &str| {
+        let is_bedrock = host.starts_with("bedrock") && host.ends_with(".amazonaws.com");
+        let named = PROVIDERS.iter().find(|(end, _)| host.ends_with(end)).map(|(_, name)| *name);
+        if is_bedrock { Some("aws.bedrock") } else { named }
+    };
+    hosts.into_iter().find_map(known).unwrap_or(vendor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_known_host_has_the_name_of_the_conventions() {
+        assert_eq!(provider("mine", ["api.anthropic.com"]), "anthropic");
+        assert_eq!(provider("mine", ["bedrock-runtime.eu-west-1.amazonaws.com"]), "aws.bedrock");
+        assert_eq!(provider("mine", ["acme.openai.azure.com"]), "azure.ai.openai");
+        assert_eq!(provider("mine", ["127.0.0.1"]), "mine");
+    }
+
+    #[test]
+    fn a_model_is_observed_once_it_is_known_and_its_series_begin_at_zero() {
+        let registry = Registry::new();
+        let metrics = GenAi::new(&registry);
+        metrics.observe_tokens("m", 1, 1);
+        assert!(registry.gather().is_empty(), "an unknown model makes no series");
+        metrics.add_models([("m", "p")].into_iter());
+        let count = || metrics.models.load()["m"].successful.get_sample_count();
+        assert_eq!((registry.gather().len(), count()), (3, 0));
+        metrics.observe_operation("m", Duration::from_secs(1), None);
+        metrics.observe_operation("m", Duration::from_secs(1), Some("upstream_timeout"));
+        metrics.add_models([("m", "p")].into_iter());
+        assert_eq!(count(), 1, "a reload keeps what was counted");
+        metrics.observe_tokens("m", 10, 3);
+        assert_eq!(metrics.models.load()["m"].output_tokens.get_sample_sum(), 3.0);
+    }
+}
