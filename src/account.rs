@@ -23,7 +23,7 @@ pub use audit::{Acting, AuditVerdict, By};
 pub use delete::Closed;
 pub use invite::{INVITE_MS_MAX, INVITES_AT_ONCE_MAX, Invite, InviteState};
 pub use key::parse as parse_key;
-pub use password::{LEAST_CHARS as PASSWORD_LEAST_CHARS, MOST_CHARS as PASSWORD_MOST_CHARS};
+pub use password::{LEAST_CHARS as PASSWORD_LEAST_CHARS, MOST_CHARS as PASSWORD_MOST_CHARS, random as random_password};
 pub use session::{NewSession, Origin, OwnSession, Session, csrf_token, session_id};
 pub use settings::{KeySettings, RateSettings};
 pub use shared::SharedKeys;

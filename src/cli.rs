@@ -13,7 +13,7 @@ mod vendors;
 
 use crate::account::Accounts;
 use crate::billing::Billing;
-use crate::config::{self, Settings};
+use crate::config::{self, CommandSettings, Settings};
 use crate::{app, clock, failpoint, simulator, telemetry};
 use account::{AccountCommand, KeyCommand};
 use audit::AuditCommand;
@@ -127,7 +127,9 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             accept_ledger(&settings, accept_older_ledger)?;
             app::run(&file, settings, app::Start::of(upgrade))?;
         }
-        Command::Edge { command: Some(command), .. } => return edge::run(&command, &config::load(&file)?, json),
+        Command::Edge { command: Some(command), .. } => {
+            return edge::run(&command, &config::load_for_command(&file)?, json);
+        }
         Command::Edge { command: None, upgrade } => {
             app::run_edge(&file, config::load(&file)?, app::Start::of(upgrade))?;
         }
@@ -141,11 +143,13 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Schema { reference: true } => write!(std::io::stdout(), "{}", config::reference())?,
         Command::Schema { reference: false } => writeln!(std::io::stdout(), "{:#}", config::schema())?,
         Command::Account(command) => {
-            with_store(&config::load(&file)?, json, |context| account::run_account(command, context))?
+            with_store(&config::load_for_command(&file)?, json, |context| account::run_account(command, context))?
         }
-        Command::Key(command) => with_store(&config::load(&file)?, json, |context| account::run_key(command, context))?,
-        Command::Audit(command) => return audit::run(command, &config::load(&file)?, json),
-        Command::Ledger(command) => return ledger::run(command, &config::load(&file)?, json),
+        Command::Key(command) => {
+            with_store(&config::load_for_command(&file)?, json, |context| account::run_key(command, context))?
+        }
+        Command::Audit(command) => return audit::run(command, &config::load_for_command(&file)?, json),
+        Command::Ledger(command) => return ledger::run(command, &config::load_for_command(&file)?, json),
         Command::Vendors(command) => return vendors::run(&command, &config::load(&file)?, json),
         Command::Models(command) => models::run(&command, &file, json)?,
     }
@@ -178,13 +182,12 @@ fn check(file: &Path, json: bool) -> anyhow::Result<()> {
 }
 
 fn with_store(
-    settings: &Settings,
+    settings: &CommandSettings,
     json: bool,
     run: impl FnOnce(&account::Context<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let accounts = Accounts::open(&settings.data_dir)?;
     let billing = Billing::open_beside(&settings.data_dir, settings.store.address())?;
-    let (signup, catalog) = (&settings.signup, &settings.catalog);
     let now_ms = clock::now_ms();
-    run(&account::Context { accounts: &accounts, billing: &billing, signup, catalog, json, now_ms })
+    run(&account::Context { accounts: &accounts, billing: &billing, settings, json, now_ms })
 }

@@ -5,6 +5,7 @@
 
 mod aliases;
 mod capabilities;
+mod command;
 mod import;
 pub mod presets;
 mod price;
@@ -25,6 +26,7 @@ use crate::protocol::rules::known::KnownCapabilities;
 use crate::store::redis::{Address, Sentinel};
 use crate::telemetry::access::Destination;
 use crate::telemetry::traces;
+pub use command::{CommandSettings, load_for_command};
 pub use import::ConfigNames;
 pub use raw::{ATTEMPTS_MAX, DRAIN_SECONDS_MAX, Limits, RATE_MAX, RateLimits, Rates, SignupMode, TOTAL_SECONDS_MAX};
 pub use source::{Source, Stamp};
@@ -151,17 +153,20 @@ impl fmt::Display for Faults {
 /// # Errors
 /// Every fault of the file.
 pub fn load(file: &Path) -> Result<Settings, Faults> {
-    #[expect(clippy::disallowed_methods, reason = "the one place where the environment is read")]
-    let env = |name: &str| std::env::var(name).ok();
     let mut sources = vec![Source::of(file)];
     let outcome = std::fs::read_to_string(file).map_err(|error| {
         let message = format!("cannot read the config file: {error}");
         vec![Fault { line: 0, key: String::new(), message }]
     });
-    match outcome.and_then(|text| judge(&text, &env, &mut sources)) {
+    match outcome.and_then(|text| judge(&text, &environment, &mut sources)) {
         Ok(settings) => Ok(Settings { sources, ..settings }),
         Err(faults) => Err(Faults { file: file.to_owned(), faults, sources }),
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place where the environment is read")]
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
 }
 
 /// The JSON Schema of the config file.
@@ -185,7 +190,7 @@ pub fn parse(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Setting
 /// The same; files that it names are added to `sources`.
 fn judge(text: &str, env: &dyn Fn(&str) -> Option<String>, sources: &mut Vec<Source>) -> Result<Settings, Vec<Fault>> {
     let (config, lines) = read::read(text, env)?;
-    let mut judge = Judge { lines, faults: Vec::new(), sources: Vec::new() };
+    let mut judge = Judge::new(lines);
     let settings = judge.settings(config);
     judge.faults.sort_by_key(|fault| fault.line);
     sources.append(&mut judge.sources);
@@ -208,9 +213,15 @@ struct Judge {
     lines: read::Node,
     faults: Vec<Fault>,
     sources: Vec<Source>,
+    /// The keys of vendors are not read, and a placeholder stands for each.
+    withholds_vendor_keys: bool,
 }
 
 impl Judge {
+    fn new(lines: read::Node) -> Self {
+        Self { lines, faults: Vec::new(), sources: Vec::new(), withholds_vendor_keys: false }
+    }
+
     fn fault(&mut self, key: impl Into<String>, message: impl Into<String>) {
         let key = key.into();
         self.faults.push(Fault { line: self.lines.line_of(&key), key, message: message.into() });

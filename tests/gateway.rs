@@ -36,6 +36,8 @@ mod client;
 mod clients;
 #[path = "gateway/coding.rs"]
 mod coding;
+#[path = "gateway/commands.rs"]
+mod commands;
 #[path = "gateway/config_file.rs"]
 mod config_file;
 #[path = "gateway/crash.rs"]

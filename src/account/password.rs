@@ -29,6 +29,16 @@ fn is_common(password: &str) -> bool {
     COMMON.lines().any(|common| common == password)
 }
 
+/// A new password of 128 random bits, in hexadecimal digits.
+///
+/// # Errors
+/// No randomness.
+pub fn random() -> Result<String, getrandom::Error> {
+    let mut bits = [0u8; 16];
+    getrandom::fill(&mut bits)?;
+    Ok(bits.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}")))
+}
+
 /// The hash could not be made; never says of what.
 #[derive(Debug, thiserror::Error)]
 #[error("hash a password: {0}")]

@@ -2,10 +2,12 @@
 //!
 //! Must not know cookies or HTTP: that is `sidecar/session.rs`.
 
+use super::audit::Told;
 use super::password;
-use super::{Account, AccountError, Accounts};
+use super::{Account, AccountError, Accounts, Acting};
 use crate::store::StoreError;
 use crate::store::app::session::{Lifetime, SessionRow};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 const HOUR_MS: i64 = 3_600_000;
@@ -184,7 +186,8 @@ impl Accounts {
         if !password::is_allowed(new) {
             return Err(AccountError::BadPassword);
         }
-        Ok(self.db.replace_password(account, &password::hash(new)?)?)
+        self.db.replace_password(account, &password::hash(new)?, None)?;
+        Ok(())
     }
 
     /// Ends every session of an account; says how many there were.
@@ -201,6 +204,20 @@ impl Accounts {
     /// The store failed.
     pub fn purge_sessions(&self, now_ms: i64) -> Result<usize, StoreError> {
         self.db.purge_sessions(now_ms, LIFETIME)
+    }
+}
+
+impl Acting<'_> {
+    /// As [`Accounts::replace_password`], for an administrator. Returns whether there is such an account.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_password(&self, account: &str, new: &str) -> Result<bool, AccountError> {
+        if !password::is_allowed(new) {
+            return Err(AccountError::BadPassword);
+        }
+        let told = Told::new("account.set-password", account, &Value::Null);
+        Ok(self.accounts.db.replace_password(account, &password::hash(new)?, Some(&self.act(&told)))?)
     }
 }
 

@@ -1,16 +1,17 @@
 //! `model-gateway account …` and `model-gateway key …`: accounts and keys from the command line.
 //!
-//! Works while the gateway runs, and before it first ran. Must not know the config file: it is handed what it needs.
+//! Works while the gateway runs, and before it first ran. Must not read the config file: it is handed what it needs.
 //! A key in the clear is printed once, by `key create`.
 
 use super::settings::{self, KeyArgs, RateArgs, Span};
-use crate::account::{Account, Accounts, By, Invite, Key, KeySettings, NewAccount, NewKey, Role, Status, open_by};
+use crate::account::{
+    Account, Accounts, By, Invite, Key, KeySettings, NewAccount, NewKey, Role, Status, open_by, random_password,
+};
 use crate::admin::document;
 use crate::billing::bounds::Period;
 use crate::billing::{Balance, Billing};
-use crate::catalog::Catalog;
 use crate::clock::rfc3339;
-use crate::config::Signup;
+use crate::config::CommandSettings;
 use crate::money::Micro;
 use crate::store::ledger::{Change, ChangeKind, KeySpend};
 use anyhow::{Context as _, bail};
@@ -90,6 +91,15 @@ pub enum AccountCommand {
         /// Its id, as `account invites` shows it, or its code.
         invite: String,
     },
+    /// Set the password that the account signs in to the dashboard with, and end all its sessions. Use it for an account
+    /// without a password, or whose holder forgot it.
+    SetPassword {
+        /// Its id or its e-mail.
+        account: String,
+        /// Read the password from stdin (one line). Without it a random one is made, and printed this once.
+        #[arg(long)]
+        password_stdin: bool,
+    },
     /// Refuse an account's keys until it is resumed.
     Suspend {
         /// Its id or its e-mail.
@@ -146,8 +156,7 @@ pub enum KeyCommand {
 pub struct Context<'a> {
     pub accounts: &'a Accounts,
     pub billing: &'a Billing,
-    pub signup: &'a Signup,
-    pub catalog: &'a Catalog,
+    pub settings: &'a CommandSettings,
     /// Print one JSON document instead of text.
     pub json: bool,
     pub now_ms: i64,
@@ -189,6 +198,9 @@ pub fn run_account(command: AccountCommand, context: &Context<'_>) -> anyhow::Re
             }
             print(context.json, &json!({"state": "withdrawn"}), "withdrawn\n")
         }
+        AccountCommand::SetPassword { account, password_stdin } => {
+            set_password(context, &find(context, &account)?, password_stdin)
+        }
         AccountCommand::Suspend { account } => set_status(context, &account, Status::Suspended),
         AccountCommand::Resume { account } => set_status(context, &account, Status::Active),
     }
@@ -200,7 +212,7 @@ pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()>
     match command {
         KeyCommand::Create { account, name, settings } => {
             let account = find(context, &account)?;
-            settings.check(context.catalog)?;
+            settings.check(context.settings)?;
             let mut set = KeySettings::default();
             settings.apply(&mut set, context.now_ms);
             tell(context, "key.create", &account.id, &json!({"name": name, "settings": set}))?;
@@ -208,8 +220,12 @@ pub fn run_key(command: KeyCommand, context: &Context<'_>) -> anyhow::Result<()>
             show_new(context, &new.context("create a key")?)
         }
         KeyCommand::Set { key_id, settings } => {
-            settings.check(context.catalog)?;
-            tell(context, "key.set", &key_id, &json!({"words": format!("{settings:?}")}))?;
+            settings.check(context.settings)?;
+            if let Some((_, key)) = context.accounts.key(None, &key_id)? {
+                let mut set = key.settings;
+                settings.apply(&mut set, context.now_ms);
+                tell(context, "key.set", &key_id, &json!({"settings": set}))?;
+            }
             let changed = context.accounts.change_key(None, &key_id, |set| settings.apply(set, context.now_ms));
             let set = changed.with_context(|| format!("set the key {key_id:?} (`key list` shows ids)"))?;
             let text = format!("{key_id}{}\n", settings::key_words(&set));
@@ -268,7 +284,7 @@ fn find(context: &Context<'_>, id_or_email: &str) -> anyhow::Result<Account> {
 fn create(context: &Context<'_>, email: &str, password_stdin: bool, role: Role, no_trial: bool) -> anyhow::Result<()> {
     let password = if password_stdin { Some(read_password()?) } else { None };
     let new = NewAccount { email, password: password.as_deref(), role, trial: None };
-    let new = if no_trial { new } else { new.with_trial(context.signup, context.now_ms) };
+    let new = if no_trial { new } else { new.with_trial(context.settings.signup()?, context.now_ms) };
     let account = open_by(context.accounts, context.billing, &new, &command_line(), context.now_ms)
         .with_context(|| format!("create the account of {email:?}"))?;
     let balance = context.billing.balance(&account.id, context.now_ms)?.balance;
@@ -278,6 +294,19 @@ fn create(context: &Context<'_>, email: &str, password_stdin: bool, role: Role, 
         "account_id": account.id, "email": account.email, "balance": balance, "trial_ends_at": trial_ends_at,
     });
     print(context.json, &value, &text)
+}
+
+fn set_password(context: &Context<'_>, account: &Account, password_stdin: bool) -> anyhow::Result<()> {
+    let password = if password_stdin { read_password()? } else { random_password().context("make a password")? };
+    let by = command_line();
+    let is_set = context.accounts.acting(&by, context.now_ms).set_password(&account.id, &password);
+    anyhow::ensure!(is_set.context("set a password")?, "cannot set a password: {} is deleted", account.id);
+    let mut value = json!({"account_id": account.id, "email": account.email});
+    if password_stdin {
+        return print(context.json, &value, &format!("the password of {} is set; its sessions ended\n", account.email));
+    }
+    value["password"] = json!(password);
+    print(context.json, &value, &format!("{password}\n"))
 }
 
 fn read_password() -> anyhow::Result<String> {

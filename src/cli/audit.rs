@@ -6,7 +6,7 @@ use super::account::print;
 use crate::account::Accounts;
 use crate::admin::document::hex;
 use crate::clock::rfc3339;
-use crate::config::Settings;
+use crate::config::CommandSettings;
 use crate::store::app::audit::AuditRow;
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ pub enum AuditCommand {
 
 /// # Errors
 /// The log cannot be read.
-pub fn run(command: AuditCommand, settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
+pub fn run(command: AuditCommand, settings: &CommandSettings, json: bool) -> anyhow::Result<ExitCode> {
     let accounts = Accounts::open(&settings.data_dir)?;
     match command {
         AuditCommand::Show { last } => {

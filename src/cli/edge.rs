@@ -4,7 +4,7 @@
 
 use crate::billing::courier::{self, Carried};
 use crate::billing::{journal, owner};
-use crate::config::Settings;
+use crate::config::CommandSettings;
 use anyhow::Context as _;
 use clap::Subcommand;
 use rustix::io::Errno;
@@ -33,7 +33,7 @@ pub enum EdgeCommand {
 
 /// # Errors
 /// The edge cannot be told, its journals cannot be read, or there is no shared store.
-pub fn run(command: &EdgeCommand, settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
+pub fn run(command: &EdgeCommand, settings: &CommandSettings, json: bool) -> anyhow::Result<ExitCode> {
     let EdgeCommand::Drain { within_seconds, wait_watermark: _ } = command;
     let address = settings.store.address();
     let address = address.context("store.kind is embedded: SIGTERM alone drains it, its ledger is here")?;
@@ -42,7 +42,7 @@ pub fn run(command: &EdgeCommand, settings: &Settings, json: bool) -> anyhow::Re
     let mut carried = Carried::default();
     if living == 0 {
         let within = until.saturating_duration_since(Instant::now());
-        carried = courier::carry(address, courier::left_behind(data_dir)?, settings.catalog.models(), within)?;
+        carried = courier::carry(address, courier::left_behind(data_dir)?, settings.catalog()?.models(), within)?;
     }
     tell(living, carried, data_dir, json)?;
     Ok(if living == 0 && carried.missing == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -9,7 +9,7 @@ use crate::billing::courier::Carried;
 use crate::billing::{Billing, Verdict, courier, verify_accounts, verify_missing};
 use crate::catalog::Model;
 use crate::clock::{self, rfc3339};
-use crate::config::Settings;
+use crate::config::CommandSettings;
 use crate::money::Micro;
 use crate::store::ledger::{Entry, Posted, Selection};
 use crate::store::redis::Address;
@@ -110,9 +110,9 @@ pub enum Format {
 
 /// # Errors
 /// The ledger cannot be read, or its rules forbid what was asked for.
-pub fn run(command: LedgerCommand, settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
+pub fn run(command: LedgerCommand, settings: &CommandSettings, json: bool) -> anyhow::Result<ExitCode> {
     if let (LedgerCommand::Replay { dir }, Some(address)) = (&command, settings.store.address()) {
-        return replay(dir, address, settings.catalog.models(), json);
+        return replay(dir, address, settings.catalog()?.models(), json);
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
     if let (LedgerCommand::Verify { .. }, Some(verdict)) = (&command, verify_missing(&settings.data_dir)?) {

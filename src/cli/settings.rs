@@ -4,8 +4,8 @@
 
 use crate::account::{KeySettings, RateSettings};
 use crate::billing::bounds::SpendLimit;
-use crate::catalog::Catalog;
 use crate::clock::rfc3339;
+use crate::config::CommandSettings;
 use anyhow::bail;
 use clap::Args;
 use serde_json::{Value, json};
@@ -71,8 +71,12 @@ pub struct RateArgs {
 
 impl KeyArgs {
     /// # Errors
-    /// The catalog has no such model.
-    pub fn check(&self, catalog: &Catalog) -> anyhow::Result<()> {
+    /// The catalog has no such model, or cannot be read.
+    pub fn check(&self, settings: &CommandSettings) -> anyhow::Result<()> {
+        if self.models.is_none() {
+            return Ok(());
+        }
+        let catalog = settings.catalog()?;
         for model in self.models.iter().flatten().filter(|model| *model != "all") {
             if catalog.by_id(model).is_some() {
                 continue;

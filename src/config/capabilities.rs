@@ -261,7 +261,12 @@ mod tests {
     use crate::protocol::rules::{Accepts, Sampling, ThinkingType};
 
     fn parse(text: &str) -> Result<config::Settings, Vec<config::Fault>> {
-        config::parse(text, &|name| Some(if name.ends_with("URL") { "http://a".into() } else { "key".into() }))
+        let value = |name: &str| match name {
+            name if name.ends_with("URL") => Some("http://a".to_owned()),
+            name if name.ends_with("KEY") => Some("key".to_owned()),
+            _ => None,
+        };
+        config::parse(text, &value)
     }
 
     #[test]

@@ -42,6 +42,12 @@ impl Node {
         node.line
     }
 
+    /// The value of a key of the file's top level.
+    pub fn section(&self, name: &str) -> Option<Value> {
+        let Kind::Map(entries) = &self.kind else { return None };
+        entries.iter().find(|(key, _)| key == name).map(|(_, node)| node.value())
+    }
+
     fn value(&self) -> Value {
         match &self.kind {
             Kind::Scalar(value) => value.clone(),
@@ -122,6 +128,22 @@ fn node(spanned: Spanned<Kind>) -> Node {
 /// # Errors
 /// All faults of form: bad YAML, unset variables, unknown or missing keys, wrong types.
 pub fn read(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<(raw::Config, Node), Vec<Fault>> {
+    let (tree, faults) = read_tree(text, &|_, name| env(name))?;
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    match serde_json::from_value(tree.value()) {
+        Ok(config) => Ok((config, tree)),
+        Err(error) => Err(vec![Fault { line: tree.line, key: String::new(), message: error.to_string() }]),
+    }
+}
+
+/// Reads `text` into a tree; returns it with its faults of form. `env` gives the value of an environment variable at the
+/// path of a key.
+///
+/// # Errors
+/// The text is not YAML.
+pub fn read_tree(text: &str, env: &dyn Fn(&str, &str) -> Option<String>) -> Result<(Node, Vec<Fault>), Vec<Fault>> {
     let mut tree = match serde_saphyr::from_str::<Spanned<Kind>>(text) {
         Ok(spanned) => node(spanned),
         Err(error) => {
@@ -134,13 +156,7 @@ pub fn read(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<(raw::Co
     substitute(&mut tree, "", env, &mut faults);
     let schema = schema();
     Check { root: &schema, faults: &mut faults }.node(&tree, &schema, "");
-    if !faults.is_empty() {
-        return Err(faults);
-    }
-    match serde_json::from_value(tree.value()) {
-        Ok(config) => Ok((config, tree)),
-        Err(error) => Err(vec![Fault { line: tree.line, key: String::new(), message: error.to_string() }]),
-    }
+    Ok((tree, faults))
 }
 
 /// The JSON Schema of the config file.
@@ -153,7 +169,7 @@ fn join(path: &str, key: &str) -> String {
 }
 
 /// Puts in `${NAME}` and `${NAME:-default}` wherever a string is written.
-fn substitute(node: &mut Node, path: &str, env: &dyn Fn(&str) -> Option<String>, faults: &mut Vec<Fault>) {
+fn substitute(node: &mut Node, path: &str, env: &dyn Fn(&str, &str) -> Option<String>, faults: &mut Vec<Fault>) {
     match &mut node.kind {
         Kind::List(items) => {
             for (index, item) in items.iter_mut().enumerate() {
@@ -165,7 +181,7 @@ fn substitute(node: &mut Node, path: &str, env: &dyn Fn(&str) -> Option<String>,
                 substitute(value, &join(path, key), env, faults);
             }
         }
-        Kind::Scalar(Value::String(text)) if text.contains("${") => match expand(text, env) {
+        Kind::Scalar(Value::String(text)) if text.contains("${") => match expand(text, &|name| env(path, name)) {
             Ok(expanded) => *text = expanded,
             Err(message) => faults.push(Fault { line: node.line, key: path.to_owned(), message }),
         },

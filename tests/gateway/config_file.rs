@@ -231,18 +231,27 @@ fn an_unpriced_model_and_a_file_that_is_no_yaml_are_refused() {
 }
 
 #[test]
-fn a_fault_stops_every_command_with_64_and_never_prints_a_key() {
+fn a_fault_stops_whoever_needs_its_section_with_64_and_never_prints_a_key() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("gateway.yaml");
     let text = shipped().replace("sim-alpha-key", "sk-CANARY").replace("sim-beta-key", "sk-CANARY\\u0007");
     std::fs::write(&file, text + "colour: blue\n").unwrap();
-    for command in [&["run"][..], &["check"], &["account", "list"], &["ledger", "verify"]] {
+    for command in [&["run"][..], &["check"], &["vendors", "test"]] {
         let output = command_on(&file, command);
         let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert_eq!(output.status.code(), Some(64), "{command:?}: {said}");
         assert!(said.contains("colour") && !said.contains("CANARY"), "{said}");
     }
     assert!(!dir.path().join("data").exists());
+    // The books need the place of the data and the store.
+    let text = shipped().replace("store: {kind: embedded}", "store: {kind: paper}");
+    std::fs::write(&file, text).unwrap();
+    for command in [["account", "list"], ["ledger", "verify"], ["audit", "show"]] {
+        let output = command_on(&file, &command);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(64), "{command:?}: {said}");
+        assert!(said.contains("store.kind") && !said.contains("CANARY"), "{said}");
+    }
 }
 
 #[test]

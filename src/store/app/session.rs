@@ -2,6 +2,7 @@
 //!
 //! Whether a session is still good is decided here, in the query, from the times passed in. Must not see a token.
 
+use super::audit::{self, Act};
 use super::{AppDb, first};
 use crate::store::StoreError;
 use rusqlite::{OptionalExtension, params};
@@ -146,11 +147,16 @@ impl AppDb {
     }
 
     /// Gives an account a new password, and ends all its sessions, in one step.
-    pub fn replace_password(&self, account: &str, password: &str) -> Result<(), StoreError> {
+    /// Returns whether there is such an account.
+    pub fn replace_password(&self, account: &str, password: &str, act: Option<&Act<'_>>) -> Result<bool, StoreError> {
         self.write("replace a password", |transaction| {
             let sql = "UPDATE account SET password = ?2 WHERE id = ?1 AND deleted_at_ms IS NULL";
-            transaction.execute(sql, params![account, password])?;
-            transaction.execute("DELETE FROM session WHERE account = ?1", [account]).map(drop)
+            let is_set = transaction.execute(sql, params![account, password])? == 1;
+            transaction.execute("DELETE FROM session WHERE account = ?1", [account])?;
+            if is_set {
+                act.into_iter().try_for_each(|act| audit::append(transaction, act))?;
+            }
+            Ok(is_set)
         })
     }
 
