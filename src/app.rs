@@ -4,6 +4,7 @@
 
 mod certificate;
 mod reload;
+mod series;
 mod sidecar;
 mod signals;
 
@@ -15,6 +16,7 @@ use crate::clock;
 use crate::config::{DRAIN_SECONDS_MAX, Limits, Settings, TOTAL_SECONDS_MAX};
 use crate::edge::connections::{BeforeTls, Connections, Guarded};
 use crate::edge::panics::{self, PanicGuard};
+use crate::edge::shutdown::Shutdown;
 use crate::edge::{Gateway, Recorders, retries_max};
 use crate::idempotency::Idempotency;
 use crate::sidecar::{self as pages, Sidecar};
@@ -75,6 +77,8 @@ const SETTLE_PATIENCE: Duration = Duration::from_secs(2);
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(10);
 /// Longer than any way down may take.
 const GRACE_SECONDS: u64 = TOTAL_SECONDS_MAX + DRAIN_SECONDS_MAX;
+/// How long requests may take to end themselves once their time is over.
+const CUTOFF_GRACE: Duration = Duration::from_secs(3);
 /// How long the last lines of the access log may take.
 const ACCESS_LOG_PATIENCE: Duration = Duration::from_secs(1);
 /// How long the last traces may take to be sent.
@@ -107,6 +111,7 @@ struct Life {
     /// The edge accepts connections.
     ready: Arc<AtomicBool>,
     draining: Arc<AtomicBool>,
+    shutdown: Arc<Shutdown>,
     /// A successor has all listening sockets, and this process accepts no more.
     succeeded: Arc<AtomicBool>,
     in_flight: Arc<AtomicUsize>,
@@ -230,7 +235,11 @@ fn edge(
     gateway.watch_upstreams().context("watch the vendors' endpoints")?;
     gateway.watch_pressure().context("watch this process's memory")?;
     let till = billing.clone();
-    let tell_billing = Box::new(move |new: &Settings| till.take_settings(new, clock::now_ms()));
+    series::create(&settings.load());
+    let tell_billing = Box::new(move |new: &Settings| {
+        series::create(new);
+        till.take_settings(new, clock::now_ms())
+    });
     let life = Life {
         settings: Arc::clone(settings),
         reload: Reload::new(config_file, settings, certificate.clone(), Some(access.clone()), tell_billing),
@@ -238,6 +247,7 @@ fn edge(
         store,
         ready: Arc::default(),
         draining: Arc::clone(&gateway.draining),
+        shutdown: Arc::clone(&gateway.shutdown),
         succeeded: Arc::default(),
         in_flight: Arc::clone(&gateway.in_flight),
         access,
@@ -265,7 +275,7 @@ fn serve(server: Server, life: Life, early: Early) -> ! {
     }
     // Returns when the grace period is over; the watch ends the process before, once all is settled.
     server.run(RunArgs { shutdown_signal: Box::new(Orders::new(life.clone(), early)) });
-    finish(&life)
+    finish(&life, life.shutdown.cut())
 }
 
 /// The Pingora server with one proxy service on all public addresses.
@@ -470,18 +480,21 @@ fn start_watch(life: Life) -> anyhow::Result<()> {
             std::thread::sleep(LIFE_LOOK);
         }
         let cut = life.wait_for_requests(&life.settings.load().limits);
-        log::info!("done with all but {cut} requests, which are cut");
-        finish(&life)
+        finish(&life, cut)
     })?;
     Ok(())
 }
 
-/// Settles what is settled, and ends the process.
+/// Settles what is settled, and ends the process. `cut`: the requests that did not end by themselves.
 #[expect(clippy::disallowed_methods, reason = "the one end: everything that ended is in the ledger by now")]
-fn finish(life: &Life) -> ! {
+fn finish(life: &Life, cut: usize) -> ! {
     life.billing.finish();
     life.access.flush(ACCESS_LOG_PATIENCE);
     life.traces.flush(TRACES_PATIENCE);
+    match cut {
+        0 => log::info!("ended: every request was finished, 0 were cut"),
+        cut => log::warn!("ended: {cut} requests were cut after limits.drain_seconds"),
+    }
     std::process::exit(0)
 }
 
@@ -494,6 +507,9 @@ impl Life {
         if self.draining.load(Ordering::Acquire) {
             return Some("it is draining".into());
         }
+        if self.shutdown.is_lame_duck() {
+            return Some("it is about to end, and still serves what comes".into());
+        }
         if let Some(trouble) = self.store.as_ref().and_then(|watch| watch.trouble()) {
             return Some(trouble);
         }
@@ -502,7 +518,7 @@ impl Life {
     }
 
     /// Waits until nothing runs, for as long as it may: what a successor has left here may take its whole time, unless
-    /// this process is told to end. Returns how many requests still run.
+    /// this process is told to end. Then requests that still run end themselves at the drain's end. Returns how many were cut.
     fn wait_for_requests(&self, limits: &Limits) -> usize {
         let (drain, total) = (Duration::from_secs(limits.drain_seconds), Duration::from_secs(limits.total_seconds));
         let began = Instant::now();
@@ -516,9 +532,13 @@ impl Life {
             // After a hand-over a connection that was just accepted may still be about to ask.
             let quiet_for = if draining { Duration::ZERO } else { LATE_REQUESTS };
             let told_at = if draining { *told_at.get_or_insert(now) } else { began };
-            let is_over = told_at.elapsed() >= if draining { drain } else { total };
+            let end = told_at + if draining { drain } else { total };
+            if draining {
+                self.shutdown.set_cutoff(end);
+            }
+            let is_over = now >= end + CUTOFF_GRACE;
             if is_over || running == 0 && quiet_since.elapsed() >= quiet_for {
-                return running;
+                return running + self.shutdown.cut();
             }
             std::thread::sleep(DRAIN_LOOK);
         }

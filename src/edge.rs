@@ -19,6 +19,7 @@ pub mod probe;
 mod rates;
 mod reject;
 mod reply;
+pub mod shutdown;
 mod trace;
 mod turn;
 mod upstream;
@@ -36,12 +37,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use context::{Context, Stage};
 use http::HeaderMap;
-use intake::BodyBytes;
+use intake::{BodyBytes, Ended};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::Digest;
 use pingora::proxy::{FailToProxy, ProxyHttp, Session};
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorSource, Result};
+use shutdown::Shutdown;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -57,6 +59,7 @@ pub struct Gateway {
     pub recorders: Recorders,
     /// No new work is taken.
     pub draining: Arc<AtomicBool>,
+    pub shutdown: Arc<Shutdown>,
     /// Requests on their way to or from a vendor.
     pub in_flight: Arc<AtomicUsize>,
     /// Bytes of request bodies that this process holds.
@@ -92,6 +95,7 @@ impl Gateway {
             idempotency,
             recorders,
             draining: Arc::default(),
+            shutdown: Arc::default(),
             in_flight: Arc::default(),
             body_bytes: BodyBytes::default(),
             activity: activity::ActivityRegistry::default(),
@@ -171,7 +175,7 @@ impl ProxyHttp for Gateway {
         ctx.trace = self.recorders.traces.plan().and_then(|plan| Trace::begin(plan, &session.req_header().headers));
         let closes = framing::end_hop(session);
         // Whoever asks again finds the successor.
-        let stays = !closes && !self.billing.is_guest();
+        let stays = !closes && !self.billing.is_guest() && !self.shutdown.is_lame_duck();
         session.set_keepalive(stays.then_some(settings.limits.keepalive_seconds));
         session.set_read_timeout(Some(Duration::from_secs(settings.limits.body_read_seconds)));
         session.set_write_timeout(Some(Duration::from_secs(settings.limits.client_write_seconds)));
@@ -319,6 +323,9 @@ impl ProxyHttp for Gateway {
     /// 10. What it came to.
     async fn logging(&self, session: &mut Session, _error: Option<&Error>, ctx: &mut Context) {
         meter::end(&self.recorders, session, ctx).await;
+        if ctx.call().is_some_and(|call| call.shared.progress().ended == Some(Ended::Shutdown)) {
+            self.shutdown.count_cut();
+        }
         if !session.is_http2() {
             connections::request_is_over(session.digest());
         }

@@ -108,6 +108,7 @@ impl ShutdownSignalWatch for Orders {
                 }
             }
         }
+        life.lame_duck(&mut end).await;
         log::info!("draining: no new work is taken");
         life.draining.store(true, Ordering::Release);
         ShutdownSignal::GracefulTerminate
@@ -115,6 +116,18 @@ impl ShutdownSignalWatch for Orders {
 }
 
 impl Life {
+    /// Reports unready while everything is still served, for as long as a load balancer needs to notice. A second signal
+    /// ends the wait.
+    async fn lame_duck(&self, end: &mut End) {
+        let seconds = self.settings.load().limits.lame_duck_seconds;
+        if seconds == 0 {
+            return;
+        }
+        log::info!("told to end: unready from now on, and still serving for {seconds} s");
+        self.shutdown.begin_lame_duck();
+        let _ = tokio::time::timeout(Duration::from_secs(seconds), end.told()).await;
+    }
+
     /// Gives up the right to admit, so that a successor can begin. True once that asks for the listening sockets; where
     /// none waits, or it does not come so far, this process goes on.
     async fn hand_over(&self) -> bool {

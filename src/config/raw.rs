@@ -858,7 +858,12 @@ limits! {
     response_buffer_bytes = 33_554_432, 1_024..=268_435_456;
     /// The least output limit that a clamp may leave, in tokens.
     min_output_tokens = 256, 1..=100_000;
-    /// From SIGTERM to the end of the last running request.
+    /// After SIGTERM, `/readyz` is 503 for this long while requests are still accepted, so that a load balancer sends no
+    /// more before the listener closes. 0 (default): the listener closes at once. Behind a balancer: 5, or longer than it
+    /// takes to notice.
+    lame_duck_seconds = 0, 0..=300;
+    /// From there on, running requests have this long to finish. Then a stream ends with an error event and is debited for
+    /// what was generated; another request gets an error and is free.
     drain_seconds = 120, 1..=DRAIN_SECONDS_MAX;
     /// Reading a stream on after its client left, to learn its usage.
     drain_after_client_seconds = 5, 1..=600;

@@ -22,6 +22,7 @@ pub use body::{announced_bytes, read_body};
 pub use body_share::{BodyBytes, BodyHolders, BodyShare};
 pub use early_answer::{discard_body, keep_alive_past_body};
 
+use super::shutdown::Shutdown;
 use crate::idempotency::{Decision, Running};
 use crate::protocol::aside::SignOfLife;
 use bytes::Bytes;
@@ -129,6 +130,8 @@ pub enum Ended {
     Drained,
     /// The answer was complete, the vendor's body was not.
     Tail,
+    /// The process ends, and so has the time for its last requests.
+    Shutdown,
 }
 
 impl Progress {
@@ -314,6 +317,8 @@ pub struct Deadlines {
     pub stream: bool,
     /// After so long without a byte, a client that waits for the next event is told that it will come.
     pub keep_alive: Duration,
+    /// When the process is told to end, that bounds the request too.
+    pub shutdown: Arc<Shutdown>,
 }
 
 /// Puts `body` in the place of the request's own, for every attempt.

@@ -52,9 +52,17 @@ pub fn resolve(call: &mut Call) {
     let (usage, input, generated) = call.reply.learned();
     let now_ms = clock::now_ms();
     let too_large = call.failure.as_ref().is_some_and(|failure| failure.kind == Kind::UpstreamEventTooLarge);
-    let ended_here = matches!(progress.ended, Some(Ended::Total | Ended::Drained)) && call.upstream.sent;
+    let ended_here =
+        matches!(progress.ended, Some(Ended::Total | Ended::Drained | Ended::Shutdown)) && call.upstream.sent;
+    // A client that has nothing of the answer asks again, and must not pay twice.
+    let is_cut = progress.ended == Some(Ended::Shutdown);
+    let is_cut_mid_stream = is_cut && progress.has_begun() && call.reply.is_stream() && generated > 0;
     let outcome = if progress.client_is_the_cause() {
         Outcome::ClientLeft
+    } else if is_cut_mid_stream {
+        Outcome::GatewayEnded
+    } else if is_cut {
+        Outcome::Interrupted
     } else if generated > 0 && (progress.ended == Some(Ended::Total) || too_large) {
         Outcome::GatewayEnded
     } else if progress.has_begun() && call.reply.is_stream() {
@@ -71,7 +79,7 @@ pub fn resolve(call: &mut Call) {
     };
     if !billed {
         call.billed = Some((outcome, Micro::ZERO));
-        if outcome != Outcome::ClientLeft {
+        if !matches!(outcome, Outcome::ClientLeft | Outcome::Interrupted) {
             count_lost(call);
         }
         return hold.release(outcome, now_ms);
@@ -119,6 +127,12 @@ fn count(ctx: &Context, took: Duration) {
     METRICS.requests.with_label_values(&[surface, model, &status(ctx).to_string()]).inc();
     let (Stage::Call(call), Some(phases)) = (&ctx.stage, ctx.phases()) else { return };
     METRICS.request_seconds.with_label_values(&[surface, model]).observe(took.as_secs_f64());
+    // Counting tokens, which nobody bills, is no such operation.
+    if call.upstream.before + call.upstream.tried.len() > 0 && call.billed.is_some() {
+        let failed = (status(ctx) >= 400).then(|| status(ctx).to_string());
+        let left = call.shared.progress().client_left().then_some("client_left");
+        METRICS.gen_ai.observe_operation(model, call.admitted.elapsed(), ctx.reason.or(left).or(failed.as_deref()));
+    }
     // Waiting for the client's body is not the gateway's doing.
     METRICS.overhead_seconds.observe((phases.auth + phases.admit).as_secs_f64());
     if let Some(first) = call.shared.progress().first_byte {

@@ -80,7 +80,8 @@ pub async fn tell(session: &mut Session, error: &Error, ctx: &mut Context) -> Re
             if progress.client_left() || progress.completed {
                 return Ok(());
             }
-            let failure = call.failure.clone().unwrap_or_else(|| what_failed(call, error));
+            let is_cut = progress.ended == Some(intake::Ended::Shutdown);
+            let failure = call.failure.clone().filter(|_| !is_cut).unwrap_or_else(|| what_failed(call, error));
             (
                 failure,
                 [call.shared.take_opening(), std::mem::take(&mut call.reply.unsent)].concat(),
@@ -107,6 +108,9 @@ pub async fn tell(session: &mut Session, error: &Error, ctx: &mut Context) -> Re
 }
 
 fn what_failed(call: &Call, error: &Error) -> Failure {
+    if call.shared.progress().ended == Some(intake::Ended::Shutdown) {
+        return Failure::of(Kind::Draining);
+    }
     let timed_out = call.shared.progress().ended.is_some()
         || matches!(error.etype(), ErrorType::ReadTimedout | ErrorType::WriteTimedout | ErrorType::ConnectTimedout);
     Failure::of(if timed_out {

@@ -1,9 +1,10 @@
 //! Signals: a drain that finishes what runs and takes nothing new, and a reload that a bad file cannot harm.
 
 use crate::account::micro;
-use crate::client::{self, Connection, Request};
+use crate::client::{self, Connection, End, Request};
 use crate::surface::{BOTH, Chat, Messages};
 use crate::world::{Plan, SOON, World, wait_for};
+use serde_json::json;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -112,23 +113,125 @@ fn a_drain_waits_for_a_client_that_left_too() {
 }
 
 #[test]
-fn a_stream_that_outlasts_the_drain_is_cut_without_a_debit_it_does_not_owe() {
-    let mut world = Plan::default().limit("drain_seconds", 1).start();
+fn what_outlasts_the_drain_ends_with_an_error_and_a_stream_pays_for_what_was_generated() {
+    let mut world = Plan::default().limit("drain_seconds", 2).start();
     let account = world.account();
-    let mut connection = world.connect();
-    connection.send(&Messages.stream(&account.key, "events=200 gap_ms=100 input=100 output=40").bytes());
-    let mut answer = connection.begin();
-    assert!(connection.more(&mut answer));
+    let marker = "events=200 gap_ms=100 input=100 output=400";
+    let body = json!({
+        "model": Chat.model(), "stream": true, "max_output_tokens": 1_000, "input": format!("[[sim {marker}]] hello"),
+    });
+    let responses = Request::post("/v1/responses", body.to_string()).bearer(&account.key);
+    let requests = [
+        (Chat.stream(&account.key, marker), Chat, Chat.error_frame()),
+        (Messages.stream(&account.key, marker), Messages, Messages.error_frame()),
+        (responses, Chat, "event: response.failed\n"),
+    ];
+    let streams = requests.map(|(request, prices, error)| {
+        let mut connection = world.connect();
+        connection.send(&request.bytes());
+        let mut answer = connection.begin();
+        connection.until(&mut answer, "data: {");
+        (prices, error, connection, answer)
+    });
+    let wholes = BOTH.map(|surface| {
+        let mut connection = world.connect();
+        connection.send(&surface.whole(&account.key, "delay_ms=20000 input=100 output=40").bytes());
+        (surface, connection)
+    });
+    let sending = Chat.whole(&account.key, "input=10 output=10");
+    let mut slow = world.connect();
+    slow.send(&sending.head());
+    world.vendor.wait_busy(5);
     let began = Instant::now();
     world.signal("TERM");
+    let mut ids = Vec::new();
+    for (prices, error, mut connection, mut answer) in streams {
+        connection.finish(&mut answer);
+        let text = answer.text();
+        assert!(answer.end() != Some(End::Cut), "the body has its proper end: {text}");
+        let last = text.split_once(error).unwrap_or_else(|| panic!("no {error:?} in {text}")).1;
+        assert!(last.contains("shutting down") && last.len() < 2_000, "{last}");
+        ids.push((prices, answer.request_id()));
+    }
+    let mut free = Vec::new();
+    for (surface, mut connection) in wholes {
+        let answer = connection.answer();
+        surface.fails(&answer, (503, "server_error"), (529, "overloaded_error"), Some("draining"));
+        assert!(answer.header("retry-after").is_some());
+        free.push(answer.request_id());
+    }
+    // Its body never comes.
+    assert_eq!(slow.answer().status, 503);
     assert_eq!(world.wait_end(SOON), 0);
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
-    connection.finish(&mut answer);
-    assert!(!Messages.is_complete(&answer));
+    assert!(began.elapsed() >= Duration::from_millis(1_900), "not before its time: {:?}", began.elapsed());
+    let log = world.log();
+    assert!(log.trim_end().lines().last().unwrap().contains("6 requests were cut"), "{log}");
     world.start_gateway();
-    let receipt = world.receipt(&account, &answer.request_id());
-    assert_ne!(receipt["outcome"], "completed");
+    for (surface, id) in ids {
+        let receipt = world.receipt(&account, &id);
+        assert_eq!(receipt["outcome"], "gateway_ended", "{surface:?}: {receipt}");
+        let credits = micro(&receipt["credits"]);
+        assert!(credits > 0 && credits < surface.cost(100, 400), "{surface:?}: {receipt}");
+    }
+    for id in free {
+        let receipt = world.receipt(&account, &id);
+        assert_eq!((receipt["outcome"].as_str(), micro(&receipt["credits"])), (Some("interrupted"), 0), "{receipt}");
+    }
     assert_eq!(world.standing(&account).held, 0);
+    world.close();
+}
+
+#[test]
+fn a_lame_duck_is_unready_and_serves_until_its_time_is_over() {
+    // The control: without it the listener closes at once.
+    for seconds in [0, 3] {
+        let mut world = Plan::default().limit("lame_duck_seconds", seconds).start();
+        let account = world.account();
+        let mut running = world.connect();
+        running.send(&Chat.whole(&account.key, "delay_ms=600 input=10 output=10").bytes());
+        world.vendor.wait_busy(1);
+        let began = Instant::now();
+        world.signal("TERM");
+        let unready = wait_for("readiness to end", SOON, || {
+            client::try_ask(world.admin, &Request::get("/readyz")).filter(|answer| answer.status == 503)
+        });
+        let accepts = || Connection::try_open(world.edge);
+        if seconds == 0 {
+            assert!(unready.text().contains("draining"), "{}", unready.text());
+            wait_for("the listener to close", SOON, || accepts().is_none().then_some(()));
+        } else {
+            assert!(unready.text().contains("about to end"), "{}", unready.text());
+            for surface in BOTH {
+                let mut connection = accepts().expect("the listener accepts");
+                connection.send(&surface.whole(&account.key, "input=10 output=10").bytes());
+                let answer = connection.answer();
+                assert_eq!(answer.status, 200, "{}", answer.text());
+                assert_eq!(answer.header("connection"), Some("close"), "whoever asks again asks another");
+            }
+            wait_for("the listener to close", SOON, || accepts().is_none().then_some(()));
+            assert!(began.elapsed() > Duration::from_millis(2_500), "{:?}", began.elapsed());
+        }
+        assert_eq!(running.answer().status, 200);
+        assert_eq!(world.wait_end(SOON), 0);
+        let log = world.log();
+        assert!(log.trim_end().lines().last().unwrap().contains("0 were cut"), "{log}");
+        world.start_gateway();
+        world.close();
+    }
+}
+
+#[test]
+fn a_second_signal_ends_the_time_of_a_lame_duck() {
+    let mut world = Plan::default().limit("lame_duck_seconds", 60).start();
+    world.signal("TERM");
+    let unready = || client::try_ask(world.admin, &Request::get("/readyz")).is_some_and(|answer| answer.status == 503);
+    wait_for("readiness to end", SOON, || unready().then_some(()));
+    assert!(Connection::try_open(world.edge).is_some());
+    world.signal("TERM");
+    assert_eq!(world.wait_end(SOON), 0);
+    let config = std::fs::read_to_string(&world.config).unwrap();
+    std::fs::write(&world.config, config.replace("lame_duck_seconds: 60", "lame_duck_seconds: 0")).unwrap();
+    world.start_gateway();
     world.close();
 }
 

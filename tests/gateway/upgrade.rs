@@ -176,9 +176,15 @@ fn an_old_gateway_that_is_told_to_end_has_the_drains_time() {
     assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     let status = wait_for("the old gateway to end", WAY_OUT, || old.try_wait().unwrap());
     assert_eq!(status.code(), Some(0));
-    drop(running);
+    for (surface, mut connection, mut answer) in running {
+        connection.finish(&mut answer);
+        assert!(answer.has(surface.error_frame()), "{surface:?}: {}", answer.text());
+    }
     wait_for("the cut ones to end", SOON, || (world.standing(&account).held == 0).then_some(()));
-    assert_eq!(world.standing(&account).balance, 300_000_000);
+    let endings = wait_for("both debits", SOON, || Some(world.endings(&account)).filter(|endings| endings.len() == 2));
+    assert!(endings.iter().all(|ending| ending["outcome"] == "gateway_ended"), "{endings:?}");
+    let paid = crate::account::taken(&endings);
+    assert!(paid > 0 && world.standing(&account).balance == 300_000_000 - paid, "{endings:?}");
     world.close();
 }
 

@@ -17,6 +17,7 @@ use crate::config::Settings;
 use crate::edge::context::{Call, Context, InFlight, Upstream};
 use crate::edge::intake::{self, BodyShare, Deadlines};
 use crate::edge::reply::Reply;
+use crate::edge::shutdown::Shutdown;
 use crate::edge::turn::Turn;
 use crate::edge::{EdgeLimits, Gateway, rates};
 use crate::idempotency::Answer;
@@ -58,7 +59,15 @@ pub async fn prepare(
 ) -> Result<Prepared, Failure> {
     let surface = asked.surface;
     let Authorized { mut share, arrival, has_credit } = authorized;
-    let body = intake::read_body(session, &mut share, &EdgeLimits::of(&settings.limits)).await?;
+    let limits = EdgeLimits::of(&settings.limits);
+    let body = tokio::select! {
+        biased;
+        body = intake::read_body(session, &mut share, &limits) => body?,
+        () = gateway.shutdown.cut_off() => {
+            gateway.shutdown.count_cut();
+            return Err(Failure::of(Kind::Draining));
+        }
+    };
     let body_read = Instant::now();
     let outline = request::read(surface, &body)?;
     let model = model(settings, &principal, &outline.model)?.door(surface, &outline);
@@ -103,7 +112,12 @@ pub async fn prepare(
     let upstream = Upstream { path, version, previews, streams: sent.streams, ..order.place(gateway, asked.free) };
     let (model, sent_bytes, is_drained) = (Arc::clone(model), sent.body.len(), outline.stream && keyed.is_none());
     // Under an idempotency key the whole answer is wanted, whoever has left.
-    let shared = intake::install(session, sent.body, share, deadlines(settings, ctx.arrived, is_drained));
+    let shared = intake::install(
+        session,
+        sent.body,
+        share,
+        deadlines(settings, ctx.arrived, is_drained, Arc::clone(&gateway.shutdown)),
+    );
     shared.set_keyed(keyed);
     shared.expect(model.hides_reasoning() || order.turn.is_doubtful(), order.sign_of_life(voice));
     Ok(Prepared::Call(Box::new(Call {
@@ -262,7 +276,7 @@ pub(super) fn refusal(surface: Protocol, refused: &Refused) -> Failure {
     }
 }
 
-fn deadlines(settings: &Settings, arrived: Instant, stream: bool) -> Deadlines {
+fn deadlines(settings: &Settings, arrived: Instant, stream: bool, shutdown: Arc<Shutdown>) -> Deadlines {
     let limits = &settings.limits;
     let seconds = Duration::from_secs;
     Deadlines {
@@ -274,6 +288,7 @@ fn deadlines(settings: &Settings, arrived: Instant, stream: bool) -> Deadlines {
         drain_hidden: seconds(limits.drain_hidden_seconds),
         stream,
         keep_alive: seconds(limits.stream_keep_alive_seconds),
+        shutdown,
     }
 }
 

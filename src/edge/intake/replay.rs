@@ -5,6 +5,7 @@
 
 use super::body_share::BodyShare;
 use super::{Deadlines, Ended, Progress, Shared};
+use crate::edge::shutdown::CHECK_INTERVAL;
 use crate::failpoint::{self, Point};
 use crate::protocol::aside::SignOfLife;
 use async_trait::async_trait;
@@ -72,7 +73,8 @@ pub struct Replay {
 
 impl Replay {
     pub fn new(inner: Box<HttpSession>, body: (Bytes, BodyShare), shared: Arc<Shared>, deadlines: Deadlines) -> Self {
-        let timer = Box::pin(tokio::time::sleep_until(deadlines.total.into()));
+        let wake = deadlines.total.min(Instant::now() + CHECK_INTERVAL);
+        let timer = Box::pin(tokio::time::sleep_until(wake.into()));
         Self {
             inner: Some(inner),
             body: Some(body),
@@ -107,7 +109,10 @@ impl Replay {
     fn deadline(&self) -> (Instant, Ended) {
         let progress = self.shared.lock().progress;
         let head_seen = self.head_seen(&progress);
-        let total = (self.deadlines.total, Ended::Total);
+        let total = match self.deadlines.shutdown.cutoff() {
+            Some(cutoff) if cutoff < self.deadlines.total => (cutoff, Ended::Shutdown),
+            _ => (self.deadlines.total, Ended::Total),
+        };
         if let Some(completed) = progress.completed_at {
             // Not from the vendor's last byte: one that never ends its body must not keep the client from the end.
             let tail = if progress.hung_up { Duration::ZERO } else { TAIL };
@@ -188,7 +193,7 @@ impl Replay {
             if self.keep_alive_at().is_some_and(|at| at <= now) {
                 self.keep_alive().await;
             }
-            let wake = self.wake();
+            let wake = self.wake().min(now + CHECK_INTERVAL);
             self.timer.as_mut().reset(wake.into());
             return None;
         }
@@ -345,8 +350,7 @@ impl Replay {
         let began = Instant::now();
         self.let_bodies_go();
         self.shared.lock().progress.first_byte.get_or_insert(began);
-        let limit = self.deadlines.client_write;
-        let written = tokio::time::timeout(limit, self.inner_mut().response_duplex_vec(tasks)).await;
+        let written = self.write_in_time(tasks).await;
         let now = Instant::now();
         self.last_progress = now;
         self.last_written = now;
@@ -359,10 +363,27 @@ impl Replay {
         match written {
             // A body with a length is over with its last byte. Pingora then watches no more deadline, and would wait for as
             // long as the vendor keeps its own body open: so it is told of the end only once the vendor's has come.
-            Ok(Ok(is_over)) => Ok(is_over && end),
-            Ok(Err(_)) | Err(_) => {
+            Some(is_over) => Ok(is_over && end),
+            None => {
                 self.client_left();
                 Ok(end)
+            }
+        }
+    }
+
+    /// Writes to the client. `None`: its connection failed, it did not read for too long, or the process ends.
+    async fn write_in_time(&mut self, tasks: Vec<HttpTask>) -> Option<bool> {
+        let until = Instant::now() + self.deadlines.client_write;
+        let shutdown = Arc::clone(&self.deadlines.shutdown);
+        let mut write = std::pin::pin!(self.inner_mut().response_duplex_vec(tasks));
+        loop {
+            let now = Instant::now();
+            if now >= until || shutdown.cutoff().is_some_and(|cutoff| cutoff <= now) {
+                return None;
+            }
+            let wait = CHECK_INTERVAL.min(until.duration_since(now));
+            if let Ok(written) = tokio::time::timeout(wait, write.as_mut()).await {
+                return written.ok();
             }
         }
     }

@@ -78,6 +78,7 @@ fn event() -> HttpTask {
 
 fn deadlines() -> Deadlines {
     Deadlines {
+        shutdown: Arc::default(),
         total: Instant::now() + SOON,
         first_byte: SOON,
         idle: SOON,

@@ -1,0 +1,85 @@
+//! How far the process is on its way out, for whoever admits requests, answers them, or reports readiness.
+//!
+//! A request reads it without a lock. Must not end anything itself: `app.rs` sets it, and each request ends itself
+//! (`intake/replay.rs`).
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// The longest that a request sleeps before it looks whether the process is told to end: less than the shortest
+/// `limits.drain_seconds`.
+pub const CHECK_INTERVAL: Duration = Duration::from_millis(900);
+
+/// What the stored times count from.
+static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+#[derive(Debug, Default)]
+pub struct Shutdown {
+    is_lame_duck: AtomicBool,
+    /// Milliseconds since `EPOCH`; 0: not set.
+    cutoff_ms: AtomicU64,
+    cut: AtomicUsize,
+}
+
+impl Shutdown {
+    /// The process still accepts and serves, and a load balancer is to send its requests elsewhere.
+    pub fn begin_lame_duck(&self) {
+        self.is_lame_duck.store(true, Ordering::Release);
+    }
+
+    pub fn is_lame_duck(&self) -> bool {
+        self.is_lame_duck.load(Ordering::Acquire)
+    }
+
+    /// Sets when requests that still run are ended; the first call counts.
+    pub fn set_cutoff(&self, at: Instant) {
+        let ms = u64::try_from(at.saturating_duration_since(*EPOCH).as_millis()).unwrap_or(u64::MAX).max(1);
+        let _ = self.cutoff_ms.compare_exchange(0, ms, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// When requests that still run are ended; `None` while the process is not told to end.
+    pub fn cutoff(&self) -> Option<Instant> {
+        match self.cutoff_ms.load(Ordering::Acquire) {
+            0 => None,
+            ms => EPOCH.checked_add(Duration::from_millis(ms)),
+        }
+    }
+
+    /// Returns at the cutoff, once there is one.
+    pub async fn cut_off(&self) {
+        loop {
+            let wait = match self.cutoff().map(|at| at.saturating_duration_since(Instant::now())) {
+                Some(Duration::ZERO) => return,
+                wait => wait.map_or(CHECK_INTERVAL, |wait| wait.min(CHECK_INTERVAL)),
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Counts a request that ended itself at the cutoff.
+    pub fn count_cut(&self) {
+        self.cut.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How many requests ended themselves at the cutoff.
+    pub fn cut(&self) -> usize {
+        self.cut.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_cutoff_counts() {
+        let shutdown = Shutdown::default();
+        assert_eq!(shutdown.cutoff(), None);
+        let at = Instant::now() + Duration::from_secs(5);
+        shutdown.set_cutoff(at);
+        shutdown.set_cutoff(at + Duration::from_secs(5));
+        let cutoff = shutdown.cutoff().unwrap();
+        assert!(cutoff <= at && at.duration_since(cutoff) < Duration::from_millis(2));
+    }
+}
