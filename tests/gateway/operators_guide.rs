@@ -336,3 +336,48 @@ fn each_container_of_the_compose_file_has_what_it_names() {
         assert!(volumes.contains(&own.as_str()) && parsed["volumes"][name].is_object(), "{name}: {volumes:?}");
     }
 }
+
+/// Whoever starts one of these shapes as it is opens no door: no sign-up, no unbounded trials, no metrics for the world.
+#[test]
+fn what_deploy_and_the_image_start_is_closed() {
+    let (_, image) = DOCKERFILE.split_once("\nENV ").expect("the image's environment");
+    let environment = |name: &str| between(image, &format!("{name}="), "\n").next().map(str::to_owned);
+    let of_image: Vec<_> = ["GATEWAY_SIGNUP", "GATEWAY_TRIAL_BUDGET"]
+        .map(|name| (name, environment(name).unwrap().split(' ').next().unwrap().to_owned()))
+        .into();
+    assert!(DOCKERFILE.contains("COPY conf/gateway.yaml /etc/model-gateway/gateway.yaml"));
+    let mut paths = files("deploy", ".yaml");
+    paths.retain(|path| !path.ends_with("compose.yaml"));
+    assert!(paths.len() >= 2);
+    paths.push(root().join("conf/gateway.yaml"));
+    for path in paths {
+        let mut command = Command::new(BINARY);
+        command.env_clear().env("ALPHA_API_KEY", "sk-a").env("BETA_API_KEY", "sk-b").arg("check").arg("-c").arg(&path);
+        command.env("GATEWAY_REDIS", "redis://127.0.0.1:6379").envs(of_image.clone());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}: {}", path.display(), String::from_utf8_lossy(&output.stderr));
+        // As the image or the environment gives it, else the default that is written.
+        let mut text = read(&path);
+        for (name, value) in &of_image {
+            let written = between(&text.clone(), &format!("${{{name}"), "}").next().map(str::to_owned);
+            if let Some(default) = written {
+                text = text.replace(&format!("${{{name}{default}}}"), value);
+            }
+        }
+        let config: Value = serde_saphyr::from_str(&text).unwrap();
+        let shown = path.display();
+        assert!(["closed", "invite"].contains(&config["signup"]["mode"].as_str().unwrap()), "{shown}");
+        let budget = config["signup"]["trial_budget_per_day"].as_str().unwrap().parse::<u64>().unwrap();
+        assert!(budget > 0, "{shown}");
+        let admin = config["listen"]["admin"].as_str().unwrap();
+        assert!(admin.contains("127.0.0.1:") && !admin.contains("0.0.0.0"), "{shown}: {admin}");
+        if config["store"]["kind"] == "redis" {
+            assert!(config["limits"]["lame_duck_seconds"].as_u64().unwrap() >= 5, "{shown}: edges have a balancer");
+        }
+    }
+    // The composition publishes nothing but the edges' port.
+    let published: Vec<_> = between(COMPOSE, "ports: [\"", "\"]").collect();
+    assert!(!published.is_empty() && published.iter().all(|ports| ports.ends_with(":8080")), "{published:?}");
+    // And no service of it listens for administrators elsewhere.
+    assert!(!COMPOSE.contains("GATEWAY_ADMIN") && !COMPOSE.contains("GATEWAY_SIGNUP"));
+}
