@@ -1,14 +1,19 @@
 //! The edge's append-only file of requests that are not yet known to be in the ledger.
 //!
-//! A record is one `write(2)` of one line, `<crc32> <json>`: it survives the death of the process at once, and can be
+//! A record is one `write(2)` of one line, `<crc32> <number> <json>`: it survives the death of the process at once, and can be
 //! read at night with a pager. A request's `open` is written before the vendor is called, its `end` before the client
 //! gets the last byte; so whoever has a whole answer has been debited, and whoever was cut off has not.
 //! A process owns a folder under `journal/`, named after its boot and locked while it lives; the next process replays
 //! what a dead one left.
 //!
+//! Lines are numbered in each file, and a file begins with a line that says how many the one before it had: so a line or a file
+//! that is gone is missed (`journal/read.rs`), but for the last lines of the last file.
+//!
 //! On a full disk whatever runs may still end: a reserve, set aside while there was room, takes ends and nothing else.
 //! Nothing begins until it is whole again. Must not know prices or balances.
 
+mod line;
+mod read;
 mod repair;
 #[cfg(test)]
 mod tests;
@@ -18,6 +23,9 @@ use crate::store::StoreError;
 use crate::store::ledger::Ending;
 use crate::store::sqlite;
 use crate::telemetry::METRICS;
+use line::{encode, number, unnumbered};
+pub use read::{Kept, damaged, kept};
+use read::{log_files, read_endings};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -31,6 +39,10 @@ use std::time::Duration;
 
 const LOCK: &str = "lock";
 const RESERVE: &str = "reserve";
+/// Where the lock of a folder that was set aside is kept.
+const OLD_LOCK: &str = "lock.replayed";
+/// What the lock of a folder says whose files are never without a line.
+const NUMBERED: &[u8] = b"numbered\n";
 /// Room for what begins after a disk was full, in bytes: without so much it is full still.
 const ROOM: u64 = 65_536;
 
@@ -44,6 +56,10 @@ pub enum Record {
     End(Ending),
     /// Nothing was set aside for it: there is nothing to end. By its id.
     Forgotten(String),
+    /// The first line of a file: its number, and how many lines the file before it had then.
+    Begun { file: u64, lines_before: u64 },
+    /// The last line of a file: there is a next one.
+    Sealed,
 }
 
 /// A running process's journal.
@@ -85,6 +101,25 @@ impl Place {
         Ok(Self { dir, boot, _lock: lock })
     }
 
+    /// Makes the first file. On a full disk it is empty, and the folder does not say that its files never are.
+    fn begin_files(&self) -> io::Result<Segment> {
+        match Segment::numbered(&self.dir, 1, 0) {
+            Err(error) if is_full(&error) => {
+                let active = Segment::create(self.dir.join(file_name(1)))?;
+                active.next.store(0, Ordering::Relaxed);
+                Ok(active)
+            }
+            Err(error) => Err(error),
+            Ok(active) => {
+                let mut lock = OpenOptions::new().write(true).open(self.dir.join(LOCK))?;
+                match lock.write_all(NUMBERED) {
+                    Err(error) if !is_full(&error) => Err(error),
+                    _ => Ok(active),
+                }
+            }
+        }
+    }
+
     /// Leaves, with nothing left behind.
     pub fn leave(self) {
         let _ = std::fs::remove_dir_all(&self.dir);
@@ -107,6 +142,8 @@ pub struct Segment {
     file: File,
     /// Its length.
     bytes: AtomicU64,
+    /// The number of its next line.
+    next: AtomicU64,
     /// Holds something that only a replay will bring to the ledger.
     kept: AtomicBool,
     /// Its name is on disk.
@@ -135,7 +172,7 @@ impl Journal {
     pub fn begin(data_dir: &Path, segment_bytes: u64, reserve_bytes: u64) -> Result<Self, StoreError> {
         let failed = |source| StoreError::io("begin the journal", source);
         let place = Place::begin(data_dir)?;
-        let active = Segment::numbered(&place.dir, 1).map_err(failed)?;
+        let active = place.begin_files().map_err(failed)?;
         let reserve = Segment::create(place.dir.join(RESERVE)).map_err(failed)?;
         let set_aside = reserve.set_aside(reserve_bytes).inspect_err(|error| {
             METRICS.ledger_error("journal_reserve");
@@ -188,20 +225,21 @@ impl Journal {
     }
 
     fn append(&self, record: &Record) -> io::Result<Arc<Segment>> {
-        let line = encode(record)?;
+        let mut line = unnumbered(record)?;
         let mut files = self.files();
         files.roll(&self.place.dir, self.segment_bytes);
         if matches!(record, Record::End(_)) && failpoint::is_due(Point::TornJournalEnd) {
+            number(&mut line, files.active.next.load(Ordering::Relaxed));
             let _ = (&files.active.file).write(line.get(..line.len() / 2).unwrap_or_default());
             failpoint::die();
         }
-        let Err(error) = files.active.append(&line) else { return Ok(Arc::clone(&files.active)) };
+        let Err(error) = files.active.append(&mut line) else { return Ok(Arc::clone(&files.active)) };
         if !self.short.swap(true, Ordering::AcqRel) {
             log::error!("write the journal: {error}; what runs may end in its reserve, and nothing is admitted");
         }
         match record {
-            Record::Open(_) | Record::Forgotten(_) => Err(error),
-            Record::End(_) => files.reserve.append(&line).map(|()| Arc::clone(&files.reserve)),
+            Record::End(_) => files.reserve.append(&mut line).map(|()| Arc::clone(&files.reserve)),
+            _ => Err(error),
         }
     }
 
@@ -250,7 +288,7 @@ impl Journal {
         let files = self.files();
         if files.sealed.iter().chain([&files.active, &files.reserve]).all(Segment::is_covered) {
             failpoint::pass(Point::BeforeReap);
-            let _ = std::fs::remove_dir_all(&self.place.dir);
+            let _ = miss_none(&self.place.dir).and_then(|()| std::fs::remove_dir_all(&self.place.dir));
         }
     }
 }
@@ -263,13 +301,23 @@ impl Files {
             return;
         }
         let number = self.number.saturating_add(1);
-        match Segment::numbered(dir, number) {
+        match Segment::numbered(dir, number, self.active.next.load(Ordering::Relaxed)) {
             Ok(next) => {
                 self.number = number;
+                // Where that fails, the file is only less well guarded.
+                let _ = unnumbered(&Record::Sealed).and_then(|mut line| self.active.append(&mut line));
                 self.sealed.push(std::mem::replace(&mut self.active, Arc::new(next)));
             }
             Err(error) => log::debug!("begin file {number} of the journal: {error}"),
         }
+    }
+}
+
+/// Before a folder is removed, which may end half way: none of its files is missed from now on.
+fn miss_none(dir: &Path) -> io::Result<()> {
+    match OpenOptions::new().write(true).open(dir.join(LOCK)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        lock => lock?.set_len(0),
     }
 }
 
@@ -278,17 +326,32 @@ fn open_lock(dir: &Path) -> io::Result<File> {
 }
 
 impl Segment {
-    fn numbered(dir: &Path, number: u64) -> io::Result<Self> {
-        Self::create(dir.join(format!("{number:06}.log")))
+    /// File `file` of a journal. It gets its name once it has its first line: it is never found empty.
+    fn numbered(dir: &Path, file: u64, lines_before: u64) -> io::Result<Self> {
+        let unnamed = dir.join(format!("{file:06}.new"));
+        let segment = Self::create(unnamed.clone()).and_then(|segment| {
+            segment.append_numbered(encode(&Record::Begun { file, lines_before }, 0)?.as_slice(), 1)?;
+            let path = dir.join(file_name(file));
+            std::fs::rename(&segment.path, &path)?;
+            Ok(Self { path, ..segment })
+        });
+        segment.inspect_err(|_| drop(std::fs::remove_file(unnamed)))
     }
 
     fn create(path: PathBuf) -> io::Result<Self> {
         let file = OpenOptions::new().create_new(true).append(true).mode(0o600).open(&path)?;
-        Ok(Self { path, file, bytes: AtomicU64::new(0), kept: AtomicBool::new(false), named: AtomicBool::new(false) })
+        let (kept, named) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Self { path, file, bytes: AtomicU64::new(0), next: AtomicU64::new(1), kept, named })
     }
 
-    /// Appends `line`, or nothing of it. One caller at a time.
-    fn append(&self, line: &[u8]) -> io::Result<()> {
+    /// Appends `line`, under the next number, or nothing of it. One caller at a time.
+    fn append(&self, line: &mut [u8]) -> io::Result<()> {
+        let next = self.next.load(Ordering::Relaxed);
+        number(line, next);
+        self.append_numbered(line, next.saturating_add(1))
+    }
+
+    fn append_numbered(&self, line: &[u8], next: u64) -> io::Result<()> {
         let before = self.bytes.load(Ordering::Relaxed);
         // One call: a process that dies has written the record, or not.
         let (count, outcome) = match (&self.file).write(line) {
@@ -301,6 +364,9 @@ impl Segment {
         let is_torn = outcome.is_err() && count > 0 && self.file.set_len(before).is_err();
         if outcome.is_ok() || is_torn {
             self.bytes.store(before.saturating_add(count as u64), Ordering::Relaxed);
+        }
+        if outcome.is_ok() {
+            self.next.store(next, Ordering::Relaxed);
         }
         outcome
     }
@@ -333,6 +399,7 @@ impl Segment {
     fn empty(&self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.bytes.store(0, Ordering::Relaxed);
+        self.next.store(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -342,27 +409,12 @@ impl Segment {
     }
 }
 
-fn encode(record: &Record) -> io::Result<Vec<u8>> {
-    let mut line = Vec::with_capacity(640);
-    // The leading line end closes whatever a torn write before this one has left.
-    line.extend_from_slice(b"\n00000000 ");
-    serde_json::to_writer(&mut line, record)?;
-    let (head, json) = line.split_at_mut(10);
-    let crc = format!("{:08x}", crc32fast::hash(json));
-    for (place, digit) in head.iter_mut().skip(1).zip(crc.bytes()) {
-        *place = digit;
-    }
-    line.push(b'\n');
-    Ok(line)
+fn file_name(file: u64) -> String {
+    format!("{file:06}.log")
 }
 
-fn decode(line: &[u8]) -> Option<Record> {
-    let (head, json) = line.split_at_checked(9)?;
-    // As it was written, to the letter: a changed checksum that means the same is a changed line too.
-    if head != format!("{:08x} ", crc32fast::hash(json)).as_bytes() {
-        return None;
-    }
-    serde_json::from_slice(json).ok()
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
 }
 
 /// Boots that have a journal: their processes live, or what they left is not replayed.
@@ -452,7 +504,7 @@ fn try_claim(dir: &Path) -> Result<Claimed, StoreError> {
 }
 
 impl Left {
-    /// How every request in it ended, and how many lines were damaged (a torn last line is none: its request's client never
+    /// How every request in it ended, and how many lines and files were damaged or are missing (a torn last line is none: its request's client never
     /// got the end).
     ///
     /// # Errors
@@ -471,7 +523,7 @@ impl Left {
         }
     }
 
-    /// Removes it: the ledger covers it whole. Where lines were damaged it is set aside instead.
+    /// Removes it: the ledger covers it whole. Where something was damaged it is set aside instead.
     ///
     /// # Errors
     /// The folder cannot be removed.
@@ -479,10 +531,10 @@ impl Left {
         let failed = |source| StoreError::io("remove a replayed journal", source);
         if damaged > 0 {
             let aside = self.dir.with_extension("damaged");
-            std::fs::remove_file(self.dir.join(LOCK)).map_err(failed)?;
+            std::fs::rename(self.dir.join(LOCK), self.dir.join(OLD_LOCK)).map_err(failed)?;
             return std::fs::rename(&self.dir, aside).map_err(failed);
         }
-        std::fs::remove_dir_all(&self.dir).map_err(failed)?;
+        miss_none(&self.dir).and_then(|()| std::fs::remove_dir_all(&self.dir)).map_err(failed)?;
         drop(self.lock);
         Ok(())
     }
@@ -530,143 +582,4 @@ pub fn copy(from: &Path, to: &Path) -> Result<usize, StoreError> {
         sqlite::sync_dir(&target).map_err(failed)?;
     }
     Ok(copied)
-}
-
-/// A folder's files in the order of their writing; none where the folder was just removed. The reserve, where it was
-/// needed, comes last: it has ends alone.
-fn log_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = match std::fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
-    files.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
-    files.sort();
-    let reserve = dir.join(RESERVE);
-    if std::fs::metadata(&reserve).is_ok_and(|reserve| reserve.len() > 0) {
-        files.push(reserve);
-    }
-    Ok(files)
-}
-
-/// One record of a journal, for the audit: whose folder, whether its request ended.
-pub struct Kept {
-    pub boot: String,
-    pub is_living: bool,
-    pub ended: bool,
-    pub ending: Ending,
-}
-
-/// Every request of every journal, also of those set aside as damaged, as it last stood.
-///
-/// # Errors
-/// A file cannot be read.
-pub fn kept(data_dir: &Path) -> Result<Vec<Kept>, StoreError> {
-    let live = live_boots(data_dir)?;
-    let mut all = Vec::new();
-    for entry in std::fs::read_dir(data_dir.join("journal")).into_iter().flatten().flatten() {
-        if !entry.path().is_dir() {
-            continue;
-        }
-        let boot = entry.file_name().to_string_lossy().into_owned();
-        let is_living = live.contains(&boot);
-        let read = read_journal(&entry.path())?;
-        let ended = read.ended.into_iter().map(|ending| (true, ending));
-        let open = read.open.into_values().map(|ending| (false, ending));
-        all.extend(ended.chain(open).map(|(ended, ending)| Kept { boot: boot.clone(), is_living, ended, ending }));
-    }
-    Ok(all)
-}
-
-/// Damaged lines of a journal.
-pub struct Damaged {
-    pub folder: String,
-    pub repaired: usize,
-    pub lost: usize,
-}
-
-impl std::fmt::Display for Damaged {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { folder, repaired, lost } = self;
-        write!(f, "journal/{folder} has {lost} unreadable lines, and {repaired} that its checksums repair")
-    }
-}
-
-/// The journals with damaged lines, those set aside among them.
-///
-/// # Errors
-/// A file cannot be read.
-pub fn damaged(data_dir: &Path) -> Result<Vec<Damaged>, StoreError> {
-    let mut all = Vec::new();
-    for entry in std::fs::read_dir(data_dir.join("journal")).into_iter().flatten().flatten() {
-        if entry.path().is_dir() {
-            let Read { repaired, unreadable: lost, .. } = read_journal(&entry.path())?;
-            let folder = entry.file_name().to_string_lossy().into_owned();
-            all.extend((repaired + lost > 0).then_some(Damaged { folder, repaired, lost }));
-        }
-    }
-    Ok(all)
-}
-
-/// How every request in the journal folder `dir` ended, and the number of damaged lines.
-///
-/// # Errors
-/// A file cannot be read.
-fn read_endings(dir: &Path) -> Result<(Vec<Ending>, usize), StoreError> {
-    let Read { mut ended, open, repaired, unreadable } = read_journal(dir)?;
-    ended.extend(open.into_values());
-    if repaired + unreadable > 0 {
-        let count = |outcome: &str, lines: usize| {
-            METRICS.damaged_journal_lines.with_label_values(&[outcome]).inc_by(lines as u64);
-        };
-        count("repaired", repaired);
-        count("lost", unreadable);
-        log::error!(
-            "{}: {repaired} damaged lines were repaired by their checksum, {unreadable} are lost; a request whose end is \
-             lost is entered as interrupted, free of charge: the folder is kept, `ledger verify` finds it",
-            dir.display()
-        );
-    }
-    Ok((ended, repaired + unreadable))
-}
-
-/// What a folder's files say.
-#[derive(Default)]
-struct Read {
-    ended: Vec<Ending>,
-    open: std::collections::BTreeMap<String, Ending>,
-    /// Damaged lines whose record was found by their checksum.
-    repaired: usize,
-    /// Those whose record was not.
-    unreadable: usize,
-}
-
-fn read_journal(dir: &Path) -> Result<Read, StoreError> {
-    let failed = |source| StoreError::io("read a journal", source);
-    let mut read = Read::default();
-    for file in log_files(dir).map_err(failed)? {
-        let bytes = match std::fs::read(&file) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            bytes => bytes.map_err(failed)?,
-        };
-        let whole = bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
-        let lines = repair::lines(bytes.get(..whole).unwrap_or_default());
-        read.unreadable += lines.lost;
-        read.repaired += lines.repaired;
-        for record in lines.records {
-            match record {
-                Record::Open(ending) => {
-                    read.open.insert(ending.request_id.clone(), ending);
-                }
-                Record::End(ending) => {
-                    read.open.remove(&ending.request_id);
-                    read.ended.push(ending);
-                }
-                Record::Forgotten(request_id) => {
-                    read.open.remove(&request_id);
-                }
-            }
-        }
-    }
-    Ok(read)
 }

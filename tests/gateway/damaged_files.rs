@@ -5,7 +5,7 @@ use crate::account::Account;
 use crate::client::Request;
 use crate::surface::Chat;
 use crate::world::{Plan, SOON, World, faketime, wait_for};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 impl World {
@@ -251,12 +251,25 @@ fn an_older_ledger_is_refused_by_name_until_the_operator_accepts_it() {
     world.close();
 }
 
+/// The file of the only journal that is left.
+fn left_log(data_dir: &Path) -> PathBuf {
+    let mut boots = std::fs::read_dir(data_dir.join("journal")).unwrap().map(|entry| entry.unwrap().path());
+    boots.find(|folder| folder.extension().is_none()).unwrap().join("000001.log")
+}
+
+/// As an operator does once he has looked at them.
+fn remove_damaged(data_dir: &Path) {
+    for folder in std::fs::read_dir(data_dir.join("journal")).unwrap() {
+        let path = folder.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "damaged") {
+            std::fs::remove_dir_all(path).unwrap();
+        }
+    }
+}
+
 /// Flips bits of the end of the last answer in the only journal that is left.
 fn damage_end(data_dir: &Path, bytes_hit: usize) {
-    let boots: Vec<_> =
-        std::fs::read_dir(data_dir.join("journal")).unwrap().map(|entry| entry.unwrap().path()).collect();
-    let folder = boots.iter().find(|folder| folder.extension().is_none()).unwrap();
-    let log = folder.join("000001.log");
+    let log = left_log(data_dir);
     let mut bytes = std::fs::read(&log).unwrap();
     let end = b"{\"end\"";
     let at = (0..bytes.len()).rev().find(|at| bytes[*at..].starts_with(end)).expect("an end in the journal");
@@ -284,13 +297,40 @@ fn an_end_that_was_damaged_in_the_journal_is_repaired_or_told() {
         assert_eq!(ending["kind"] == "debit", is_debited, "{ending}");
         let findings = world.findings();
         assert!(findings.len() == 1 && findings[0].starts_with("damaged journal: "), "{findings:?}");
-        // Once somebody has looked at it.
-        for name in std::fs::read_dir(world.data_dir().join("journal")).unwrap() {
-            let path = name.unwrap().path();
-            if path.extension().is_some_and(|extension| extension == "damaged") {
-                std::fs::remove_dir_all(path).unwrap();
-            }
-        }
+        remove_damaged(&world.data_dir());
+        assert_eq!(world.findings(), Vec::<String>::new());
+    }
+    world.close();
+}
+
+#[test]
+fn a_journal_that_lost_its_file_or_a_line_is_found() {
+    let mut world = World::new();
+    let account = world.funded(10_000_000);
+    type Loss<'a> = &'a dyn Fn(&Path);
+    let without_open = |log: &Path| {
+        let text = std::fs::read_to_string(log).unwrap();
+        let lines = text.split_inclusive("\n\n").filter(|line| !line.contains(r#"{"open""#));
+        std::fs::write(log, lines.collect::<String>()).unwrap();
+    };
+    let losses: [(Loss<'_>, &str); 3] = [
+        (&|log| std::fs::remove_file(log).unwrap(), "0 lines and 1 files are missing"),
+        (&|log| std::fs::write(log, []).unwrap(), "0 lines and 1 files are missing"),
+        (&without_open, "1 lines and 0 files are missing"),
+    ];
+    for (lose, message) in losses {
+        world.stop();
+        world.start_failing(Some("last_byte_sent"));
+        world.spend(&account);
+        world.wait_killed();
+        lose(&left_log(&world.data_dir()));
+        let findings = world.findings();
+        assert!(findings.iter().any(|finding| finding.ends_with(message)), "{findings:?}");
+        world.start_gateway();
+        assert_eq!(world.metric("gateway_damaged_journal_lines_total", &[r#"outcome="missing""#]), 1.0);
+        let findings = world.findings();
+        assert!(findings.len() == 1 && findings[0].ends_with(message), "kept until somebody looked: {findings:?}");
+        remove_damaged(&world.data_dir());
         assert_eq!(world.findings(), Vec::<String>::new());
     }
     world.close();

@@ -3,7 +3,7 @@
 //! A CRC-32 is linear: which bit was flipped follows from the difference between the checksum that a line says and the one
 //! that it has, in time that grows with its length. Where more is damaged, the line is lost, and counted. Must not write.
 
-use super::{Record, decode};
+use super::line::{Line, decode, parse};
 use std::ops::Range;
 
 /// The polynomial of CRC-32, its lowest bit first.
@@ -14,12 +14,12 @@ const HEAD_BYTES: usize = 9;
 /// What a file's bytes say.
 #[derive(Default)]
 pub(super) struct Lines {
-    pub records: Vec<Record>,
+    pub lines: Vec<Line>,
     pub repaired: usize,
     pub lost: usize,
 }
 
-/// The records of `bytes` in their order.
+/// The lines of `bytes` in their order.
 pub(super) fn lines(bytes: &[u8]) -> Lines {
     let mut lines = Lines::default();
     let (mut at, mut before) = (0, None);
@@ -32,7 +32,7 @@ pub(super) fn lines(bytes: &[u8]) -> Lines {
         }
         before = match decode(line) {
             Some(record) => {
-                lines.records.push(record);
+                lines.lines.push(record);
                 None
             }
             None => lines.add_damaged(bytes, before, range),
@@ -46,13 +46,13 @@ impl Lines {
     /// Returns it where it is lost.
     fn add_damaged(&mut self, bytes: &[u8], before: Option<Range<usize>>, line: Range<usize>) -> Option<Range<usize>> {
         if let Some(record) = bytes.get(line.clone()).and_then(repair) {
-            self.records.push(record);
+            self.lines.push(record);
             self.repaired += 1;
             return None;
         }
         let joined = before.and_then(|before| join(bytes.get(before)?, bytes.get(line.clone())?));
         if let Some(record) = joined {
-            self.records.push(record);
+            self.lines.push(record);
             self.repaired += 1;
             self.lost -= 1;
             return None;
@@ -63,7 +63,7 @@ impl Lines {
 }
 
 /// The record of a line in which one bit was flipped, or one bit of a line end beside it.
-fn repair(line: &[u8]) -> Option<Record> {
+fn repair(line: &[u8]) -> Option<Line> {
     let (first, last) = (line.first()?, line.last()?);
     let is_line_end = |byte: &u8| (byte ^ b'\n').is_power_of_two();
     if is_line_end(first)
@@ -76,14 +76,14 @@ fn repair(line: &[u8]) -> Option<Record> {
     {
         return Some(record);
     }
-    let (head, json) = line.split_at_checked(HEAD_BYTES)?;
-    let has = crc32fast::hash(json);
+    let (head, rest) = line.split_at_checked(HEAD_BYTES)?;
+    let has = crc32fast::hash(rest);
     let flipped: u32 = head.iter().zip(format!("{has:08x} ").bytes()).map(|(a, b)| (a ^ b).count_ones()).sum();
     if flipped == 1 {
-        return serde_json::from_slice(json).ok();
+        return parse(rest);
     }
     let says = u32::from_str_radix(std::str::from_utf8(head.get(..HEAD_BYTES - 1)?).ok()?, 16).ok()?;
-    let (index, bit) = flipped_bit(has ^ says, json.len())?;
+    let (index, bit) = flipped_bit(has ^ says, rest.len())?;
     let mut copy = line.to_vec();
     *copy.get_mut(HEAD_BYTES + index)? ^= 1 << bit;
     decode(&copy)
@@ -127,21 +127,23 @@ const fn shifted_bytes() -> [u32; 256] {
 }
 
 /// The record of a line that a flipped bit has split in two.
-fn join(first: &[u8], second: &[u8]) -> Option<Record> {
+fn join(first: &[u8], second: &[u8]) -> Option<Line> {
     (0..8).find_map(|bit| decode(&[first, &[b'\n' ^ (1 << bit)], second].concat()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Record, encode};
+    use super::super::Record;
+    use super::super::line::encode;
     use super::*;
 
-    fn records(count: usize) -> Vec<Record> {
-        (0..count).map(|number| Record::Forgotten(format!("req_{number}"))).collect()
+    fn records(count: u64) -> Vec<Line> {
+        let record = |number| Record::Forgotten(format!("req_{number}"));
+        (0..count).map(|number| Line { number: Some(number), record: record(number) }).collect()
     }
 
-    fn written(records: &[Record]) -> Vec<u8> {
-        records.iter().flat_map(|record| encode(record).unwrap()).collect()
+    fn written(records: &[Line]) -> Vec<u8> {
+        records.iter().flat_map(|line| encode(&line.record, line.number.unwrap()).unwrap()).collect()
     }
 
     #[test]
@@ -152,7 +154,7 @@ mod tests {
             for bit in 0..8 {
                 let mut damaged = bytes.clone();
                 damaged[index] ^= 1 << bit;
-                let Lines { records: found, repaired, lost } = lines(&damaged);
+                let Lines { lines: found, repaired, lost } = lines(&damaged);
                 assert_eq!((&found, lost), (&records, 0), "bit {bit} of byte {index}");
                 // A line end that is another line end's neighbour ends nothing.
                 assert!(repaired == 1 || bytes[index] == b'\n', "bit {bit} of byte {index}");
@@ -167,7 +169,7 @@ mod tests {
         let line = bytes.len() / 3;
         bytes[line / 2] ^= 1;
         bytes[line + line / 2] ^= 8;
-        let Lines { records: found, repaired, lost } = lines(&bytes);
+        let Lines { lines: found, repaired, lost } = lines(&bytes);
         assert_eq!((found, repaired, lost), (records, 2, 0));
     }
 
@@ -177,10 +179,10 @@ mod tests {
         let mut bytes = written(&records);
         let middle = bytes.len() / 2;
         bytes[middle..middle + 4].fill(b'#');
-        let Lines { records: found, repaired, lost } = lines(&bytes);
+        let Lines { lines: found, repaired, lost } = lines(&bytes);
         assert_eq!((found.len(), repaired, lost), (2, 0, 1));
         let garbage = b"garbage\n".repeat(10_000);
-        let Lines { records: found, lost, .. } = lines(&garbage);
+        let Lines { lines: found, lost, .. } = lines(&garbage);
         assert_eq!((found.len(), lost), (0, 10_000));
     }
 }

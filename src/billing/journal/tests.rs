@@ -2,6 +2,8 @@
 //!
 //! What must die, or be kept from writing, does so in a process of its own: the test starts itself again.
 
+use super::line::decode;
+use super::read::{Faults, read_journal};
 use super::*;
 use crate::money::Micro;
 use crate::store::ledger::{Detail, Outcome};
@@ -160,7 +162,7 @@ fn changed_lines_are_not_believed_and_what_they_were_in_is_kept() {
 #[test]
 fn no_byte_of_a_line_can_change_unnoticed() {
     // Its checksum begins with a zero and has a letter: both could be spelled in another way.
-    let mut lines = (0..).map(|number| encode(&end(&format!("req_{number}"))).unwrap());
+    let mut lines = (0..).map(|number| encode(&end(&format!("req_{number}")), 7).unwrap());
     let wanted = |line: &Vec<u8>| line[1] == b'0' && line[1..9].iter().any(u8::is_ascii_lowercase);
     let line = lines.find(wanted).unwrap();
     let line = &line[1..line.len() - 1];
@@ -189,9 +191,106 @@ fn a_last_line_that_was_cut_is_no_damage_and_one_cut_before_it_is() {
     assert_eq!(read(&whole[..whole.len() - 20]), (1, 0), "its client never got the end");
     let torn = [&whole[..whole.len() - 20], &whole].concat();
     assert_eq!(read(&torn), (3, 1), "the next record closes it");
-    assert_eq!(read(b"\n"), (0, 0));
-    assert_eq!(read(b"half"), (0, 0));
+    assert_eq!(read(b"\n"), (0, 1), "no file is without a line");
+    assert_eq!(read(b"half"), (0, 1));
     assert_eq!(read(b"\n00000000 \n0\n\xff\xff\xff\xff\xff\xff\xff\xff {}\n"), (0, 3));
+}
+
+/// The files of a journal, by name.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    log_files(folder).unwrap()
+}
+
+#[test]
+fn a_line_that_is_gone_is_missed_where_a_later_one_is_there() {
+    let dir = DataDir::new();
+    let folder = died_with(dir.path(), &[open("req_1"), end("req_1"), open("req_2"), end("req_2")]);
+    let log = folder.join("000001.log");
+    let text = std::fs::read_to_string(&log).unwrap();
+    let lines: Vec<&str> = text.split_inclusive("\n\n").collect();
+    assert_eq!(lines.len(), 5, "with the one that begins the file");
+    let found = |lines: &[&str]| {
+        std::fs::write(&log, lines.concat()).unwrap();
+        read_journal(&folder).unwrap().faults
+    };
+    let none = Faults::default();
+    assert_eq!(found(&lines), none);
+    for gone in 0..4 {
+        let rest = [&lines[..gone], &lines[gone + 1..]].concat();
+        assert_eq!(found(&rest), Faults { missing_lines: 1, ..none }, "line {gone}");
+    }
+    assert_eq!(found(&[lines[0], lines[4]]), Faults { missing_lines: 3, ..none });
+    // Neither twice nor in another order is anything missing. The last one may never have been written.
+    assert_eq!(found(&[lines[0], lines[1], lines[2], lines[1], lines[2], lines[4], lines[3]]), none);
+    assert_eq!(found(&lines[..4]), none);
+    // Half of a line is a damaged one, and not missing besides.
+    let (half, _) = lines[2].split_at(40);
+    assert_eq!(found(&[lines[0], lines[1], half, "\n\n", lines[3], lines[4]]), Faults { lost: 1, ..none });
+    // It is kept, and found from then on.
+    found(&[lines[0], lines[2], lines[4]]);
+    let left = left(dir.path());
+    let (endings, faults) = left.endings().unwrap();
+    assert_eq!((endings.len(), faults), (2, 2));
+    left.remove(faults).unwrap();
+    let damaged: Vec<_> = damaged(dir.path()).unwrap().iter().map(ToString::to_string).collect();
+    assert!(damaged.len() == 1 && damaged[0].ends_with("2 lines and 0 files are missing"), "{damaged:?}");
+}
+
+#[test]
+fn a_file_that_is_gone_or_empty_is_missed() {
+    let dir = DataDir::new();
+    let bytes = encode(&end("req_1"), 1).unwrap().len() as u64;
+    let journal = Journal::begin(dir.path(), 2 * bytes, RESERVED).unwrap();
+    let folder = folder(dir.path(), &journal);
+    for request in ["req_1", "req_2", "req_3", "req_4", "req_5"] {
+        journal.write(&end(request)).unwrap();
+    }
+    assert!(damaged(dir.path()).unwrap().is_empty());
+    drop(journal);
+    assert!(damaged(dir.path()).unwrap().is_empty());
+    let logs = files(&folder);
+    assert_eq!(logs.len(), 3);
+    let faults = |change: &dyn Fn()| {
+        let kept: Vec<_> = logs.iter().map(|log| std::fs::read(log).unwrap()).collect();
+        change();
+        let faults = read_journal(&folder).unwrap().faults;
+        for (log, bytes) in logs.iter().zip(kept) {
+            std::fs::write(log, bytes).unwrap();
+        }
+        (faults.missing_lines, faults.missing_files)
+    };
+    let (empty, remove) =
+        (|at: usize| std::fs::write(&logs[at], []).unwrap(), |at: usize| std::fs::remove_file(&logs[at]).unwrap());
+    assert_eq!(faults(&|| ()), (0, 0));
+    assert_eq!(faults(&|| remove(2)), (0, 1), "the one before says that there is one");
+    assert_eq!(faults(&|| (0..3).for_each(remove)), (0, 1));
+    assert_eq!(faults(&|| std::fs::rename(&logs[2], folder.join("000003.log.bak")).unwrap()), (0, 1));
+    assert_eq!(faults(&|| empty(2)), (0, 1));
+    assert_eq!(faults(&|| empty(0)), (3, 1), "the next one says how many lines it had");
+    assert_eq!(faults(&|| remove(0)), (0, 0), "once the ledger has a full one whole, it is removed");
+    let cut = |at: usize| {
+        let text = std::fs::read_to_string(&logs[at]).unwrap();
+        let lines: Vec<&str> = text.split_inclusive("\n\n").collect();
+        std::fs::write(&logs[at], lines[..2].concat()).unwrap();
+    };
+    assert_eq!(faults(&|| cut(0)), (1, 0), "an end of a full one is missed");
+}
+
+#[test]
+fn a_journal_of_a_version_before_lines_were_numbered_is_read() {
+    let dir = DataDir::new();
+    let folder = died_with(dir.path(), &[]);
+    std::fs::write(folder.join(LOCK), []).unwrap();
+    let log = folder.join("000001.log");
+    let old = |record: &Record| {
+        let json = serde_json::to_string(record).unwrap();
+        format!("\n{:08x} {json}\n", crc32fast::hash(json.as_bytes()))
+    };
+    std::fs::write(&log, [old(&open("req_1")), old(&end("req_1")), old(&open("req_2"))].concat()).unwrap();
+    let (endings, faults) = left(dir.path()).endings().unwrap();
+    assert_eq!((told(endings), faults), (expected(&[("req_1", true), ("req_2", false)]), 0));
+    std::fs::write(&log, []).unwrap();
+    assert_eq!(read_endings(&folder).unwrap(), (Vec::new(), 0), "nothing was written to it");
 }
 
 #[test]
@@ -314,7 +413,7 @@ fn a_reserve_that_finds_no_room_admits_nothing_and_one_that_does_is_room_indeed(
 fn a_file_is_full_at_its_size_and_goes_once_the_ledger_covers_it_whole() {
     let dir = DataDir::new();
     let record = end("req_1");
-    let bytes = encode(&record).unwrap().len() as u64;
+    let bytes = encode(&record, 1).unwrap().len() as u64;
     let journal = Journal::begin(dir.path(), 2 * bytes, RESERVED).unwrap();
     let folder = folder(dir.path(), &journal);
     let files = || log_files(&folder).unwrap().iter().map(|path| length(path) / bytes).collect::<Vec<_>>();
@@ -411,7 +510,7 @@ fn a_reserve_goes_first_where_the_disk_may_be_full_unless_it_was_needed() {
     let dir = DataDir::new();
     let folder = died_with(dir.path(), &[open("req_1")]);
     let reserve = folder.join(RESERVE);
-    let needed = encode(&end("req_1")).unwrap();
+    let needed = encode(&end("req_1"), 1).unwrap();
     std::fs::write(&reserve, &needed).unwrap();
     let left = left(dir.path());
     left.give_up_reserve();
@@ -428,7 +527,7 @@ fn a_reserve_goes_first_where_the_disk_may_be_full_unless_it_was_needed() {
 fn a_copy_has_the_living_and_the_dead_and_a_needed_reserve() {
     let dir = DataDir::new();
     let dead = died_with(dir.path(), &[open("req_1"), open("req_2")]);
-    std::fs::write(dead.join(RESERVE), encode(&end("req_2")).unwrap()).unwrap();
+    std::fs::write(dead.join(RESERVE), encode(&end("req_2"), 1).unwrap()).unwrap();
     let living = begin(dir.path());
     let held = living.write(&end("req_3")).unwrap();
     // Removed by its process between the look at the folder and the look at the file.

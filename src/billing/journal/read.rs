@@ -1,0 +1,249 @@
+//! What the files of a journal say, and what is damaged or missing of them.
+//!
+//! Lines are numbered from 0 in each file, so a line is missed where a later one is there; a file says how many lines the one
+//! before it had; a full file ends with a line that says that there is a next one. Nobody misses the last lines of the last
+//! file, a full file that is gone whole (the ledger may have had it all, and then it was removed), nor a folder. Must not
+//! write.
+
+use super::line::Line;
+use super::{LOCK, NUMBERED, OLD_LOCK, RESERVE, Record, live_boots, repair};
+use crate::store::StoreError;
+use crate::store::ledger::Ending;
+use crate::telemetry::METRICS;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A folder's files in the order of their writing; none where the folder was just removed. The reserve, where it was
+/// needed, comes last: it has ends alone.
+pub(super) fn log_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
+    files.sort();
+    let reserve = dir.join(RESERVE);
+    if std::fs::metadata(&reserve).is_ok_and(|reserve| reserve.len() > 0) {
+        files.push(reserve);
+    }
+    Ok(files)
+}
+
+/// One record of a journal, for the audit: whose folder, whether its request ended.
+pub struct Kept {
+    pub boot: String,
+    pub is_living: bool,
+    pub ended: bool,
+    pub ending: Ending,
+}
+
+/// Every request of every journal, also of those set aside as damaged, as it last stood.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn kept(data_dir: &Path) -> Result<Vec<Kept>, StoreError> {
+    let live = live_boots(data_dir)?;
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(data_dir.join("journal")).into_iter().flatten().flatten() {
+        if !entry.path().is_dir() {
+            continue;
+        }
+        let boot = entry.file_name().to_string_lossy().into_owned();
+        let is_living = live.contains(&boot);
+        let read = read_journal(&entry.path())?;
+        let ended = read.ended.into_iter().map(|ending| (true, ending));
+        let open = read.open.into_values().map(|ending| (false, ending));
+        all.extend(ended.chain(open).map(|(ended, ending)| Kept { boot: boot.clone(), is_living, ended, ending }));
+    }
+    Ok(all)
+}
+
+/// What is damaged or missing of a journal.
+pub struct Damaged {
+    pub folder: String,
+    pub faults: Faults,
+}
+
+/// Lines and files of one folder.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Damaged lines whose record was found by their checksum.
+    pub repaired: usize,
+    /// Those whose record was not.
+    pub lost: usize,
+    /// Lines that were written and are not there.
+    pub missing_lines: usize,
+    /// Files that were written and are gone or empty.
+    pub missing_files: usize,
+}
+
+impl Faults {
+    pub(super) fn total(&self) -> usize {
+        self.repaired + self.lost + self.missing_lines + self.missing_files
+    }
+}
+
+impl std::fmt::Display for Damaged {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Faults { repaired, lost, missing_lines, missing_files } = self.faults;
+        let folder = &self.folder;
+        write!(f, "journal/{folder} has {lost} unreadable lines, and {repaired} that its checksums repair")?;
+        match (missing_lines, missing_files) {
+            (0, 0) => Ok(()),
+            _ => write!(f, "; {missing_lines} lines and {missing_files} files are missing"),
+        }
+    }
+}
+
+/// The journals with damage, those set aside among them.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn damaged(data_dir: &Path) -> Result<Vec<Damaged>, StoreError> {
+    let live = live_boots(data_dir)?;
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(data_dir.join("journal")).into_iter().flatten().flatten() {
+        if entry.path().is_dir() {
+            let folder = entry.file_name().to_string_lossy().into_owned();
+            let mut faults = read_journal(&entry.path())?.faults;
+            // One that lives may have begun or removed a file since its folder was listed.
+            if live.contains(&folder) {
+                faults.missing_files = 0;
+            }
+            all.extend((faults.total() > 0).then_some(Damaged { folder, faults }));
+        }
+    }
+    Ok(all)
+}
+
+/// How every request in the journal folder `dir` ended, and how much is damaged or missing.
+///
+/// # Errors
+/// A file cannot be read.
+pub(super) fn read_endings(dir: &Path) -> Result<(Vec<Ending>, usize), StoreError> {
+    let Read { mut ended, open, faults } = read_journal(dir)?;
+    ended.extend(open.into_values());
+    if faults.total() > 0 {
+        let Faults { repaired, lost, missing_lines, missing_files } = faults;
+        for (outcome, count) in [("repaired", repaired), ("lost", lost), ("missing", missing_lines + missing_files)] {
+            METRICS.damaged_journal_lines.with_label_values(&[outcome]).inc_by(count as u64);
+        }
+        log::error!(
+            "{}: {repaired} damaged lines were repaired by their checksum, {lost} are lost, {missing_lines} lines and \
+             {missing_files} files are missing; a request whose end is lost is entered as interrupted, free of charge: the \
+             folder is kept, `ledger verify` finds it",
+            dir.display()
+        );
+    }
+    Ok((ended, faults.total()))
+}
+
+/// What a folder's files say.
+#[derive(Default)]
+pub(super) struct Read {
+    pub ended: Vec<Ending>,
+    pub open: BTreeMap<String, Ending>,
+    pub faults: Faults,
+}
+
+impl Read {
+    fn take(&mut self, record: Record) {
+        match record {
+            Record::Open(ending) => drop(self.open.insert(ending.request_id.clone(), ending)),
+            Record::End(ending) => {
+                self.open.remove(&ending.request_id);
+                self.ended.push(ending);
+            }
+            Record::Forgotten(request_id) => drop(self.open.remove(&request_id)),
+            Record::Begun { .. } | Record::Sealed => {}
+        }
+    }
+}
+
+/// One file, of which the lines are counted.
+#[derive(Default)]
+struct Counted {
+    numbers: BTreeSet<u64>,
+    /// Lines of a version before, and those that cannot be read.
+    others: usize,
+    lines_before: Option<u64>,
+    is_sealed: bool,
+    is_reserve: bool,
+}
+
+impl Counted {
+    fn add(&mut self, line: &Line) {
+        match line.number {
+            Some(number) => drop(self.numbers.insert(number)),
+            None => self.others += 1,
+        }
+        match line.record {
+            Record::Begun { lines_before, .. } => self.lines_before = Some(lines_before),
+            Record::Sealed => self.is_sealed = true,
+            _ => {}
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.numbers.is_empty() && self.others == 0
+    }
+
+    /// Lines that are not there, of so many `written` at least.
+    fn missing(&self, written: u64) -> usize {
+        let first = u64::from(self.is_reserve);
+        let until = self.numbers.last().map_or(0, |last| last.saturating_add(1)).max(written);
+        let there = self.numbers.len() + self.others;
+        usize::try_from(until.saturating_sub(first)).unwrap_or(usize::MAX).saturating_sub(there)
+    }
+}
+
+pub(super) fn read_journal(dir: &Path) -> Result<Read, StoreError> {
+    let failed = |source| StoreError::io("read a journal", source);
+    let (mut read, mut counted) = (Read::default(), Vec::new());
+    for file in log_files(dir).map_err(failed)? {
+        let bytes = match std::fs::read(&file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            bytes => bytes.map_err(failed)?,
+        };
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
+        let lines = repair::lines(bytes.get(..whole).unwrap_or_default());
+        let is_reserve = file.extension().is_none();
+        let mut count = Counted { is_reserve, others: lines.lost, ..Counted::default() };
+        read.faults.lost += lines.lost;
+        read.faults.repaired += lines.repaired;
+        for line in lines.lines {
+            count.add(&line);
+            read.take(line.record);
+        }
+        counted.push((file_number(&file), count));
+    }
+    read.faults.missing_lines = missing_lines(&counted);
+    read.faults.missing_files = if is_numbered(dir) { missing_files(&counted) } else { 0 };
+    Ok(read)
+}
+
+fn file_number(path: &Path) -> Option<u64> {
+    path.file_stem()?.to_str()?.parse().ok()
+}
+
+fn missing_lines(files: &[(Option<u64>, Counted)]) -> usize {
+    let written = |number: Option<u64>| {
+        let next = files.iter().find(|(next, _)| number.is_some() && *next == number.map(|number| number + 1));
+        next.and_then(|(_, next)| next.lines_before).unwrap_or_default()
+    };
+    files.iter().map(|(number, file)| file.missing(written(*number))).sum()
+}
+
+/// Of a folder whose files are never empty: those that are, and the one that was being written.
+fn missing_files(files: &[(Option<u64>, Counted)]) -> usize {
+    let empty = files.iter().filter(|(_, file)| file.is_empty()).count();
+    let newest = files.iter().rfind(|(_, file)| !file.is_reserve);
+    empty + usize::from(newest.is_none_or(|(_, file)| file.is_sealed))
+}
+
+/// The process that owned the folder wrote a line into each file before it gave it its name.
+fn is_numbered(dir: &Path) -> bool {
+    [LOCK, OLD_LOCK].iter().any(|lock| std::fs::read(dir.join(lock)).is_ok_and(|bytes| bytes == NUMBERED))
+}
