@@ -3,6 +3,7 @@
 //! Must not handle requests. Next: `app/sidecar.rs` (the sidecar as a process of its own).
 
 mod certificate;
+mod readiness;
 mod reload;
 mod series;
 mod sidecar;
@@ -15,10 +16,13 @@ use crate::billing::{self, Billing, SharedBilling, Till};
 use crate::clock;
 use crate::config::{DRAIN_SECONDS_MAX, Limits, Settings, TOTAL_SECONDS_MAX};
 use crate::edge::connections::{BeforeTls, Connections, Guarded};
+use crate::edge::descriptors::{self, DescriptorShares};
 use crate::edge::panics::{self, PanicGuard};
+use crate::edge::pressure::{self, Pressure};
 use crate::edge::shutdown::Shutdown;
 use crate::edge::{Gateway, Recorders, retries_max};
 use crate::idempotency::Idempotency;
+use crate::local_link::{LocalAcceptor, LocalConnector, local_link};
 use crate::sidecar::{self as pages, Sidecar};
 use crate::store::redis::SharedStore;
 use crate::store::redis::breaker::Breaker;
@@ -28,7 +32,6 @@ use crate::telemetry::traces::Traces;
 use crate::upstreams::Fleet;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
-use axum::http::StatusCode;
 use axum::routing::get;
 use certificate::Certificate;
 use pingora::apps::HttpServerOptions;
@@ -115,6 +118,7 @@ struct Life {
     /// A successor has all listening sockets, and this process accepts no more.
     succeeded: Arc<AtomicBool>,
     in_flight: Arc<AtomicUsize>,
+    pressure: Arc<Pressure>,
     access: AccessLog,
     traces: Traces,
     fleet: Arc<Fleet>,
@@ -156,10 +160,11 @@ pub fn run(config_file: &Path, mut settings: Settings, start: Start) -> anyhow::
     }
     let settings = Arc::new(ArcSwap::from_pointee(settings));
     let (keys, till) = (Keys::Here(accounts.clone()), Till::Here(billing.clone()));
-    let (server, life) = edge(config_file, &settings, keys, till, None, start)?;
+    let (connector, acceptor) = local_link();
+    let (server, life) = edge(config_file, &settings, keys, till, Beside::Sidecar(connector), start)?;
     let interface = admin_interface(&settings.load(), &accounts, &billing);
     let pages = Sidecar::new(accounts, billing, settings).beside(Arc::clone(&life.fleet));
-    start_private(Some(pages), own_state(life.clone()).merge(interface), life.clone())?;
+    start_private(Some((pages, acceptor)), own_state(life.clone()).merge(interface), life.clone())?;
     serve(server, life, early)
 }
 
@@ -193,7 +198,7 @@ pub fn run_edge(config_file: &Path, settings: Settings, start: Start) -> anyhow:
     };
     till.take_settings(&settings, clock::now_ms())?;
     let settings = Arc::new(ArcSwap::from_pointee(settings));
-    let (server, life) = edge(config_file, &settings, Keys::Shared(keys), till, Some(watch), start)?;
+    let (server, life) = edge(config_file, &settings, Keys::Shared(keys), till, Beside::Store(watch), start)?;
     start_private(None, own_state(life.clone()), life.clone())?;
     serve(server, life, early)
 }
@@ -209,13 +214,21 @@ fn admin_interface(settings: &Settings, accounts: &Accounts, billing: &Billing) 
     admin::router(accounts.clone(), billing.clone())
 }
 
+/// What an edge stands beside.
+enum Beside {
+    /// The sidecar of this process.
+    Sidecar(LocalConnector),
+    /// A store that is shared.
+    Store(Arc<StoreWatch>),
+}
+
 /// The edge, ready to serve.
 fn edge(
     config_file: &Path,
     settings: &Arc<ArcSwap<Settings>>,
     keys: Keys,
     billing: Till,
-    store: Option<Arc<StoreWatch>>,
+    beside: Beside,
     start: Start,
 ) -> anyhow::Result<(Server, Life)> {
     if billing::UNBILLED {
@@ -232,8 +245,15 @@ fn edge(
     let traces = Traces::start(settings.load().traces.as_ref()).context("send traces")?;
     let recorders = Recorders { access: access.clone(), traces: traces.clone() };
     let gateway = Gateway::new(Arc::clone(settings), keys, billing.clone(), idempotency, recorders);
+    let (gateway, store) = match beside {
+        Beside::Sidecar(connector) => (gateway.beside(connector), None),
+        Beside::Store(watch) => (gateway, Some(watch)),
+    };
     gateway.watch_upstreams().context("watch the vendors' endpoints")?;
-    gateway.watch_pressure().context("watch this process's memory")?;
+    let shares = DescriptorShares::new(descriptors::raise_limit(), pressure::open_files());
+    shares.log(settings.load().limits.connections);
+    let connections = Connections::new(Arc::clone(settings), shares.clients);
+    gateway.watch_pressure(Arc::clone(&connections)).context("watch this process's memory")?;
     let till = billing.clone();
     series::create(&settings.load());
     let tell_billing = Box::new(move |new: &Settings| {
@@ -250,11 +270,12 @@ fn edge(
         shutdown: Arc::clone(&gateway.shutdown),
         succeeded: Arc::default(),
         in_flight: Arc::clone(&gateway.in_flight),
+        pressure: Arc::clone(&gateway.pressure),
         access,
         traces,
         fleet: Arc::clone(&gateway.fleet),
     };
-    let server = edge_server(&settings.load(), gateway, certificate.as_ref(), start)?;
+    let server = edge_server(&settings.load(), gateway, (connections, shares), certificate.as_ref(), start)?;
     watch_phases(&server, Arc::clone(&life.succeeded))?;
     Ok((server, life))
 }
@@ -282,6 +303,7 @@ fn serve(server: Server, life: Life, early: Early) -> ! {
 fn edge_server(
     settings: &Settings,
     gateway: Gateway,
+    (connections, shares): (Arc<Connections>, DescriptorShares),
     certificate: Option<&Arc<Certificate>>,
     start: Start,
 ) -> anyhow::Result<Server> {
@@ -290,7 +312,7 @@ fn edge_server(
     let conf = ServerConf {
         threads,
         upgrade_sock,
-        upstream_keepalive_pool_size: UPSTREAM_POOL,
+        upstream_keepalive_pool_size: UPSTREAM_POOL.min(usize::try_from(shares.upstream / 2).unwrap_or(UPSTREAM_POOL)),
         // The watch ends the process before: Pingora would drop what still runs.
         grace_period_seconds: Some(GRACE_SECONDS),
         graceful_shutdown_timeout_seconds: Some(1),
@@ -306,7 +328,6 @@ fn edge_server(
     }
     // A successor gets the listening sockets here.
     server.bootstrap();
-    let connections = Connections::new(Arc::clone(&gateway.settings));
     let recorders = gateway.recorders.clone();
     let mut proxy = pingora::proxy::http_proxy(&server.configuration, gateway);
     let mut options = HttpServerOptions::default();
@@ -401,7 +422,7 @@ fn watch_phases(server: &Server, succeeded: Arc<AtomicBool>) -> anyhow::Result<(
 
 /// Serves the admin pages, and those of the sidecar where it is part of this process, on a thread and runtime of their
 /// own, so that a slow page costs no request.
-fn start_private(sidecar: Option<Sidecar>, admin: axum::Router, life: Life) -> anyhow::Result<()> {
+fn start_private(sidecar: Option<(Sidecar, LocalAcceptor)>, admin: axum::Router, life: Life) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let settings = life.settings.load_full();
     let (admin_listener, pages) = runtime.block_on(async {
@@ -416,7 +437,9 @@ fn start_private(sidecar: Option<Sidecar>, admin: axum::Router, life: Life) -> a
             let admin = axum::serve(admin_listener, admin).with_graceful_shutdown(life.clone().succeeded());
             let dashboard = async {
                 match pages {
-                    Some((listener, sidecar)) => pages::serve(listener, sidecar, life.succeeded()).await,
+                    Some((listener, (sidecar, edge))) => {
+                        pages::serve(listener, Some(edge), sidecar, life.succeeded()).await
+                    }
                     None => Ok(()),
                 }
             };
@@ -442,7 +465,7 @@ fn bind(what: &'static str, address: SocketAddr) -> anyhow::Result<TcpListener> 
 
 /// `/metrics`, `/healthz`, `/readyz` and `/upstreams`: what needs no key on the private listener.
 fn own_state(life: Life) -> axum::Router {
-    let readiness = life.clone();
+    let ready = readiness::handler(life.clone());
     let fleet = Arc::clone(&life.fleet);
     let upstreams = move || std::future::ready(axum::Json(fleet.states(Instant::now())));
     let metrics = move || {
@@ -451,12 +474,6 @@ fn own_state(life: Life) -> axum::Router {
             billing.observe(clock::now_ms());
             ([("content-type", "text/plain; version=0.0.4")], METRICS.text())
         }
-    };
-    let ready = move || {
-        std::future::ready(match readiness.trouble() {
-            None => (StatusCode::OK, "ready\n".to_owned()),
-            Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")),
-        })
     };
     axum::Router::new()
         .route("/metrics", get(metrics))
@@ -499,24 +516,6 @@ fn finish(life: &Life, cut: usize) -> ! {
 }
 
 impl Life {
-    /// Why no new work is to be sent here; `None` where it is welcome.
-    fn trouble(&self) -> Option<String> {
-        if !self.ready.load(Ordering::Acquire) {
-            return Some("it does not listen yet".into());
-        }
-        if self.draining.load(Ordering::Acquire) {
-            return Some("it is draining".into());
-        }
-        if self.shutdown.is_lame_duck() {
-            return Some("it is about to end, and still serves what comes".into());
-        }
-        if let Some(trouble) = self.store.as_ref().and_then(|watch| watch.trouble()) {
-            return Some(trouble);
-        }
-        let is_healthy = self.billing.is_healthy();
-        (!is_healthy).then(|| "what has ended does not reach the ledger, or the journal has no room".into())
-    }
-
     /// Waits until nothing runs, for as long as it may: what a successor has left here may take its whole time, unless
     /// this process is told to end. Then requests that still run end themselves at the drain's end. Returns how many were cut.
     fn wait_for_requests(&self, limits: &Limits) -> usize {

@@ -6,15 +6,18 @@
 
 mod activity;
 mod admit;
+mod client_counts;
 pub mod connections;
 mod context;
+pub mod descriptors;
 mod framing;
 mod free_rates;
 mod intake;
 mod meter;
 mod own;
+mod pages;
 pub mod panics;
-mod pressure;
+pub mod pressure;
 pub mod probe;
 mod rates;
 mod reject;
@@ -29,12 +32,14 @@ use crate::billing::Till;
 use crate::billing::turns::ReportedTurns;
 use crate::config::{ATTEMPTS_MAX, FALLBACKS_MAX, Limits, Settings};
 use crate::idempotency::Idempotency;
+use crate::local_link::LocalConnector;
 use crate::telemetry::access::AccessLog;
 use crate::telemetry::traces::Traces;
 use crate::upstreams::Fleet;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use bytes::Bytes;
+use connections::Connections;
 use context::{Context, Stage};
 use http::HeaderMap;
 use intake::{BodyBytes, Ended};
@@ -65,7 +70,10 @@ pub struct Gateway {
     /// Bytes of request bodies that this process holds.
     body_bytes: BodyBytes,
     activity: activity::ActivityRegistry,
-    pressure: Arc<pressure::Pressure>,
+    pages: pages::OpenPages,
+    /// The way to the sidecar, where that is part of this process.
+    sidecar: Option<upstream::LocalSidecar>,
+    pub pressure: Arc<pressure::Pressure>,
     /// How the vendors' endpoints are.
     pub fleet: Arc<Fleet>,
     /// What unreported turns of conversations are estimated by.
@@ -99,6 +107,8 @@ impl Gateway {
             in_flight: Arc::default(),
             body_bytes: BodyBytes::default(),
             activity: activity::ActivityRegistry::default(),
+            pages: pages::OpenPages::default(),
+            sidecar: None,
             pressure: Arc::default(),
             fleet: Arc::default(),
             turns: ReportedTurns::default(),
@@ -106,12 +116,19 @@ impl Gateway {
         }
     }
 
-    /// Keeps an eye on this process's memory and files, on a thread of its own.
+    /// Reaches the sidecar in memory for as long as it accepts, at `listen.sidecar` otherwise.
+    #[must_use]
+    pub fn beside(self, sidecar: LocalConnector) -> Self {
+        Self { sidecar: Some(upstream::LocalSidecar::new(sidecar)), ..self }
+    }
+
+    /// Keeps an eye on this process's memory and files, on a thread of its own. Where files are short, idle ones of
+    /// `connections` are closed.
     ///
     /// # Errors
     /// The thread cannot be had.
-    pub fn watch_pressure(&self) -> std::io::Result<()> {
-        Arc::clone(&self.pressure).watch(Arc::clone(&self.settings))
+    pub fn watch_pressure(&self, connections: Arc<Connections>) -> std::io::Result<()> {
+        Arc::clone(&self.pressure).watch(Arc::clone(&self.settings), connections)
     }
 
     /// Keeps an eye on the vendors' endpoints, on a thread of its own.
@@ -155,6 +172,15 @@ impl EdgeLimits {
             body_read: Duration::from_secs(limits.body_read_seconds),
             body_bytes_per_second: limits.body_bytes_per_second,
             body_rate: Duration::from_secs(limits.body_rate_seconds),
+        }
+    }
+
+    /// Of the forms that pages send.
+    fn for_pages(limits: &Limits) -> Self {
+        Self {
+            body_bytes: limits.page_body_bytes,
+            body_read: Duration::from_secs(limits.page_body_read_seconds),
+            ..Self::of(limits)
         }
     }
 }
@@ -231,7 +257,7 @@ impl ProxyHttp for Gateway {
         if ctx.call().is_some() {
             return upstream::vendor_header(ctx, header);
         }
-        upstream::sidecar_header(ctx, header)
+        upstream::sidecar_header(self, ctx, header)
     }
 
     /// 6. The vendor's header.
@@ -243,6 +269,8 @@ impl ProxyHttp for Gateway {
     ) -> Result<()> {
         if matches!(ctx.stage, Stage::Sidecar { .. }) {
             ctx.status = header.status.as_u16();
+            // The connection to the sidecar is not the client's.
+            header.remove_header(&http::header::CONNECTION);
             header.insert_header("x-request-id", &ctx.request_id)?;
             return header.insert_header("request-id", &ctx.request_id);
         }
@@ -326,9 +354,7 @@ impl ProxyHttp for Gateway {
         if ctx.call().is_some_and(|call| call.shared.progress().ended == Some(Ended::Shutdown)) {
             self.shutdown.count_cut();
         }
-        if !session.is_http2() {
-            connections::request_is_over(session.digest());
-        }
+        connections::request_is_over(session.digest(), session.is_http2());
     }
 
     /// Clients leave and vendors fail all day: the metrics and the access record tell, not the error log.

@@ -25,6 +25,7 @@ pub mod config;
 pub mod edge;
 pub mod failpoint;
 pub mod idempotency;
+pub mod local_link;
 pub mod money;
 pub mod protocol;
 pub mod queue;

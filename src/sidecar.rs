@@ -13,6 +13,7 @@ mod conversations;
 mod export;
 mod guard;
 mod keys;
+mod listener;
 mod live;
 mod operator;
 mod overview;
@@ -31,15 +32,15 @@ mod throttle;
 use crate::account::Accounts;
 use crate::billing::Billing;
 use crate::config::Settings;
+use crate::local_link::LocalAcceptor;
 use crate::upstreams::Fleet;
 use arc_swap::ArcSwap;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
-use axum::serve::ListenerExt;
+use listener::{PageListener, PeerAddress};
 use std::future::Future;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -153,16 +154,17 @@ fn routes(state: Sidecar, closing: watch::Receiver<bool>) -> Router {
         .with_state(app)
 }
 
-/// Serves the pages until `shutdown`, then ends the live streams and finishes what is under way.
+/// Serves the pages, on `listener` and to the edge of this process, until `shutdown`, then ends the live streams and finishes what is under way.
 ///
 /// # Errors
 /// The listener failed.
 pub async fn serve(
     listener: tokio::net::TcpListener,
+    edge: Option<LocalAcceptor>,
     state: Sidecar,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    serve_with(listener, state, Router::new(), shutdown).await
+    serve_with(PageListener::new(listener, edge), state, Router::new(), shutdown).await
 }
 
 /// As [`serve`], in a process of its own: answers edges too.
@@ -175,22 +177,17 @@ pub async fn serve_edges(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     let more = own::router(state.clone());
-    serve_with(listener, state, more, shutdown).await
+    serve_with(PageListener::new(listener, None), state, more, shutdown).await
 }
 
 async fn serve_with(
-    listener: tokio::net::TcpListener,
+    listener: PageListener,
     state: Sidecar,
     more: Router,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     let (close, closing) = watch::channel(false);
-    let service = more.merge(routes(state, closing)).into_make_service_with_connect_info::<SocketAddr>();
-    let listener = listener.tap_io(|stream| {
-        if let Err(error) = stream.set_nodelay(true) {
-            log::debug!("sidecar: set TCP_NODELAY: {error}");
-        }
-    });
+    let service = more.merge(routes(state, closing)).into_make_service_with_connect_info::<PeerAddress>();
     axum::serve(listener, service)
         .with_graceful_shutdown(async move {
             shutdown.await;

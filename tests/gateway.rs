@@ -104,6 +104,8 @@ mod limits;
 mod metrics;
 #[path = "gateway/money.rs"]
 mod money;
+#[path = "gateway/open_pages.rs"]
+mod open_pages;
 #[path = "gateway/operating.rs"]
 mod operating;
 #[path = "gateway/operators_guide.rs"]

@@ -32,6 +32,7 @@ pub fn run(config_file: &Path, settings: Settings) -> anyhow::Result<()> {
     let address = settings.store.address();
     let address = address.context("store.kind: embedded has no sidecar of its own: use `model-gateway run`")?;
     let early = Early::listen()?;
+    crate::edge::descriptors::raise_limit();
     let accounts = Accounts::open(&settings.data_dir)?;
     let billing = Billing::open_beside(&settings.data_dir, Some(address.clone()))?;
     let now_ms = clock::now_ms();

@@ -784,11 +784,30 @@ limits! {
     header_fields = 64, 8..=256;
     /// From a header's first byte, or a new connection, to the header's end (HTTP/1); past it, the connection is closed.
     header_read_seconds = 30, 1..=3_600;
-    /// Client connections of this process; past it, new ones are closed at once. 0: no limit.
+    /// Client connections of this process; past it, the idle ones that have waited longest are closed, or where there are
+    /// none, new ones at once. 0: no limit. At the start the gateway lowers it to what the limit on open files allows.
     connections = 20_000, 0..=1_000_000;
     /// Client connections from one address (IPv6: one /64); past it, new ones are closed at once. 0: no limit. Not
     /// asked of a proxy in `listen.trust_proxy`, whose address all clients share.
     connections_per_address = 1_024, 0..=1_000_000;
+    /// Pages (everything outside `/v1`: dashboard, sign-up, docs) that this process serves at one time; past it, 503. Live
+    /// balances have limits of their own. 0: no limit.
+    open_pages = 512, 0..=1_000_000;
+    /// Pages served at one time to one address (IPv6: one /64); past it, 429. 0: no limit. Does not apply to a proxy in
+    /// `listen.trust_proxy` that does not name its client.
+    open_pages_per_address = 64, 0..=1_000_000;
+    /// The body of a request for a page; past it, 413.
+    page_body_bytes = 65_536, 1_024..=65_536;
+    /// From the header of a request for a page to the end of its body; past it, 408.
+    page_body_read_seconds = 10, 1..=3_600;
+    /// Live balances (event streams of the dashboard) that this process serves at one time; past it, 503, and the page
+    /// shows the balance of when it was loaded. 0: no limit.
+    live_streams = 4_096, 0..=1_000_000;
+    /// Live balances served at one time to one address (IPv6: one /64); past it, 429. 0: no limit. Does not apply to a
+    /// proxy in `listen.trust_proxy` that does not name its client.
+    live_streams_per_address = 256, 0..=1_000_000;
+    /// Live balances and downloads of one account at one time; past it, 503.
+    live_streams_per_account = 8, 1..=65_536;
     /// Requests over one client connection (HTTP/1), before it is closed.
     keepalive_requests = 1_000, 1..=1_000_000;
     /// Requests of one account that may be open at one time; past it, 429.

@@ -15,8 +15,8 @@ pub use fallback::{Fallbacks, ask_next};
 pub use order::without_thinking;
 
 use super::activity::ReceiptLookup;
-use super::context::{Call, Context, InFlight, Stage};
-use super::{Gateway, framing, free_rates, intake, own, reject};
+use super::context::{Call, Context, InFlight, SidecarPermit, Stage};
+use super::{Gateway, framing, free_rates, intake, own, pages, reject};
 use crate::account::{Principal, Refusal};
 use crate::billing::rates::FreeUse;
 use crate::clock;
@@ -117,8 +117,7 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
         return Ok(true);
     }
     if route == Route::Sidecar {
-        ctx.stage = Stage::Sidecar { account: None, again: false, lookup: None };
-        return Ok(false);
+        return pages::admit(gateway, &settings, session, ctx).await;
     }
     match judge(gateway, &settings, session, ctx, route).await {
         Ok(Admitted::Answered(what)) => {
@@ -130,7 +129,8 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
             Ok(false)
         }
         Ok(Admitted::Sidecar(account, lookup)) => {
-            ctx.stage = Stage::Sidecar { account: Some(account), again: false, lookup };
+            let _permit = SidecarPermit::Receipt(lookup);
+            ctx.stage = Stage::Sidecar { account: Some(account), again: false, _permit };
             Ok(false)
         }
         Err(failure) => {
@@ -164,7 +164,7 @@ enum Admitted {
     Answered(&'static str),
     Call(Box<Call>),
     /// A question of this account that only the sidecar can answer.
-    Sidecar(Arc<str>, Option<ReceiptLookup>),
+    Sidecar(Arc<str>, ReceiptLookup),
 }
 
 async fn judge(
@@ -208,10 +208,12 @@ async fn judge(
     ctx.principal = Some((principal.clone(), Instant::now()));
     match route {
         Route::Own(question) => {
-            let lookup = ask(gateway, settings, &principal, &question)?;
-            if lookup.is_some() && gateway.billing.asks_sidecar() {
-                return Ok(Admitted::Sidecar(principal.account_id, lookup));
-            }
+            let _lookup = match ask(gateway, settings, &principal, &question)? {
+                Some(lookup) if gateway.billing.asks_sidecar() => {
+                    return Ok(Admitted::Sidecar(principal.account_id, lookup));
+                }
+                lookup => lookup,
+            };
             own::answer(gateway, settings, session, ctx, &principal, question).await?;
             Ok(Admitted::Answered("own"))
         }

@@ -1,6 +1,6 @@
 //! Client connections: how many there may be, and how long the header of a request may take on one.
 //!
-//! Pingora bounds neither: it accepts whoever comes, and its read time-out begins anew with every byte of a header. So a
+//! Where there are too many, idle ones give way. Pingora bounds neither: it accepts whoever comes, and its read time-out begins anew with every byte of a header. So a
 //! layer of our own stands between its listener and its HTTP: [`Guarded`] counts each connection before anything is
 //! read from it, and [`Watched`] gives up on one whose header does not end. What both know of a connection rides in the
 //! connection's digest, the one thing that Pingora carries from the socket to the request. Must not read what the bytes
@@ -8,6 +8,7 @@
 
 mod watched;
 
+use super::client_counts::{ClientCounts, Exceeded};
 use crate::address::{Caller, Trusted, one_client};
 use crate::config::{Limits, Settings};
 use crate::edge::intake::BodyBytes;
@@ -23,86 +24,112 @@ use pingora::protocols::{Digest, GetProxyDigest, GetSocketDigest, SocketDigest, 
 use pingora::proxy::Session;
 use pingora::server::ShutdownWatch;
 use pingora::{Error, ErrorType, Result};
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 use watched::Watched;
 
 /// All client connections of this process.
 pub struct Connections {
     settings: Arc<ArcSwap<Settings>>,
+    /// The most that the limit on open files allows.
+    descriptors: u64,
     open: Mutex<Open>,
 }
 
 #[derive(Default)]
 struct Open {
-    all: u64,
-    by_client: HashMap<IpAddr, u64>,
-}
-
-/// Why a connection is not served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Refused {
-    Address,
-    Total,
+    counts: ClientCounts,
+    /// Those that are past their TLS handshake, by their number.
+    watched: HashMap<u64, Weak<Connection>>,
+    next: u64,
+    /// Until then it is known that none is idle.
+    all_busy_until: Option<Instant>,
 }
 
 impl Open {
-    /// Counts one more of `client`, where the limits allow it; 0 is no limit.
-    fn enter(&mut self, client: IpAddr, per_address: u64, total: u64) -> Result<(), Refused> {
-        if total > 0 && self.all >= total {
-            return Err(Refused::Total);
+    /// Up to `most` connections that are idle: those of the address that has most, and of these the longest idle first.
+    fn idle(&mut self, most: usize, now: Instant) -> Vec<Arc<Connection>> {
+        if self.all_busy_until.is_some_and(|until| now < until) {
+            return Vec::new();
         }
-        let of_client = self.by_client.entry(client).or_default();
-        if per_address > 0 && *of_client >= per_address {
-            return Err(Refused::Address);
-        }
-        *of_client = of_client.saturating_add(1);
-        self.all = self.all.saturating_add(1);
-        Ok(())
+        let watched = self.watched.values().filter_map(Weak::upgrade);
+        let mut idle: Vec<_> = watched.filter_map(|found| Some((found.idle_since(now)?, found))).collect();
+        idle.sort_unstable_by_key(|(since, found)| (Reverse(self.counts.of(found.client)), *since));
+        self.all_busy_until = idle.is_empty().then(|| now + SEARCH_INTERVAL);
+        idle.truncate(most);
+        idle.into_iter().map(|(_, found)| found).collect()
     }
 
-    fn leave(&mut self, client: IpAddr) {
-        self.all = self.all.saturating_sub(1);
-        if let Some(of_client) = self.by_client.get_mut(&client) {
-            *of_client = of_client.saturating_sub(1);
-            if *of_client == 0 {
-                self.by_client.remove(&client);
+    /// Has these connections end. They no longer count.
+    fn close(&mut self, idle: &[Arc<Connection>]) {
+        for connection in idle {
+            self.watched.remove(&connection.number);
+            if connection.is_counted.swap(false, Ordering::Relaxed) {
+                self.counts.leave(connection.client);
             }
+            connection.close();
         }
+        METRICS.idle_connections_closed.inc_by(idle.len() as u64);
+        METRICS.client_connections.set(i64::try_from(self.counts.total()).unwrap_or(i64::MAX));
     }
 }
 
 impl Connections {
-    pub fn new(settings: Arc<ArcSwap<Settings>>) -> Arc<Self> {
-        Arc::new(Self { settings, open: Mutex::default() })
+    /// `descriptors`: how many connections the limit on open files allows.
+    pub fn new(settings: Arc<ArcSwap<Settings>>, descriptors: u64) -> Arc<Self> {
+        Arc::new(Self { settings, descriptors, open: Mutex::default() })
     }
 
-    /// Counts a connection. `None` where there are too many: it is closed without a word, for whoever floods reads none.
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many connections there may be.
+    fn limit(&self, limits: &Limits) -> u64 {
+        if limits.connections == 0 { self.descriptors } else { limits.connections.min(self.descriptors) }
+    }
+
+    /// Counts a connection; where there are too many, idle ones give way. `None` where none can: it is closed without a word,
+    /// for whoever floods reads none.
     fn enter(self: &Arc<Self>, socket: Option<Arc<SocketDigest>>) -> Option<Arc<Connection>> {
         let address = socket.and_then(|socket| Some(socket.peer_addr()?.as_inet()?.ip()));
         // Where the peer has left already there is no address: whatever that is, it counts together.
         let client = one_client(address.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)));
         let settings = self.settings.load();
-        let Limits { connections_per_address, connections, .. } = settings.limits;
+        let limit = self.limit(&settings.limits);
         // A trusted proxy's connections are those of many clients; whose one is, is not known before its requests.
         let is_proxy = address.is_some_and(|address| settings.trust_proxy.has(address));
-        let per_address = if is_proxy { 0 } else { connections_per_address };
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let entered = open.enter(client, per_address, connections);
-        METRICS.client_connections.set(i64::try_from(open.all).unwrap_or(i64::MAX));
+        let per_address = if is_proxy { 0 } else { settings.limits.connections_per_address };
+        let mut open = self.lock();
+        let mut entered = open.counts.enter(client, per_address, limit);
+        let mut idle = Vec::new();
+        if entered == Err(Exceeded::Total) {
+            // Several at a time, so that a flood of new connections does not search anew for each.
+            idle = open.idle(usize::try_from(limit / CLOSED_AT_ONCE + 1).unwrap_or(usize::MAX), Instant::now());
+            open.close(&idle);
+            entered = open.counts.enter(client, per_address, limit);
+        }
+        METRICS.client_connections.set(i64::try_from(open.counts.total()).unwrap_or(i64::MAX));
+        open.next += 1;
+        let number = open.next;
         drop(open);
-        if let Err(refused) = entered {
-            METRICS.connection_refused(match refused {
-                Refused::Address => "per_address",
-                Refused::Total => "total",
+        // Not before: the last owner of one takes the lock.
+        drop(idle);
+        if let Err(exceeded) = entered {
+            METRICS.connection_refused(match exceeded {
+                Exceeded::Address => "per_address",
+                Exceeded::Total => "total",
             });
             return None;
         }
         Some(Arc::new(Connection {
             of: Arc::clone(self),
+            number,
             client,
             is_proxy,
             body_bytes: BodyBytes::default(),
@@ -110,7 +137,27 @@ impl Connections {
             header_read: Duration::from_secs(settings.limits.header_read_seconds),
             header_bytes: settings.limits.header_bytes,
             header_since: AtomicU64::new(0),
+            is_counted: AtomicBool::new(true),
+            requests: AtomicU32::new(0),
+            idle_since: AtomicU64::new(0),
+            is_closing: AtomicBool::new(false),
+            reader: Mutex::default(),
         }))
+    }
+
+    /// From now on the connection can be closed where it is idle.
+    fn watch(&self, connection: &Arc<Connection>) {
+        self.lock().watched.insert(connection.number, Arc::downgrade(connection));
+    }
+
+    /// Closes some of the idle connections: descriptors are short.
+    pub fn close_idle(&self) {
+        let mut open = self.lock();
+        let most = open.watched.len() / 8 + 1;
+        let idle = open.idle(most, Instant::now());
+        open.close(&idle);
+        drop(open);
+        drop(idle);
     }
 }
 
@@ -161,6 +208,7 @@ impl<A: ServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
                 connection
             }
         };
+        self.connections.watch(&connection);
         self.app.process_new(Box::new(Watched::new(stream, connection)), shutdown).await
     }
 
@@ -173,10 +221,17 @@ impl<A: ServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
 const REQUEST: u64 = u64::MAX;
 /// No header is being read: nothing has come since the last request.
 const SILENT: u64 = u64::MAX - 1;
+/// A connection without a request is idle after this long: whoever has just come, or just been answered, is about to ask.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
+/// Where all connections were found busy, how long that is believed.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(100);
+/// One of so many connections is closed at a time, where there are too many.
+const CLOSED_AT_ONCE: u64 = 32;
 
-/// One client connection, counted until it is dropped.
+/// One client connection, counted until it is dropped or told to close.
 pub struct Connection {
     of: Arc<Connections>,
+    number: u64,
     client: IpAddr,
     /// A trusted proxy's: it carries the requests of many clients.
     is_proxy: bool,
@@ -188,9 +243,21 @@ pub struct Connection {
     /// Milliseconds after `opened` at which the header began that is being read; or [`REQUEST`] or [`SILENT`]. A new
     /// connection begins with one, so that a client that never says anything goes too.
     header_since: AtomicU64,
+    is_counted: AtomicBool,
+    /// Requests that are under way; several of HTTP/2.
+    requests: AtomicU32,
+    /// Milliseconds after `opened` at which the last request ended.
+    idle_since: AtomicU64,
+    is_closing: AtomicBool,
+    /// Whoever waits for the client's next bytes.
+    reader: Mutex<Option<Waker>>,
 }
 
 impl Connection {
+    fn now(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(SILENT - 1)
+    }
+
     /// When the header that is being read must be whole.
     fn header_deadline(&self) -> Option<Instant> {
         match self.header_since.load(Ordering::Relaxed) {
@@ -201,16 +268,73 @@ impl Connection {
 
     /// Bytes came. Where they are the first of a header, it begins now: true.
     fn heard(&self) -> bool {
-        let now = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(SILENT - 1);
-        self.header_since.compare_exchange(SILENT, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        self.header_since.compare_exchange(SILENT, self.now(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    fn begin_request(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.header_since.store(REQUEST, Ordering::Relaxed);
+    }
+
+    /// Many HTTP/2 requests share a connection, whose frames Pingora's own idle time watches.
+    fn end_request(&self, is_h2: bool) {
+        let less = |requests: u32| Some(requests.saturating_sub(1));
+        let _ = self.requests.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        self.idle_since.store(self.now(), Ordering::Relaxed);
+        if !is_h2 {
+            self.header_since.store(SILENT, Ordering::Relaxed);
+        }
+    }
+
+    /// Since when there has been no request; `None` where there is one, or it is not long enough ago. A header that takes
+    /// its time is no request yet.
+    fn idle_since(&self, now: Instant) -> Option<Instant> {
+        if self.requests.load(Ordering::Relaxed) > 0 || self.is_closing() {
+            return None;
+        }
+        let since = match self.header_since.load(Ordering::Relaxed) {
+            REQUEST | SILENT => self.idle_since.load(Ordering::Relaxed),
+            header => header,
+        };
+        let since = self.opened + Duration::from_millis(since);
+        (now.saturating_duration_since(since) >= IDLE_AFTER).then_some(since)
+    }
+
+    fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Acquire)
+    }
+
+    /// The client's next bytes are not waited for.
+    fn close(&self) {
+        self.is_closing.store(true, Ordering::Release);
+        if let Some(reader) = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            reader.wake();
+        }
+    }
+
+    /// Whether the connection is to end instead of waiting for more bytes; else `waker` is woken once it is. A request that
+    /// came in the meantime is answered first.
+    fn poll_closing(&self, waker: &Waker) -> bool {
+        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_closing() && self.requests.load(Ordering::Relaxed) == 0 {
+            return true;
+        }
+        match &mut *reader {
+            Some(known) => known.clone_from(waker),
+            None => *reader = Some(waker.clone()),
+        }
+        false
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        let mut open = self.of.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.leave(self.client);
-        METRICS.client_connections.set(i64::try_from(open.all).unwrap_or(i64::MAX));
+        let mut open = self.of.lock();
+        open.watched.remove(&self.number);
+        if self.is_counted.swap(false, Ordering::Relaxed) {
+            open.counts.leave(self.client);
+        }
+        METRICS.client_connections.set(i64::try_from(open.counts.total()).unwrap_or(i64::MAX));
     }
 }
 
@@ -224,51 +348,24 @@ pub fn caller(session: &Session, trusted: &Trusted) -> Option<Caller> {
 
 /// The counter of what the requests over a client's connection hold of their bodies; `None` for a trusted proxy's.
 pub fn body_bytes(digest: Option<&Digest>) -> Option<BodyBytes> {
-    let connection = carried(digest?.proxy_digest.as_deref())?;
+    let connection = of(digest)?;
     (!connection.is_proxy).then(|| Arc::clone(&connection.body_bytes))
 }
 
-fn mark(digest: Option<&Digest>, state: u64) {
-    if let Some(connection) = digest.and_then(|digest| carried(digest.proxy_digest.as_deref())) {
-        connection.header_since.store(state, Ordering::Relaxed);
-    }
+fn of(digest: Option<&Digest>) -> Option<&Arc<Connection>> {
+    digest.and_then(|digest| carried(digest.proxy_digest.as_deref()))
 }
 
 /// A request's header is whole: what comes now is its body, which has a deadline of its own.
 pub fn header_is_read(digest: Option<&Digest>) {
-    mark(digest, REQUEST);
-}
-
-/// An HTTP/1 request is over: what comes now is the next one's header. Many HTTP/2 requests share a connection, whose
-/// frames Pingora's own idle time watches.
-pub fn request_is_over(digest: Option<&Digest>) {
-    mark(digest, SILENT);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn address(text: &str) -> IpAddr {
-        one_client(text.parse().unwrap())
+    if let Some(connection) = of(digest) {
+        connection.begin_request();
     }
+}
 
-    #[test]
-    fn connections_are_counted_to_their_limits_and_forgotten_when_they_end() {
-        let (one, other) = (address("192.0.2.1"), address("192.0.2.2"));
-        let mut open = Open::default();
-        assert_eq!(open.enter(one, 2, 3), Ok(()));
-        assert_eq!(open.enter(one, 2, 3), Ok(()));
-        assert_eq!(open.enter(one, 2, 3), Err(Refused::Address));
-        assert_eq!(open.enter(other, 2, 3), Ok(()));
-        assert_eq!(open.enter(other, 2, 3), Err(Refused::Total));
-        open.leave(one);
-        assert_eq!(open.enter(other, 2, 3), Ok(()));
-        assert_eq!(open.enter(other, 0, 0), Ok(()), "0 is no limit");
-        for _ in 0..3 {
-            open.leave(other);
-        }
-        open.leave(one);
-        assert_eq!((open.all, open.by_client.len()), (0, 0));
+/// A request is over: what comes now on a connection of HTTP/1 is the next one's header.
+pub fn request_is_over(digest: Option<&Digest>, is_h2: bool) {
+    if let Some(connection) = of(digest) {
+        connection.end_request(is_h2);
     }
 }

@@ -3,6 +3,7 @@
 use super::activity::ReceiptLookup;
 use super::admit::Fallbacks;
 use super::intake::Shared;
+use super::pages::PagePermit;
 use super::panics;
 use super::reply::Reply;
 use super::trace::Trace;
@@ -54,9 +55,15 @@ pub enum Stage {
     Answered { what: &'static str },
     /// On its way to the sidecar; with the account whose receipt is asked for, where it is the one that can tell; and whether
     /// it was asked anew.
-    Sidecar { account: Option<Arc<str>>, again: bool, lookup: Option<ReceiptLookup> },
+    Sidecar { account: Option<Arc<str>>, again: bool, _permit: SidecarPermit },
     /// On its way to a vendor, with credit held.
     Call(Box<Call>),
+}
+
+/// What a request to the sidecar is counted by, for as long as it lasts.
+pub enum SidecarPermit {
+    Page(PagePermit),
+    Receipt(ReceiptLookup),
 }
 
 /// A request that was admitted.

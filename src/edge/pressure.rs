@@ -3,52 +3,72 @@
 //! A thread of its own looks a few times a second, so a request costs one load. Must not end what runs: whatever was
 //! admitted is finished, and new work is refused until there is room again.
 
+use super::connections::Connections;
 use crate::config::Settings;
 use crate::protocol::failure::Kind;
 use crate::telemetry::METRICS;
 use arc_swap::ArcSwap;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, getrlimit};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// How often it is looked.
 const LOOK: Duration = Duration::from_millis(200);
 /// The part of either from which on new work is refused.
 const FULL_PERCENT: u64 = 90;
+/// How long after a shortage the process is ready again.
+const READY_AFTER: Duration = Duration::from_secs(5);
 /// Requests that are served at one time however little is left: memory that the allocator keeps, or files that idle clients
 /// hold, must not shut everybody out for good.
 const ALWAYS: usize = 8;
 
 /// What there is too little of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Short {
-    Nothing = 0,
+pub enum Shortage {
     Memory = 1,
     Files = 2,
 }
 
 /// Whether there is room for new work.
 #[derive(Debug, Default)]
-pub struct Pressure(AtomicU8);
+pub struct Pressure {
+    /// A [`Shortage`] as a number, or 0.
+    short: AtomicU8,
+    /// The last shortage, and when it was last seen.
+    last: Mutex<Option<(Shortage, Instant)>>,
+}
 
 impl Pressure {
+    fn short(&self) -> Option<Shortage> {
+        [Shortage::Memory, Shortage::Files].into_iter().find(|short| *short as u8 == self.short.load(Ordering::Relaxed))
+    }
+
     /// Why a request is not taken, where `in_flight` run with it.
     pub fn refuses(&self, in_flight: usize) -> Option<Kind> {
-        let short = self.0.load(Ordering::Relaxed);
-        if short == Short::Nothing as u8 || in_flight <= ALWAYS {
-            return None;
-        }
-        Some(if short == Short::Files as u8 { Kind::FilesShort } else { Kind::MemoryShort })
+        self.short().filter(|_| in_flight > ALWAYS).map(|short| match short {
+            Shortage::Memory => Kind::MemoryShort,
+            Shortage::Files => Kind::FilesShort,
+        })
+    }
+
+    /// Why new work is to be sent elsewhere: a shortage that is there, or was a few seconds ago. What a balancer takes away
+    /// may end the shortage at once, and bring it back with the next request.
+    pub fn not_ready(&self) -> Option<Shortage> {
+        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.filter(|(_, seen)| seen.elapsed() < READY_AFTER).map(|(short, _)| short)
     }
 
     /// Looks for as long as the process lives.
     ///
     /// # Errors
     /// The thread cannot be had.
-    pub fn watch(self: Arc<Self>, settings: Arc<ArcSwap<Settings>>) -> std::io::Result<()> {
-        raise_file_limit();
+    pub fn watch(
+        self: Arc<Self>,
+        settings: Arc<ArcSwap<Settings>>,
+        connections: Arc<Connections>,
+    ) -> std::io::Result<()> {
         match budget(settings.load().limits.memory_bytes, memory_found) {
             Some(bytes) => log::info!("memory budget: {bytes} bytes"),
             None => log::warn!("no memory budget: /proc/meminfo cannot be read; set limits.memory_bytes"),
@@ -56,6 +76,9 @@ impl Pressure {
         let watch = move || {
             loop {
                 self.look(settings.load().limits.memory_bytes, memory_found);
+                if self.short() == Some(Shortage::Files) {
+                    connections.close_idle();
+                }
                 std::thread::sleep(LOOK);
             }
         };
@@ -74,14 +97,20 @@ impl Pressure {
         self.note(judge(memory, (files, getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX))));
     }
 
-    fn note(&self, now: Short) {
-        if self.0.swap(now as u8, Ordering::Relaxed) == now as u8 {
+    fn note(&self, now: Option<Shortage>) {
+        if let Some(short) = now {
+            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((short, Instant::now()));
+        }
+        let number = now.map_or(0, |short| short as u8);
+        if self.short.swap(number, Ordering::Relaxed) == number {
             return;
         }
         match now {
-            Short::Nothing => log::info!("there is room for new work again"),
-            Short::Memory => log::warn!("memory is at {FULL_PERCENT} % of its budget: new work is refused"),
-            Short::Files => log::warn!("open files are at {FULL_PERCENT} % of their limit: new work is refused"),
+            None => log::info!("there is room for new work again"),
+            Some(Shortage::Memory) => log::warn!("memory is at {FULL_PERCENT} % of its budget: new work is refused"),
+            Some(Shortage::Files) => {
+                log::warn!("open files are at {FULL_PERCENT} % of their limit: new work is refused");
+            }
         }
     }
 }
@@ -90,22 +119,14 @@ fn budget(told: u64, found: impl FnOnce() -> Option<u64>) -> Option<u64> {
     Some(told).filter(|told| *told > 0).or_else(found)
 }
 
-fn judge((resident, budget): (u64, u64), (files, limit): (u64, u64)) -> Short {
+fn judge((resident, budget): (u64, u64), (files, limit): (u64, u64)) -> Option<Shortage> {
     let is_full = |used: u64, most: u64| used >= most / 100 * FULL_PERCENT + most % 100 * FULL_PERCENT / 100;
     if is_full(files, limit) {
-        Short::Files
+        Some(Shortage::Files)
     } else if is_full(resident, budget) {
-        Short::Memory
+        Some(Shortage::Memory)
     } else {
-        Short::Nothing
-    }
-}
-
-/// The soft limit is made for programs that cannot do without: ours is the hard one.
-fn raise_file_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        log::warn!("raise the limit on open files: {error}");
+        None
     }
 }
 
@@ -116,7 +137,7 @@ fn resident_bytes() -> u64 {
 }
 
 /// 0 where it cannot be told.
-fn open_files() -> u64 {
+pub fn open_files() -> u64 {
     // Newer kernels tell the number as the folder's size; older ones say 0 there.
     match std::fs::metadata("/proc/self/fd").map(|folder| folder.len()) {
         Ok(0) | Err(_) => std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count() as u64),
@@ -163,13 +184,13 @@ mod tests {
     #[test]
     fn new_work_is_refused_from_nine_tenths_on() {
         let (much, few) = ((0, u64::MAX), (0, 1_000));
-        assert_eq!(judge(much, few), Short::Nothing);
-        assert_eq!(judge((899, 1_000), few), Short::Nothing);
-        assert_eq!(judge((900, 1_000), few), Short::Memory);
-        assert_eq!(judge(much, (899, 1_000)), Short::Nothing);
-        assert_eq!(judge(much, (900, 1_000)), Short::Files);
-        assert_eq!(judge((900, 1_000), (900, 1_000)), Short::Files, "which is over sooner");
-        assert_eq!(judge((90, 99), few), Short::Memory);
+        assert_eq!(judge(much, few), None);
+        assert_eq!(judge((899, 1_000), few), None);
+        assert_eq!(judge((900, 1_000), few), Some(Shortage::Memory));
+        assert_eq!(judge(much, (899, 1_000)), None);
+        assert_eq!(judge(much, (900, 1_000)), Some(Shortage::Files));
+        assert_eq!(judge((900, 1_000), (900, 1_000)), Some(Shortage::Files), "which is over sooner");
+        assert_eq!(judge((90, 99), few), Some(Shortage::Memory));
     }
 
     #[test]
@@ -190,13 +211,25 @@ mod tests {
     fn some_requests_are_served_whatever_is_short() {
         let pressure = Pressure::default();
         assert_eq!(pressure.refuses(usize::MAX), None);
-        for (short, kind) in [(Short::Memory, Kind::MemoryShort), (Short::Files, Kind::FilesShort)] {
-            pressure.note(short);
+        for (short, kind) in [(Shortage::Memory, Kind::MemoryShort), (Shortage::Files, Kind::FilesShort)] {
+            pressure.note(Some(short));
             assert_eq!(pressure.refuses(ALWAYS), None);
             assert_eq!(pressure.refuses(ALWAYS + 1), Some(kind));
         }
-        pressure.note(Short::Nothing);
+        pressure.note(None);
         assert_eq!(pressure.refuses(usize::MAX), None);
+    }
+
+    #[test]
+    fn the_process_is_not_ready_for_a_while_after_a_shortage() {
+        let pressure = Pressure::default();
+        assert_eq!(pressure.not_ready(), None);
+        pressure.note(Some(Shortage::Files));
+        assert_eq!(pressure.not_ready(), Some(Shortage::Files));
+        pressure.note(None);
+        assert_eq!((pressure.refuses(usize::MAX), pressure.not_ready()), (None, Some(Shortage::Files)));
+        *pressure.last.lock().unwrap() = Instant::now().checked_sub(READY_AFTER).map(|at| (Shortage::Files, at));
+        assert_eq!(pressure.not_ready(), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::protocol::aside;
 use crate::protocol::failure::{Failure, Kind};
 use crate::telemetry::METRICS;
 use bytes::Bytes;
+use http::{HeaderValue, header};
 use pingora::http::ResponseHeader;
 use pingora::proxy::Session;
 use pingora::{Error, ErrorType, Result};
@@ -16,6 +17,32 @@ use pingora::{Error, ErrorType, Result};
 pub async fn answer(session: &mut Session, ctx: &mut Context, failure: &Failure) -> Result<()> {
     let (head, body) = render(ctx, failure)?;
     send_rendered(session, head, body).await
+}
+
+/// Answers a request for a page with a failure: as a page where the client asks for one, else in JSON.
+pub async fn answer_page(session: &mut Session, ctx: &mut Context, failure: &Failure) -> Result<()> {
+    let accept = session.req_header().headers.get(header::ACCEPT).map(HeaderValue::as_bytes).unwrap_or_default();
+    let wants_page = memchr::memmem::find(accept, b"text/html").is_some();
+    let (mut head, mut body) = render(ctx, failure)?;
+    head.insert_header(header::CACHE_CONTROL, "no-store")?;
+    if wants_page {
+        // All words are the gateway's own: nothing that a client sent is in them.
+        body = failure_page(failure, &ctx.request_id).into();
+        head.insert_header(header::CONTENT_TYPE, "text/html; charset=utf-8")?;
+        head.insert_header(header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'")?;
+        head.insert_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff")?;
+        complete(&mut head, ctx, &body)?;
+    }
+    send_rendered(session, head, body).await
+}
+
+fn failure_page(failure: &Failure, request_id: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width\"><title>Not available</title></head>\n\
+         <body><h1>Not available</h1><p>{}</p><p>Reference: {request_id}</p></body></html>\n",
+        failure.message
+    )
 }
 
 /// A failure as an answer, counted.
@@ -88,8 +115,14 @@ pub async fn tell(session: &mut Session, error: &Error, ctx: &mut Context) -> Re
                 call.reply.is_stream(),
             )
         }
-        Stage::Sidecar { .. } => {
-            (Failure::new(Kind::UpstreamUnreachable, "The dashboard does not answer."), Vec::new(), false)
+        Stage::Sidecar { account, .. } => {
+            let is_page = account.is_none();
+            let failure = Failure::new(Kind::UpstreamUnreachable, "The dashboard does not answer.");
+            if is_page && session.response_written().is_none() {
+                session.set_keepalive(None);
+                return answer_page(session, ctx, &failure).await;
+            }
+            (failure, Vec::new(), false)
         }
         Stage::New | Stage::Answered { .. } => (Failure::of(Kind::Internal), Vec::new(), false),
     };

@@ -5,6 +5,7 @@
 //! endpoint, or none), `upstream/names.rs` (where they are).
 
 mod attempts;
+mod local_sidecar;
 mod names;
 pub mod target;
 #[cfg(test)]
@@ -12,6 +13,7 @@ mod tests;
 mod unprocessed;
 
 pub use attempts::{ADDRESSES_PER_ENDPOINT, answered, connect_failed, end, refused, refused_key, retry_broken};
+pub use local_sidecar::LocalSidecar;
 pub use names::Names;
 
 use super::context::{Call, Context, Stage};
@@ -111,6 +113,9 @@ fn sidecar(gateway: &Gateway) -> Result<Box<HttpPeer>> {
     let mut peer = HttpPeer::new(settings.sidecar, false, String::new());
     set_times(&mut peer, &settings.limits);
     peer.options.read_timeout = peer.options.read_timeout.map(|limit| limit.min(PAGE_SILENT));
+    // A predecessor's own sidecar has ended; its successor's has the address.
+    peer.options.custom_l4 =
+        gateway.sidecar.as_ref().filter(|sidecar| sidecar.is_open()).map(|sidecar| sidecar.connect());
     Ok(Box::new(peer))
 }
 
@@ -200,7 +205,11 @@ const UNNAMED: &str = "x-gateway-unnamed";
 ///
 /// # Errors
 /// The client's address does not fit into a header.
-pub fn sidecar_header(ctx: &Context, header: &mut RequestHeader) -> Result<()> {
+pub fn sidecar_header(gateway: &Gateway, ctx: &Context, header: &mut RequestHeader) -> Result<()> {
+    if gateway.sidecar.is_some() {
+        // A connection in memory costs nothing to make, and Pingora's pool knows connections by their descriptor alone.
+        header.insert_header(header::CONNECTION, "close")?;
+    }
     let claims = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"];
     for name in claims.into_iter().chain([ACCOUNT, UNNAMED]) {
         header.remove_header(name);

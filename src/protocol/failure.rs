@@ -108,6 +108,12 @@ pub enum Kind {
     FilesShort,
     /// This process holds as many bytes of request bodies as it may.
     BodiesFull,
+    /// This process, or this client's address, has as many pages open as it may.
+    TooManyPages,
+    TooManyPagesOfAddress,
+    /// The same for the dashboard's event streams.
+    TooManyLiveStreams,
+    TooManyLiveStreamsOfAddress,
     Draining,
     LedgerUnavailable,
     Internal,

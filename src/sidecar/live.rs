@@ -11,6 +11,7 @@ use super::session::Visitor;
 use super::spending::{Pace, span};
 use crate::billing::{Balance, Billing};
 use crate::clock::now_ms;
+use crate::config::Limits;
 use crate::money::Micro;
 use crate::store::StoreError;
 use askama::Template;
@@ -39,12 +40,6 @@ const READS_PER_SUM: u64 = 4;
 
 /// After so many reads without an event a beat is sent: 5 s. The page calls its numbers old after 12 s of silence.
 const READS_PER_BEAT: u64 = 20;
-
-/// Streams of one account at one time; past it, 503.
-const STREAMS_PER_ACCOUNT: usize = 8;
-
-/// Streams of everybody at one time; past it, 503.
-const STREAMS_MAX: usize = 4_096;
 
 /// What the overview shows of an account, ready to be read.
 #[derive(Serialize, PartialEq, Eq)]
@@ -104,7 +99,7 @@ struct Rows {
 /// How many streams each account has open.
 #[derive(Default)]
 pub struct Streams {
-    open: Mutex<HashMap<String, usize>>,
+    open: Mutex<HashMap<String, u64>>,
 }
 
 /// One open stream's (or download's) place in the count.
@@ -114,16 +109,17 @@ pub struct Place {
 }
 
 impl Place {
-    pub fn take(streams: &Arc<Streams>, account: &str) -> Option<Self> {
+    /// `None` where the account, or everybody together, has as many as `limits` allow.
+    pub fn take(streams: &Arc<Streams>, account: &str, limits: &Limits) -> Option<Self> {
         let mut open = streams.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.values().sum::<usize>() >= STREAMS_MAX {
+        if limits.live_streams > 0 && open.values().sum::<u64>() >= limits.live_streams {
             return None;
         }
-        let count = open.entry(account.to_owned()).or_insert(0);
-        if *count >= STREAMS_PER_ACCOUNT {
+        let count = open.get(account).copied().unwrap_or(0);
+        if count >= limits.live_streams_per_account {
             return None;
         }
-        *count += 1;
+        open.insert(account.to_owned(), count + 1);
         Some(Self { streams: Arc::clone(streams), account: account.to_owned() })
     }
 }
@@ -222,7 +218,7 @@ impl Stream for Live {
 }
 
 pub async fn live(State(app): State<Arc<App>>, visitor: Visitor) -> Result<Response, Problem> {
-    let place = Place::take(&app.streams, &visitor.account.id).ok_or(Problem::Busy)?;
+    let place = Place::take(&app.streams, &visitor.account.id, &app.settings.load().limits).ok_or(Problem::Busy)?;
     let mut ticks = interval(Duration::from_millis(READ_EVERY_MS));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let closing = app.closing.clone();
@@ -250,13 +246,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_account_has_eight_streams_and_places_are_given_back() {
+    fn an_account_and_everybody_have_a_number_of_streams_and_places_are_given_back() {
         let streams = Arc::new(Streams::default());
-        let places: Vec<_> = (0..STREAMS_PER_ACCOUNT).map(|_| Place::take(&streams, "a").unwrap()).collect();
-        assert!(Place::take(&streams, "a").is_none());
-        assert!(Place::take(&streams, "b").is_some(), "another account has its own");
-        drop(places);
-        assert!(Place::take(&streams, "a").is_some());
+        let limits = Limits { live_streams_per_account: 8, live_streams: 9, ..Limits::default() };
+        let take = |account| Place::take(&streams, account, &limits);
+        let places: Vec<_> = (0..8).map(|_| take("a").unwrap()).collect();
+        assert!(take("a").is_none());
+        let other = take("b").expect("another account has its own");
+        assert!(take("c").is_none(), "nine are all there may be");
+        drop((places, other));
+        assert!(take("a").is_some());
         assert!(streams.open.lock().unwrap().is_empty(), "nothing is left behind");
     }
 }

@@ -4,6 +4,7 @@
 //! token. Must not know what sessions are kept in.
 
 use super::App;
+use super::listener::PeerAddress;
 use super::problem::Problem;
 use crate::account::{Account, csrf_token};
 use crate::clock::now_ms;
@@ -13,7 +14,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use cookie::{Cookie, SameSite};
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
@@ -102,7 +103,7 @@ impl<S: Sync> FromRequestParts<S> for CallerAddress {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
         let told = parts.headers.get("x-forwarded-for").and_then(|value| value.to_str().ok());
         let told = told.and_then(|list| list.rsplit(',').next()?.trim().parse().ok());
-        let seen = || parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+        let seen = || parts.extensions.get::<ConnectInfo<PeerAddress>>().map(|info| info.0.0.ip());
         Ok(Self(told.or_else(seen).unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))))
     }
 }

@@ -9,6 +9,7 @@ use crate::account::{NewAccount, Role, sign_up_with};
 use crate::clock::now_ms;
 use crate::config;
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -64,7 +65,7 @@ async fn world(change: &[(&str, &str)]) -> World {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (close, closed) = oneshot::channel::<()>();
-    let served = tokio::spawn(serve(listener, state, async {
+    let served = tokio::spawn(serve(listener, None, state, async {
         let _ = closed.await;
     }));
     World { folder, address, accounts, billing, close: Some(close), served }

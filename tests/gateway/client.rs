@@ -330,6 +330,12 @@ impl Connection {
         self.answer()
     }
 
+    /// Drops what came, and waits for more; false at the connection's end.
+    pub fn hears_more(&mut self) -> bool {
+        self.raw.clear();
+        self.fill()
+    }
+
     /// Waits until something came that is not read.
     pub fn wait_unread(&self) {
         assert!(self.stream.peek(&mut [0]).unwrap() > 0, "the connection ended");

@@ -151,18 +151,57 @@ fn one_address_has_so_many_connections_and_others_are_served() {
     world.close();
 }
 
+/// Streams that go on until they are dropped.
+fn busy(world: &World, key: &str, count: usize) -> Vec<Connection> {
+    let begin = |_| {
+        let mut connection = world.connect();
+        connection.send(&Chat.stream(key, "events=60 gap_ms=1000 input=1 output=60").bytes());
+        assert_eq!(connection.begin().status, 200);
+        connection
+    };
+    (0..count).map(begin).collect()
+}
+
 #[test]
 fn the_process_has_so_many_connections_from_all_addresses() {
-    let world = Plan::default().limit("connections", 4).limit("connections_per_address", 0).start();
+    let plan = Plan::default().limit("connections", 4).limit("connections_per_address", 0);
+    let world = plan.limit("drain_after_client_seconds", 1).limit("drain_hidden_seconds", 1).start();
+    let account = world.account();
     wait_for("the start's own look to end", SOON, || {
         (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
     });
-    let mut held: Vec<_> = (0..4).map(|_| world.connect()).collect();
-    assert!(held.iter_mut().all(healthy));
-    assert_eq!(status_from("127.0.0.2", &world), "000");
+    let held = busy(&world, &account.key, 4);
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(status_from("127.0.0.2", &world), "000", "none of them is idle");
     assert_eq!(world.metric("gateway_connections_refused_total", &["limit=\"total\""]), 1.0);
+    assert_eq!(world.metric("gateway_idle_connections_closed_total", &[]), 0.0);
     drop(held);
     wait_for("room for another", SOON, || (status_from("127.0.0.2", &world) == "200").then_some(()));
+    world.close();
+}
+
+#[test]
+fn past_the_connections_the_longest_idle_one_gives_way_and_no_other() {
+    let plan = Plan::default().limit("connections", 4).limit("connections_per_address", 0);
+    let world = plan.limit("drain_after_client_seconds", 1).limit("drain_hidden_seconds", 1).start();
+    let account = world.account();
+    wait_for("the start's own look to end", SOON, || {
+        (world.metric("gateway_client_connections", &[]) == 0.0).then_some(())
+    });
+    // One that never said anything, one that was answered, two that are busy.
+    let mut held = busy(&world, &account.key, 2);
+    let mut answered = world.connect();
+    assert!(healthy(&mut answered));
+    let mut silent = world.connect();
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(healthy(&mut answered), "the limit itself closes nobody");
+    std::thread::sleep(Duration::from_millis(1_200));
+    assert!(healthy(&mut world.connect()));
+    assert!(silent.is_closed());
+    assert_eq!(world.metric("gateway_idle_connections_closed_total", &[]), 1.0);
+    assert!(healthy(&mut answered), "it was idle for less long");
+    assert!(held.iter_mut().all(|connection| connection.hears_more()), "whoever is busy is left alone");
+    drop(held);
     world.close();
 }
 

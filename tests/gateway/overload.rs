@@ -39,9 +39,12 @@ fn is_refused(surface: Surface, answer: &Answer) {
 #[test]
 fn past_the_memory_budget_new_work_is_refused_and_what_runs_is_finished() {
     // This process alone is larger than that.
-    let world = Plan::default().limit("memory_bytes", 1_048_576).start();
+    let world = Plan::default().limit("memory_bytes", 1_048_576).begin();
+    wait_for("the start", SOON, || world.log().contains("listening on").then_some(()));
     let account = world.account();
     wait_for("the shortage to be seen", SOON, || world.log().contains("memory is at 90 %").then_some(()));
+    let (status, why) = world.readiness();
+    assert_eq!((status, &why["reasons"][0]["code"]), (503, &"memory".into()), "{why}");
     let open = streams(&world, &account, ALWAYS);
     for surface in BOTH {
         let mut connection = world.connect();
@@ -120,6 +123,8 @@ fn past_nine_tenths_of_the_files_new_work_is_told_so_and_its_connection_closed()
     // Room for a few more, all of it in the last tenth.
     world.limit_open_files(world.open_files() * 10 / 9);
     wait_for("the shortage to be seen", SOON, || world.log().contains("open files are at 90 %").then_some(()));
+    let (status, why) = world.readiness();
+    assert_eq!((status, &why["reasons"][0]["code"]), (503, &"descriptors".into()), "{why}");
     for surface in BOTH {
         let mut connection = world.connect();
         connection.send(&surface.whole(&account.key, "input=1 output=1").bytes());
@@ -130,6 +135,7 @@ fn past_nine_tenths_of_the_files_new_work_is_told_so_and_its_connection_closed()
     finish(open);
     world.limit_open_files(1_024);
     wait_for("room", SOON, || world.log().contains("there is room for new work again").then_some(()));
+    wait_for("readiness, a while after", SOON, || world.is_ready().then_some(()));
     world.works(Chat, &account.key);
     world.close();
 }

@@ -180,14 +180,15 @@ pub struct Plan {
     environment: Vec<(&'static str, OsString)>,
     data: Option<PathBuf>,
     shared: bool,
+    open_files: Option<u64>,
 }
 
 impl Default for Plan {
     fn default() -> Self {
         let (limits, signup, alpha, beta) = (String::new(), None, Vec::new(), Vec::new());
         let (role, edits, environment, takes_turns) = ("run", Vec::new(), Vec::new(), false);
-        let (sidecar, data, shared) = (None, None, false);
-        Self { role, sidecar, limits, signup, alpha, beta, takes_turns, edits, environment, data, shared }
+        let (sidecar, data, shared, open_files) = (None, None, false, None);
+        Self { role, sidecar, limits, signup, alpha, beta, takes_turns, edits, environment, data, shared, open_files }
     }
 }
 
@@ -266,6 +267,12 @@ impl Plan {
         self
     }
 
+    /// The gateway starts under this limit on open files.
+    pub fn open_files(mut self, files: u64) -> Self {
+        self.open_files = Some(files);
+        self
+    }
+
     /// Starts it without waiting until it is ready.
     pub fn begin(self) -> World {
         let mut world = World::prepare(&self);
@@ -311,6 +318,7 @@ pub struct World {
     data: PathBuf,
     environment: Vec<(&'static str, OsString)>,
     role: &'static str,
+    open_files: Option<u64>,
     gateway: Option<Child>,
     is_closed: bool,
     /// Where the gateway is an edge alone.
@@ -331,9 +339,23 @@ impl World {
         let data = plan.data.clone().unwrap_or_else(|| dir.path().join("data"));
         let role = plan.role;
         let environment = plan.environment.clone();
+        let open_files = plan.open_files;
         let (gateway, is_closed, beside) = (None, false, None);
-        let world =
-            Self { dir, config, edge, sidecar, admin, vendor, data, environment, role, gateway, is_closed, beside };
+        let world = Self {
+            dir,
+            config,
+            edge,
+            sidecar,
+            admin,
+            vendor,
+            data,
+            environment,
+            role,
+            open_files,
+            gateway,
+            is_closed,
+            beside,
+        };
         std::fs::write(&world.config, world.config_text(plan)).unwrap();
         world
     }
@@ -375,7 +397,12 @@ impl World {
         let log = std::fs::File::options().create(true).append(true).open(self.log_path()).unwrap();
         // With the signal ignored, a write past a limit on the size of files fails as on a full disk.
         let mut command = Command::new("sh");
-        command.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh", BINARY]).args(arguments).arg("-c").arg(&self.config);
+        let limit = self.open_files.map_or_else(String::new, |files| format!("ulimit -n {files}; "));
+        command
+            .args(["-c", &format!("trap '' XFSZ; {limit}exec \"$@\""), "sh", BINARY])
+            .args(arguments)
+            .arg("-c")
+            .arg(&self.config);
         command.stdout(Stdio::null()).stderr(log);
         command.envs(point.map(|point| ("GW_FAIL", point)));
         command.envs(trust());
@@ -510,6 +537,12 @@ impl World {
         let mut gateway = self.gateway.take().expect("a running gateway");
         gateway.kill().unwrap();
         gateway.wait().unwrap();
+    }
+
+    /// `GET` on the admin listener, as JSON.
+    pub fn readiness(&self) -> (u16, Value) {
+        let answer = client::ask(self.admin, &Request::get("/readyz").header("accept", "application/json"));
+        (answer.status, answer.json())
     }
 
     /// Waits until the gateway has ended by itself; its exit code.

@@ -63,6 +63,10 @@ const TABLE: &[Row] = &[
     (Kind::MemoryShort, (503, "server_error", Some("overloaded")), (529, "overloaded_error"), Some("2"), OPEN),
     (Kind::FilesShort, (503, "server_error", Some("overloaded")), (529, "overloaded_error"), Some("2"), OPEN),
     (Kind::BodiesFull, (503, "server_error", Some("overloaded")), (529, "overloaded_error"), Some("2"), OPEN),
+    (Kind::TooManyPages, (503, "server_error", Some("overloaded")), (529, "overloaded_error"), Some("2"), OPEN),
+    (Kind::TooManyPagesOfAddress, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("2"), OPEN),
+    (Kind::TooManyLiveStreams, (503, "server_error", Some("overloaded")), (529, "overloaded_error"), Some("15"), OPEN),
+    (Kind::TooManyLiveStreamsOfAddress, (429, "rate_limit_error", Some("rate_limit_exceeded")), (429, "rate_limit_error"), Some("15"), OPEN),
     (Kind::Draining, (503, "server_error", Some("draining")), (529, "overloaded_error"), Some("1"), OPEN),
     (Kind::LedgerUnavailable, (503, "server_error", Some("ledger_unavailable")), (529, "overloaded_error"), Some("2"), OPEN),
     (Kind::Internal, (500, "server_error", Some("internal_error")), (500, "api_error"), None, OPEN),
@@ -148,6 +152,10 @@ fn is_known(kind: Kind) -> bool {
         | Kind::MemoryShort
         | Kind::FilesShort
         | Kind::BodiesFull
+        | Kind::TooManyPages
+        | Kind::TooManyPagesOfAddress
+        | Kind::TooManyLiveStreams
+        | Kind::TooManyLiveStreamsOfAddress
         | Kind::Draining
         | Kind::LedgerUnavailable
         | Kind::Internal => true,
@@ -156,7 +164,7 @@ fn is_known(kind: Kind) -> bool {
 
 #[test]
 fn the_table_names_each_kind_and_reason_once() {
-    assert_eq!(TABLE.len(), 45);
+    assert_eq!(TABLE.len(), 53);
     assert!(TABLE.iter().all(|row| is_known(row.0)));
     let mut reasons: Vec<&str> = TABLE.iter().map(|row| Failure::of(row.0).reason()).collect();
     reasons.sort_unstable();

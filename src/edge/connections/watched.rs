@@ -76,6 +76,8 @@ impl AsyncRead for Watched {
         match Pin::new(&mut this.inner).poll_read(context, buffer) {
             Poll::Ready(Ok(())) => Poll::Ready(this.count(buffer.filled().len().saturating_sub(before))),
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            // As if the client had closed: Pingora then ends the connection without an error.
+            Poll::Pending if this.connection.poll_closing(context.waker()) => Poll::Ready(Ok(())),
             Poll::Pending => this.poll_late(context).map(Err),
         }
     }

@@ -94,6 +94,35 @@ impl Pieces {
     }
 }
 
+/// Reads the body of a request for a page, which Pingora then sends to the sidecar from its retry buffer of 64 KiB.
+///
+/// # Errors
+/// As [`read_body`]; a coded body is the sidecar's to refuse.
+pub async fn read_page_body(session: &mut Session, share: &mut BodyShare, limits: &EdgeLimits) -> Result<(), Failure> {
+    session.downstream_session.enable_retry_buffering();
+    if session.as_mut().is_body_empty() {
+        return Ok(());
+    }
+    let read = async {
+        if announced_bytes(session).is_some_and(|bytes| bytes > limits.body_bytes) {
+            return Err(Failure::body_too_large(limits.body_bytes));
+        }
+        accept_expectation(session).await?;
+        let mut pace = Pace::begin(limits);
+        let mut total = 0_u64;
+        while let Some(piece) = pace.read(session).await? {
+            total = total.saturating_add(piece.len() as u64);
+            if total > limits.body_bytes {
+                return Err(Failure::body_too_large(limits.body_bytes));
+            }
+            share.grow(piece.len() as u64)?;
+        }
+        Ok(())
+    };
+    let read = tokio::time::timeout(limits.body_read, read).await;
+    read.unwrap_or_else(|_| Err(Failure::of(Kind::BodyTimeout))).inspect_err(|_| session.set_keepalive(None))
+}
+
 /// The slowest that a body may come.
 struct Pace {
     window: Duration,

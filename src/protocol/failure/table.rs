@@ -180,6 +180,20 @@ pub(super) fn row(kind: Kind) -> Row {
             "This gateway holds as many request bodies as it can at the moment. Try again shortly.",
         )
         .retry_after(2),
+        Kind::TooManyPages => {
+            busy("pages", "overloaded", "Too many pages are open at the moment. Try again shortly.").retry_after(2)
+        }
+        Kind::TooManyPagesOfAddress => {
+            limited("pages_per_address", "Too many pages are open from your address. Try again shortly.").retry_after(2)
+        }
+        Kind::TooManyLiveStreams => {
+            busy("live_streams", "overloaded", "Too many live balances are open at the moment. Reload the page.")
+                .retry_after(15)
+        }
+        Kind::TooManyLiveStreamsOfAddress => {
+            limited("live_streams_per_address", "Too many live balances are open from your address. Reload the page.")
+                .retry_after(15)
+        }
         Kind::Draining => busy("draining", "draining", "This gateway is shutting down. Try again.").retry_after(1),
         Kind::LedgerUnavailable => busy(
             "ledger_unavailable",
@@ -203,6 +217,8 @@ pub(super) fn frame_words(kind: Kind) -> (&'static str, &'static str) {
         | Kind::MemoryShort
         | Kind::FilesShort
         | Kind::BodiesFull
+        | Kind::TooManyPages
+        | Kind::TooManyLiveStreams
         | Kind::Draining
         | Kind::LedgerUnavailable
         | Kind::VendorQuota => ("overloaded", "overloaded_error"),

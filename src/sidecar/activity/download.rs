@@ -42,7 +42,7 @@ pub async fn download(
     let Query(asked) = asked.map_err(|_| Problem::NotFound)?;
     let filter = asked.filter().map_err(|_| Problem::NotFound)?;
     let account = visitor.account.id;
-    let place = live::Place::take(&app.streams, &account).ok_or(Problem::Busy)?;
+    let place = live::Place::take(&app.streams, &account, &app.settings.load().limits).ok_or(Problem::Busy)?;
     let file = File { _place: place, billing: app.billing.clone(), account, filter, next: Next::Head, left: ROWS_MAX };
     let headers = [
         (header::CONTENT_TYPE, "text/csv; charset=utf-8"),

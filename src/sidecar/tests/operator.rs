@@ -307,7 +307,7 @@ async fn endpoints_are_shown_as_the_process_that_asks_them_knows_them() {
         Sidecar::new(world.accounts.clone(), world.billing.clone(), Arc::new(ArcSwap::from(Arc::clone(&settings))));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let beside = World { address: listener.local_addr().unwrap(), ..world };
-    tokio::spawn(serve(listener, state.beside(Arc::clone(&fleet)), std::future::pending()));
+    tokio::spawn(serve(listener, None, state.beside(Arc::clone(&fleet)), std::future::pending()));
     let health = async || {
         let page = beside.get("/dashboard/operator/service", &cookie).await;
         page.body.split("data-label=\"State\"").skip(1).map(between_tags).collect::<Vec<_>>()

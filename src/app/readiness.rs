@@ -1,0 +1,101 @@
+//! `/readyz`: whether new work is to be sent to this process, and if not, every reason.
+//!
+//! A reason has a code for programs and a sentence for people. Must not decide what is refused: who refuses is asked.
+
+use super::Life;
+use crate::edge::pressure::Shortage;
+use axum::Json;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use std::future::{Ready, ready};
+use std::sync::atomic::Ordering;
+
+/// Why new work is to be sent elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Reason {
+    pub code: &'static str,
+    pub message: String,
+}
+
+fn reason(code: &'static str, message: impl Into<String>) -> Reason {
+    Reason { code, message: message.into() }
+}
+
+#[derive(Serialize)]
+struct Body {
+    ready: bool,
+    reasons: Vec<Reason>,
+}
+
+/// Answers 200 or 503, as JSON where the client accepts it, else as text.
+pub fn handler(life: Life) -> impl Fn(HeaderMap) -> Ready<Response> + Clone {
+    move |headers| ready(answer(life.reasons(), &headers))
+}
+
+fn answer(reasons: Vec<Reason>, headers: &HeaderMap) -> Response {
+    let status = if reasons.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if accept.contains("application/json") {
+        return (status, Json(Body { ready: reasons.is_empty(), reasons })).into_response();
+    }
+    let messages: Vec<_> = reasons.into_iter().map(|reason| reason.message).collect();
+    let text = if messages.is_empty() { "ready\n".into() } else { format!("not ready: {}\n", messages.join("; ")) };
+    (status, text).into_response()
+}
+
+impl Life {
+    /// Why no new work is to be sent here; empty where it is welcome.
+    fn reasons(&self) -> Vec<Reason> {
+        if !self.ready.load(Ordering::Acquire) {
+            return vec![reason("starting", "it does not listen yet")];
+        }
+        let mut reasons = Vec::new();
+        if self.draining.load(Ordering::Acquire) {
+            reasons.push(reason("draining", "it is draining"));
+        }
+        if self.shutdown.is_lame_duck() {
+            reasons.push(reason("lame_duck", "it is about to end, and still serves what comes"));
+        }
+        if let Some(trouble) = self.store.as_ref().and_then(|watch| watch.trouble()) {
+            reasons.push(reason("store", trouble));
+        }
+        if !self.billing.is_healthy() {
+            reasons.push(reason("ledger", "what has ended does not reach the ledger, or the journal has no room"));
+        }
+        match self.pressure.not_ready() {
+            Some(Shortage::Memory) => {
+                reasons.push(reason("memory", "memory is nearly used up: new requests are refused"));
+            }
+            Some(Shortage::Files) => {
+                reasons.push(reason("descriptors", "open files are nearly at their limit: new requests are refused"));
+            }
+            None => {}
+        }
+        reasons
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_reasons_are_text_or_json() {
+        let body = |reasons, accept: Option<&'static str>| async move {
+            let accept = accept.map(|accept| (header::ACCEPT, accept.parse().unwrap()));
+            let answer = answer(reasons, &accept.into_iter().collect());
+            let status = answer.status().as_u16();
+            let bytes = axum::body::to_bytes(answer.into_body(), 1_024).await.unwrap();
+            (status, String::from_utf8(bytes.to_vec()).unwrap())
+        };
+        let reasons = vec![reason("draining", "it is draining"), reason("memory", "memory is nearly used up")];
+        assert_eq!(body(Vec::new(), None).await, (200, "ready\n".into()));
+        let text = "not ready: it is draining; memory is nearly used up\n";
+        assert_eq!(body(reasons.clone(), Some("*/*")).await, (503, text.into()));
+        let (status, json) = body(reasons, Some("application/json")).await;
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!((status, json["ready"].as_bool()), (503, Some(false)));
+        assert_eq!(json["reasons"][1]["code"], "memory");
+    }
+}

@@ -1,0 +1,79 @@
+//! How many of one thing clients hold at one time: all together, and each address.
+//!
+//! Must not know what is counted: connections (`connections.rs`) and pages (`pages.rs`) are.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// Counts in all and by client address (as `address::one_client` cuts it).
+#[derive(Default)]
+pub struct ClientCounts {
+    total: u64,
+    by_client: HashMap<IpAddr, u64>,
+}
+
+/// The limit that one more would exceed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exceeded {
+    Address,
+    Total,
+}
+
+impl ClientCounts {
+    /// Counts one more of `client`, unless a limit forbids it; a limit of 0 is none.
+    ///
+    /// # Errors
+    /// The limit that one more would exceed; the address's comes first.
+    pub fn enter(&mut self, client: IpAddr, per_address: u64, total: u64) -> Result<(), Exceeded> {
+        if per_address > 0 && self.of(client) >= per_address {
+            return Err(Exceeded::Address);
+        }
+        if total > 0 && self.total >= total {
+            return Err(Exceeded::Total);
+        }
+        let count = self.by_client.entry(client).or_default();
+        *count = count.saturating_add(1);
+        self.total = self.total.saturating_add(1);
+        Ok(())
+    }
+
+    pub fn leave(&mut self, client: IpAddr) {
+        self.total = self.total.saturating_sub(1);
+        if let Some(count) = self.by_client.get_mut(&client) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.by_client.remove(&client);
+            }
+        }
+    }
+
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    pub fn of(&self, client: IpAddr) -> u64 {
+        self.by_client.get(&client).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_address_and_all_together_are_counted_to_their_limits_and_forgotten() {
+        let [one, other] = ["192.0.2.1", "192.0.2.2"].map(|text| text.parse().unwrap());
+        let mut counts = ClientCounts::default();
+        assert_eq!(counts.enter(one, 2, 3), Ok(()));
+        assert_eq!(counts.enter(one, 2, 3), Ok(()));
+        assert_eq!(counts.enter(one, 2, 3), Err(Exceeded::Address));
+        assert_eq!(counts.enter(other, 2, 3), Ok(()));
+        assert_eq!(counts.enter(other, 2, 3), Err(Exceeded::Total));
+        counts.leave(one);
+        assert_eq!(counts.enter(other, 2, 3), Ok(()));
+        assert_eq!(counts.enter(other, 0, 0), Ok(()), "0 is no limit");
+        (0..3).for_each(|_| counts.leave(other));
+        counts.leave(one);
+        assert_eq!((counts.total, counts.by_client.len()), (0, 0));
+    }
+}

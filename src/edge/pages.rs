@@ -1,0 +1,162 @@
+//! Requests for pages, before they go to the sidecar: how many there may be, and the reading of their bodies.
+//!
+//! A page needs no key. So its place is counted, in all and per client address, and its body is read whole, before
+//! anything of the sidecar is used. The dashboard's live balance is a stream that lasts for as long as it is looked at,
+//! and has limits of its own. Must not know what a page shows.
+
+use super::client_counts::{ClientCounts, Exceeded};
+use super::context::{Context, SidecarPermit, Stage};
+use super::intake::{self, BodyBytes, BodyHolders, BodyShare};
+use super::{EdgeLimits, Gateway, connections, reject};
+use crate::address::one_client;
+use crate::config::{Limits, Settings};
+use crate::protocol::failure::{Failure, Kind};
+use crate::telemetry::METRICS;
+use pingora::Result;
+use pingora::proxy::Session;
+use prometheus::IntGauge;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The path of the dashboard's live balance.
+const LIVE_PATH: &str = "/dashboard/live";
+
+/// The pages that this process serves at the moment.
+#[derive(Default)]
+pub struct OpenPages {
+    pages: Arc<Open>,
+    live: Arc<Open>,
+}
+
+#[derive(Default)]
+struct Open(Mutex<ClientCounts>);
+
+impl Open {
+    fn lock(&self) -> MutexGuard<'_, ClientCounts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One page's place in the count and the memory of its body, both given back when dropped.
+pub struct PagePermit {
+    open: Arc<Open>,
+    client: IpAddr,
+    gauge: &'static IntGauge,
+    body: BodyShare,
+}
+
+impl PagePermit {
+    /// # Errors
+    /// This process, or this address, has as many open as it may.
+    fn take(open: &OpenPages, is_live: bool, caller: Caller, limits: &Limits) -> Result<Self, Failure> {
+        let (open, gauge, total, per_address, failures) = if is_live {
+            let kinds = (Kind::TooManyLiveStreams, Kind::TooManyLiveStreamsOfAddress);
+            (&open.live, &METRICS.live_streams_open, limits.live_streams, limits.live_streams_per_address, kinds)
+        } else {
+            let kinds = (Kind::TooManyPages, Kind::TooManyPagesOfAddress);
+            (&open.pages, &METRICS.pages_open, limits.open_pages, limits.open_pages_per_address, kinds)
+        };
+        let per_address = if caller.is_shared { 0 } else { per_address };
+        open.lock().enter(caller.address, per_address, total).map_err(|exceeded| {
+            Failure::of(match exceeded {
+                Exceeded::Total => failures.0,
+                Exceeded::Address => failures.1,
+            })
+        })?;
+        gauge.inc();
+        Ok(Self { open: Arc::clone(open), client: caller.address, gauge, body: BodyShare::default() })
+    }
+}
+
+impl Drop for PagePermit {
+    fn drop(&mut self) {
+        self.open.lock().leave(self.client);
+        self.gauge.dec();
+    }
+}
+
+/// Whose page it is, as far as that is known.
+#[derive(Clone, Copy)]
+struct Caller {
+    address: IpAddr,
+    /// The address is that of a proxy which named no client.
+    is_shared: bool,
+}
+
+/// Admits a request for a page. True where it was refused, and answered.
+pub async fn admit(gateway: &Gateway, settings: &Settings, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+    match permit(gateway, settings, session, ctx).await {
+        Ok(permit) => {
+            ctx.stage = Stage::Sidecar { account: None, again: false, _permit: SidecarPermit::Page(permit) };
+            Ok(false)
+        }
+        Err(failure) => {
+            if failure.kind == Kind::FilesShort {
+                session.set_keepalive(None);
+            }
+            ctx.stage = Stage::Answered { what: "rejected" };
+            reject::answer_page(session, ctx, &failure).await?;
+            Ok(true)
+        }
+    }
+}
+
+async fn permit(
+    gateway: &Gateway,
+    settings: &Settings,
+    session: &mut Session,
+    ctx: &Context,
+) -> Result<PagePermit, Failure> {
+    let caller = match ctx.caller {
+        Some(caller) => Caller { address: one_client(caller.address), is_shared: caller.is_unnamed },
+        // The peer has left already: whoever that was, all of them count together.
+        None => Caller { address: IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), is_shared: false },
+    };
+    let is_live = session.req_header().uri.path() == LIVE_PATH;
+    let mut permit = PagePermit::take(&gateway.pages, is_live, caller, &settings.limits)?;
+    let open = permit.open.lock().total();
+    if let Some(short) = gateway.pressure.refuses(usize::try_from(open).unwrap_or(usize::MAX)) {
+        return Err(Failure::of(short));
+    }
+    let limits = EdgeLimits::for_pages(&settings.limits);
+    let holders = BodyHolders {
+        process: Arc::clone(&gateway.body_bytes),
+        account: BodyBytes::default(),
+        connection: connections::body_bytes(session.digest()),
+    };
+    permit.body = BodyShare::new(holders, &limits);
+    intake::read_page_body(session, &mut permit.body, &limits).await?;
+    Ok(permit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller(text: &str) -> Caller {
+        Caller { address: text.parse().unwrap(), is_shared: false }
+    }
+
+    #[test]
+    fn pages_and_live_balances_have_places_of_their_own_which_are_given_back() {
+        let limits = Limits {
+            open_pages: 2,
+            open_pages_per_address: 1,
+            live_streams: 1,
+            live_streams_per_address: 1,
+            ..Limits::default()
+        };
+        let (open, one, other) = (OpenPages::default(), caller("192.0.2.1"), caller("192.0.2.2"));
+        let take = |is_live, caller| PagePermit::take(&open, is_live, caller, &limits).map_err(|failure| failure.kind);
+        let first = take(false, one).unwrap();
+        assert_eq!(take(false, one).err(), Some(Kind::TooManyPagesOfAddress));
+        let second = take(false, Caller { is_shared: true, ..one }).expect("an address that many share");
+        assert_eq!(take(false, other).err(), Some(Kind::TooManyPages));
+        let live = take(true, one).expect("a live balance is not counted as a page");
+        assert_eq!(take(true, one).err(), Some(Kind::TooManyLiveStreamsOfAddress));
+        assert_eq!(take(true, other).err(), Some(Kind::TooManyLiveStreams));
+        drop((first, second, live));
+        assert_eq!((open.pages.lock().total(), open.live.lock().total()), (0, 0));
+        assert!(take(false, one).is_ok());
+    }
+}

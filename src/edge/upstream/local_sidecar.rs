@@ -1,0 +1,79 @@
+//! The way to the sidecar of this very process: a connection in memory that Pingora takes for a socket.
+//!
+//! Must not know what a page is.
+
+use crate::local_link::LocalConnector;
+use async_trait::async_trait;
+use pingora::connectors::L4Connect;
+use pingora::protocols::l4::socket::SocketAddr;
+use pingora::protocols::l4::stream::Stream;
+use pingora::protocols::l4::virt::{VirtualSockOpt, VirtualSocket, VirtualSocketStream};
+use pingora::{ErrorType, OrErr, Result};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+
+/// Makes the connections.
+#[derive(Debug, Clone)]
+pub struct LocalSidecar(Arc<Connector>);
+
+#[derive(Debug)]
+struct Connector(LocalConnector);
+
+impl LocalSidecar {
+    pub fn new(connector: LocalConnector) -> Self {
+        Self(Arc::new(Connector(connector)))
+    }
+
+    /// Whether the sidecar still accepts.
+    pub fn is_open(&self) -> bool {
+        self.0.0.is_open()
+    }
+
+    /// As Pingora makes a connection.
+    pub fn connect(&self) -> Arc<dyn L4Connect + Send + Sync> {
+        Arc::clone(&self.0) as _
+    }
+}
+
+#[async_trait]
+impl L4Connect for Connector {
+    async fn connect(&self, _address: &SocketAddr) -> Result<Stream> {
+        let stream = self.0.connect().await.or_err(ErrorType::ConnectRefused, "connect to the sidecar in memory")?;
+        Ok(VirtualSocketStream::new(Box::new(Local(stream))).into())
+    }
+}
+
+#[derive(Debug)]
+struct Local(DuplexStream);
+
+impl VirtualSocket for Local {
+    /// No option of a socket means anything here.
+    fn set_socket_option(&self, _option: VirtualSockOpt) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsyncRead for Local {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Local {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,75 @@
+//! Connections between the edge and the sidecar of one process, in memory: a page that is being served uses no descriptor.
+//!
+//! Both ends are plain byte streams, over which the two speak HTTP as they do over TCP. Must not know what is sent.
+
+use std::io;
+use tokio::io::DuplexStream;
+use tokio::sync::mpsc;
+
+/// Bytes that may wait in each direction of a connection.
+const BUFFER_BYTES: usize = 65_536;
+/// Connections that may wait to be accepted.
+const BACKLOG: usize = 1_024;
+
+/// The edge's end.
+#[derive(Debug, Clone)]
+pub struct LocalConnector(mpsc::Sender<DuplexStream>);
+
+/// The sidecar's end; once it is dropped, no connection can be made.
+#[derive(Debug)]
+pub struct LocalAcceptor(mpsc::Receiver<DuplexStream>);
+
+/// Both ends.
+pub fn local_link() -> (LocalConnector, LocalAcceptor) {
+    let (sender, receiver) = mpsc::channel(BACKLOG);
+    (LocalConnector(sender), LocalAcceptor(receiver))
+}
+
+impl LocalConnector {
+    /// Whether the sidecar still accepts.
+    pub fn is_open(&self) -> bool {
+        !self.0.is_closed()
+    }
+
+    /// Waits while as many connections as may wait to be accepted do.
+    ///
+    /// # Errors
+    /// The sidecar has ended.
+    pub async fn connect(&self) -> io::Result<DuplexStream> {
+        let (own, other) = tokio::io::duplex(BUFFER_BYTES);
+        let ended = |_| io::Error::new(io::ErrorKind::ConnectionRefused, "the sidecar of this process has ended");
+        self.0.send(other).await.map_err(ended)?;
+        Ok(own)
+    }
+}
+
+impl LocalAcceptor {
+    /// The next connection; waits for ever where no more can come.
+    pub async fn accept(&mut self) -> DuplexStream {
+        match self.0.recv().await {
+            Some(stream) => stream,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn what_one_end_writes_the_other_reads_until_the_sidecar_ends() {
+        let (connector, mut acceptor) = local_link();
+        let mut edge = connector.connect().await.unwrap();
+        let mut sidecar = acceptor.accept().await;
+        edge.write_all(b"GET").await.unwrap();
+        let mut read = [0; 3];
+        sidecar.read_exact(&mut read).await.unwrap();
+        assert_eq!(&read, b"GET");
+        assert!(connector.is_open());
+        drop(acceptor);
+        assert!(!connector.is_open());
+        assert_eq!(connector.connect().await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+}

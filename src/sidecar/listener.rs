@@ -1,0 +1,67 @@
+//! Where the pages' connections come from: the private address, and the edge of this process.
+//!
+//! Must not know what is asked on them.
+
+use crate::local_link::LocalAcceptor;
+use axum::extract::connect_info::Connected;
+use axum::serve::{IncomingStream, Listener};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+
+/// Whom a connection comes from; an edge in this process counts as loopback.
+#[derive(Debug, Clone, Copy)]
+pub struct PeerAddress(pub SocketAddr);
+
+const EDGE_OF_THIS_PROCESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+pub struct PageListener {
+    tcp: TcpListener,
+    edge: Option<LocalAcceptor>,
+}
+
+impl PageListener {
+    pub fn new(tcp: TcpListener, edge: Option<LocalAcceptor>) -> Self {
+        Self { tcp, edge }
+    }
+}
+
+/// A connection of either kind.
+pub trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Connection for T {}
+
+impl Listener for PageListener {
+    type Io = Box<dyn Connection>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, SocketAddr) {
+        let edge = async {
+            match &mut self.edge {
+                Some(edge) => edge.accept().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            stream = edge => (Box::new(stream), EDGE_OF_THIS_PROCESS),
+            // axum's own waits a second where there is no descriptor for a connection.
+            (stream, address) = <TcpListener as Listener>::accept(&mut self.tcp) => {
+                if let Err(error) = stream.set_nodelay(true) {
+                    log::debug!("sidecar: set TCP_NODELAY: {error}");
+                }
+                (Box::new(stream), address)
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.tcp.local_addr()
+    }
+}
+
+impl Connected<IncomingStream<'_, PageListener>> for PeerAddress {
+    fn connect_info(stream: IncomingStream<'_, PageListener>) -> Self {
+        Self(*stream.remote_addr())
+    }
+}
