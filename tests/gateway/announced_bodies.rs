@@ -43,7 +43,9 @@ fn announce_and_trickle(port: u16, key: &str, stop: &AtomicBool) {
     h2.0.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     let mut sent_at = std::time::Instant::now();
     let mut frames = [0; 16_384];
-    while !stop.load(Ordering::Relaxed) {
+    // Bounded, so that a test that fails ends too.
+    let until = std::time::Instant::now() + 3 * SOON;
+    while !stop.load(Ordering::Relaxed) && std::time::Instant::now() < until {
         // Answers and windows are of no interest, and must not fill the connection.
         let _ = std::io::Read::read(&mut h2.0, &mut frames);
         if sent_at.elapsed() >= INTERVAL {

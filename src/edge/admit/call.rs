@@ -26,6 +26,7 @@ use crate::protocol::failure::{Failure, Kind};
 use crate::protocol::request::{self, Outline};
 use crate::protocol::translate;
 use crate::usage::UsageBounds;
+use bytes::Bytes;
 use pingora::proxy::Session;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,23 +60,13 @@ pub async fn prepare(
 ) -> Result<Prepared, Failure> {
     let surface = asked.surface;
     let Authorized { mut share, arrival, has_credit } = authorized;
-    let limits = EdgeLimits::of(&settings.limits);
-    let body = tokio::select! {
-        biased;
-        body = intake::read_body(session, &mut share, &limits) => body?,
-        () = gateway.shutdown.cut_off() => {
-            gateway.shutdown.count_cut();
-            return Err(Failure::of(Kind::Draining));
-        }
-    };
-    let body_read = Instant::now();
+    let (body, body_read) = receive_body(gateway, settings, session, &mut share).await?;
     let outline = request::read(surface, &body)?;
     let model = model(settings, &principal, &outline.model)?.door(surface, &outline);
     let crosses = !model.passes(surface);
     let count = if asked.free { Some(translate::count_tokens(surface, &body)) } else { None };
-    if (!has_credit || is_counted_here(model, &asked))
-        && let Some(count) = count
-    {
+    let is_local = !has_credit || is_counted_here(model, &asked);
+    if is_local && let Some(count) = count {
         return count.map(Prepared::Count);
     }
     let keyed = match keyed::begin(gateway, settings, session, &asked, &principal, &body, &ctx.request_id).await? {
@@ -142,6 +133,28 @@ pub async fn prepare(
         billed: None,
         in_flight: asked.in_flight,
     })))
+}
+
+/// The body, and when it had come whole.
+///
+/// # Errors
+/// As [`intake::read_body`]; the process ends what outlasts its drain.
+async fn receive_body(
+    gateway: &Gateway,
+    settings: &Settings,
+    session: &mut Session,
+    share: &mut BodyShare,
+) -> Result<(Bytes, Instant), Failure> {
+    let limits = EdgeLimits::of(&settings.limits);
+    let body = tokio::select! {
+        biased;
+        body = intake::read_body(session, share, &limits) => body?,
+        () = gateway.shutdown.cut_off() => {
+            gateway.shutdown.count_cut();
+            return Err(Failure::of(Kind::Draining));
+        }
+    };
+    Ok((body, Instant::now()))
 }
 
 /// Whether the model's vendor has no counter for such a request. That of a responses vendor wants another body than its answers
