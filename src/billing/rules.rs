@@ -72,8 +72,14 @@ fn unpriced(model: &Model, surface: Protocol, outline: &Outline) -> Option<&'sta
         (!is_listed).then_some(key)
     });
     let word = unlisted.next();
+    let tools = match (surface, model.protocol()) {
+        (Protocol::Chat, Protocol::Chat) => features.server_tool_member.unwrap_or("tools"),
+        // Of this surface's members only that one becomes a tool.
+        (Protocol::Chat, _) => "web_search_options",
+        _ => features.server_tool_member.unwrap_or("tools"),
+    };
     let asked = [
-        (features.server_tools || uncounted, if surface == Protocol::Chat { "web_search_options" } else { "tools" }),
+        (features.server_tools || uncounted, tools),
         (word.is_some(), word.unwrap_or_default()),
         (features.fallback_models, "fallbacks"),
         (features.audio_input && priced.audio_input.is_none(), "messages"),
@@ -389,7 +395,7 @@ mod tests {
         let flat_chat = plain(Protocol::Chat);
         for (model, members, param) in [
             (&flat_messages, search, "tools"),
-            (&chat, search, "web_search_options"),
+            (&chat, search, "tools"),
             (&chat, r#""web_search_options":{}"#, "web_search_options"),
             (&messages, r#""tools":[{"type":"code_execution_20250825"}]"#, "tools"),
             (&messages, r#""tools":[{"type":"web_fetch_20250910","name":"web_fetch"}]"#, "tools"),
@@ -397,7 +403,9 @@ mod tests {
             (&messages, r#""container":{"skills":[]}"#, "tools"),
             (&flat_messages, r#""mcp_servers":[{"type":"url","url":"https://x"}]"#, "tools"),
             (&flat_messages, free, "tools"),
-            (&chat, r#""tools":[{"type":"mcp","server_url":"https://x"}]"#, "web_search_options"),
+            (&chat, r#""tools":[{"type":"mcp","server_url":"https://x"}]"#, "tools"),
+            (&chat, r#""search_parameters":{"mode":"on"}"#, "search_parameters"),
+            (&chat, r#""extra_body":{"google":{"tools":[{"google_search":{}}]}}"#, "tools"),
             (&flat_messages, r#""inference_geo":"us""#, "inference_geo"),
             (&messages, r#""inference_geo":"eu""#, "inference_geo"),
             (&messages, r#""inference_geo":7"#, "inference_geo"),

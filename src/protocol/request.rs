@@ -5,7 +5,7 @@
 //! member in another case) is refused, because the vendor's reading would be billed by ours.
 //!
 //! Read next: `request/features.rs` (what makes a request cost more than its bytes), `request/rewrite.rs`,
-//! `request/vendor_state.rs` (what lives in the vendor account), `request/strip.rs` (what another vendor's answer left
+//! `request/vendor_state.rs` (what lives in the vendor account), `request/extensions.rs` (what only some vendors know), `request/strip.rs` (what another vendor's answer left
 //! behind), `request/dialect.rs` (what this model refuses), `request/content.rs` (what it holds, by kind),
 //! `request/conversation.rs` (whose turn it is).
 
@@ -22,6 +22,7 @@ use vendor_state::VendorObject;
 mod content;
 mod conversation;
 mod dialect;
+mod extensions;
 mod features;
 mod repair;
 mod rewrite;
@@ -64,6 +65,13 @@ pub struct OutputLimit {
     pub field: &'static str,
     /// Tokens. The larger where both are given: a vendor may heed either.
     pub tokens: u64,
+}
+
+impl Outline {
+    /// Messages: the prompt is to be put into the vendor's cache, and nothing to be generated.
+    pub fn is_prewarming(&self) -> bool {
+        self.spans.max_tokens.is_some_and(|limit| limit.tokens == Some(0))
+    }
 }
 
 /// Where the members stand that may be edited.
@@ -176,6 +184,9 @@ impl Reader<'_> {
         if let Some(object) = VendorObject::by_top_name(self.protocol, name) {
             return Ok(vendor_state::note(&mut self.outline.features.vendor_reference, object, scan)?);
         }
+        if let Some(object) = VendorObject::by_value(self.protocol, name, scan.kind()?) {
+            return Ok(vendor_state::note(&mut self.outline.features.vendor_reference, object, scan)?);
+        }
         match (name, self.protocol) {
             ("model", _) => self.model(scan),
             ("stream", _) => {
@@ -211,16 +222,20 @@ impl Reader<'_> {
             ("input", Protocol::Responses) => self.input(scan, name),
             ("tools", _) => self.list(scan, name),
             ("service_tier", _) => self.service_tier(scan),
+            // A list of items may name some that are stored.
+            ("instructions", Protocol::Responses) if !matches!(scan.kind()?, Kind::String | Kind::Null) => {
+                Err(self.wrong_type(name, "a string"))
+            }
             ("system" | "instructions" | "metadata" | "session_id" | "prompt_cache_key", _) => {
                 let is_given = scan.kind()? != Kind::Null;
                 let start = scan.at();
-                self.outline.features.member(name, scan)?;
+                self.outline.features.member(self.protocol, name, scan)?;
                 if is_given {
                     self.outline.signs.member(name, Span { start, end: scan.at() });
                 }
                 Ok(())
             }
-            _ => Ok(self.outline.features.member(name, scan)?),
+            _ => Ok(self.outline.features.member(self.protocol, name, scan)?),
         }
     }
 
@@ -271,7 +286,10 @@ impl Reader<'_> {
     }
 
     fn limit(&self, scan: &mut Scan<'_>, param: &str) -> Result<Limit, Stop> {
-        let (tokens, span) = self.number(scan, param, 0, COUNT_MAX)?;
+        // Only messages vendors define 0: nothing is generated, and the prompt is put into the cache. Source: the vendor's
+        // guide to prompt caching ("Pre-warming the cache"), read 2026-11.
+        let least = u64::from(self.protocol != Protocol::Messages);
+        let (tokens, span) = self.number(scan, param, least, COUNT_MAX)?;
         Ok(Limit { span, tokens })
     }
 
@@ -372,7 +390,7 @@ impl Reader<'_> {
 
     fn list(&mut self, scan: &mut Scan<'_>, name: &str) -> Result<(), Stop> {
         match scan.kind()? {
-            Kind::Array => Ok(self.outline.features.member(name, scan)?),
+            Kind::Array => Ok(self.outline.features.member(self.protocol, name, scan)?),
             Kind::Null => Ok(scan.skip().map(drop)?),
             _ => Err(self.wrong_type(name, "an array")),
         }
@@ -461,6 +479,10 @@ impl Reader<'_> {
             let given = outline.spans.max_output_tokens.and_then(|limit| limit.tokens);
             outline.output_limit = given.map(|tokens| OutputLimit { field: "max_output_tokens", tokens });
             return Ok(outline);
+        }
+        if self.protocol == Protocol::Messages && outline.is_prewarming() && outline.stream {
+            let message = "0 is not supported with stream=true.";
+            return Err(Failure::invalid(self.protocol, "max_tokens", message));
         }
         let newer = outline.spans.max_completion_tokens.and_then(|limit| limit.tokens);
         let older = outline.spans.max_tokens.and_then(|limit| limit.tokens);

@@ -28,6 +28,14 @@ fn references() -> Vec<(&'static str, Value, &'static str)> {
             "messages[0].content[1].file.file_id",
         ),
         (chat, json!({"assistant_id": "asst_abc"}), "assistant_id"),
+        (chat, json!({"cached_content": "cachedContents/abc"}), "cached_content"),
+        (
+            chat,
+            json!({"extra_body": {"google": {"cached_content": "cachedContents/abc"}}}),
+            "extra_body.google.cached_content",
+        ),
+        (chat, json!({"preset": "cheap"}), "preset"),
+        (chat, json!({"deferred": true}), "deferred"),
         (
             messages,
             json!({"messages": said(json!({"type": "document", "source": by_id}))}),
@@ -59,6 +67,7 @@ fn references() -> Vec<(&'static str, Value, &'static str)> {
         (responses, json!({"previous_response_id": "resp_abc"}), "previous_response_id"),
         (responses, json!({"conversation": "conv_abc"}), "conversation"),
         (responses, json!({"prompt": {"id": "pmpt_abc"}}), "prompt"),
+        (responses, json!({"instructions": [{"type": "item_reference", "id": "msg_abc"}]}), "instructions"),
     ]
 }
 

@@ -101,6 +101,11 @@ impl<'a> Order<'a> {
                 recall: Some(translated.recall),
             });
         }
+        let official = self.model.vendor.official;
+        if self.surface == Protocol::Messages && self.outline.is_prewarming() && !official {
+            let message = "0 is only supported for models that offer cache pre-warming.";
+            return Err(Failure::invalid(self.surface, "max_tokens", message));
+        }
         let edits = Edits {
             model: &self.model.upstream_model,
             output_limit,
@@ -109,7 +114,6 @@ impl<'a> Order<'a> {
             include_usage: self.surface == Protocol::Chat && self.outline.stream,
         };
         let rules = self.repair_rules(output_limit, thinking_budget);
-        let official = self.model.vendor.official;
         let (stripped, carries_thinking) = match self.surface {
             Protocol::Responses => {
                 let sender = Sender { repair: rules, ..sender(self.model, &self.account_id, false) };

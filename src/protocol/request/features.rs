@@ -7,7 +7,9 @@
 //! Read next: `protocol/request/rewrite.rs`.
 
 use super::content::Content;
+use super::extensions::Extension;
 use super::vendor_state::{self, VendorObject, VendorReference};
+use crate::protocol::Protocol;
 use crate::protocol::carrier;
 use crate::protocol::rules::names;
 use crate::protocol::scan::{Broken, Kind, Scan, Span, Text};
@@ -30,6 +32,8 @@ pub struct Features {
     pub vendor_reference: Option<VendorReference>,
     /// Tools that run at the vendor, whose results become input, and that have no price key.
     pub server_tools: bool,
+    /// Chat: the first member that asks for one of them.
+    pub server_tool_member: Option<&'static str>,
     /// Those that have one, by tool, all of a kind together.
     pub tool_offers: PerTool<Option<ToolOffer>>,
     /// Responses: uses of server tools at most, of all kinds together. The larger where it is given twice.
@@ -91,6 +95,8 @@ pub struct Leftovers {
     pub members: bool,
     /// Members by which the vendor would use, or keep something in, the operator's account: see `request/strip.rs`.
     pub account_members: bool,
+    /// Output limits by another name than the surface's, or among a vendor's own options.
+    pub second_limits: bool,
 }
 
 /// The longest call id that chat's own vendor takes.
@@ -98,10 +104,16 @@ const CHAT_ID_LETTERS_MAX: usize = 40;
 
 impl Features {
     /// Reads a top-level member. A member of a name not known here has no features.
-    pub(super) fn member(&mut self, name: &str, scan: &mut Scan<'_>) -> Result<(), Broken> {
+    pub(super) fn member(&mut self, protocol: Protocol, name: &str, scan: &mut Scan<'_>) -> Result<(), Broken> {
+        if let Some(extension) = Extension::at_top(protocol, name) {
+            return self.extension(protocol, extension, scan);
+        }
         match name {
-            "messages" | "system" => self.content(scan),
-            "tools" => scan.array_or_skip(|scan| self.tool(scan)).map(drop),
+            "messages" | "system" | "prediction" => self.content(scan),
+            "tools" => {
+                let is_chat = protocol == Protocol::Chat;
+                scan.array_or_skip(|scan| self.tool(scan, is_chat)).map(drop)
+            }
             "max_tool_calls" => {
                 self.max_tool_calls = scan.count_or_skip()?.max(self.max_tool_calls);
                 Ok(())
@@ -135,7 +147,6 @@ impl Features {
                 self.inference_geo = geo.filter(|geo| *geo != InferenceGeo::said("global")).or(self.inference_geo);
                 Ok(())
             }
-            "web_search_options" | "plugins" => some(scan, &mut self.server_tools),
             "mcp_servers" => {
                 let mut is_given = false;
                 some(scan, &mut is_given)?;
@@ -254,7 +265,7 @@ impl Features {
             name if vendor_state::is_data(name) => scan.skip().map(drop),
             "cache_control" => self.cache_marker(scan),
             // Items of the responses protocol bring tools along.
-            "tools" => scan.array_or_skip(|scan| self.tool(scan)).map(drop),
+            "tools" => scan.array_or_skip(|scan| self.tool(scan, false)).map(drop),
             "signature" => {
                 if let Some(text) = scan.text_or_skip()? {
                     block.is_signed = carrier::is_vendors(&text.name());
@@ -349,7 +360,13 @@ impl Features {
                         _ => block.has_other_source = true,
                     }
                 }
-                "url" => some(scan, &mut self.url_sources)?,
+                "url" => {
+                    self.url_sources |= scan.kind()? != Kind::Null;
+                    let at = scan.at();
+                    if let Some(address) = scan.text_or_skip()? {
+                        vendor_state::note_address(&mut self.vendor_reference, &address.name(), at);
+                    }
+                }
                 "data" => block.data = scan.text_or_skip()?,
                 name => match VendorObject::by_name(name) {
                     Some(object) => vendor_state::note(&mut self.vendor_reference, object, scan)?,
@@ -388,22 +405,31 @@ impl Features {
 
     /// The address, if it is a data URL, or no address at all but bare base64.
     fn address<'a>(&mut self, scan: &mut Scan<'a>) -> Result<Option<Text<'a>>, Broken> {
+        scan.kind()?;
+        let at = scan.at();
         let Some(address) = scan.text_or_skip()? else { return Ok(None) };
         // Escaped or in capitals it may be a `data:` still; taking it for an address is the safe side.
         let is_far = !address.raw.starts_with("data:");
         self.url_sources |= is_far;
+        if is_far {
+            vendor_state::note_address(&mut self.vendor_reference, &address.name(), at);
+        }
         let is_bare = address.raw.len() > ADDRESS_BYTES_MAX;
         Ok(Some(address).filter(|_| !is_far || is_bare))
     }
 
-    /// A tool definition: its schema is not looked into.
-    fn tool(&mut self, scan: &mut Scan<'_>) -> Result<(), Broken> {
+    /// A tool definition: its schema is not looked into. `is_chat`: by the rules of the chat protocol, where a tool that is
+    /// neither a function nor custom is the vendor's own, also without a type.
+    fn tool(&mut self, scan: &mut Scan<'_>, is_chat: bool) -> Result<(), Broken> {
         self.tools = true;
         let (mut runs_at_vendor, mut max_uses) = (PerTool::<bool>::default(), None);
+        let (mut is_function, mut is_vendors) = (false, false);
         scan.object_or_skip(|scan, key| {
             match key.name().as_ref() {
                 "type" => {
                     let kind = scan.text_or_skip()?.map(|kind| kind.name());
+                    is_vendors |= kind.as_deref().is_some_and(|kind| !matches!(kind, "function" | "custom"));
+                    is_function |= kind.is_some();
                     match kind.as_deref().and_then(server_tool) {
                         Some(tool) => *runs_at_vendor.get_mut(tool) = true,
                         None => self.server_tools |= !kind.as_deref().is_none_or(is_client_tool),
@@ -414,14 +440,24 @@ impl Features {
                 "cache_control" => self.cache_marker(scan)?,
                 "container" => vendor_state::container(&mut self.vendor_reference, scan)?,
                 // Those of a namespace.
-                "tools" => drop(scan.array_or_skip(|scan| self.tool(scan))?),
+                "tools" => drop(scan.array_or_skip(|scan| self.tool(scan, is_chat))?),
                 "function" => {
+                    is_function = true;
                     scan.object_or_skip(|scan, key| {
                         if key.name() == "cache_control" {
                             return self.cache_marker(scan);
                         }
                         scan.skip().map(drop)
                     })?;
+                }
+                // A function without its wrapping, and Gemini's list of some.
+                "name" | "custom" | "function_declarations" | "functionDeclarations" => {
+                    is_function = true;
+                    scan.skip()?;
+                }
+                name if is_chat && Extension::is_vendor_tool(name) => {
+                    is_vendors |= !matches!(scan.kind()?, Kind::Null | Kind::False);
+                    vendor_state::walk(&mut self.vendor_reference, scan)?;
                 }
                 name if vendor_state::is_data(name) => drop(scan.skip()?),
                 name => match VendorObject::by_name(name) {
@@ -431,6 +467,10 @@ impl Features {
             }
             Ok::<(), Broken>(())
         })?;
+        if is_chat && (is_vendors || !is_function) {
+            self.server_tools = true;
+            self.server_tool_member.get_or_insert("tools");
+        }
         for tool in ServerTool::ALL.into_iter().filter(|tool| *runs_at_vendor.get(*tool)) {
             self.offer(tool, max_uses);
         }

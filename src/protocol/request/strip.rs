@@ -21,6 +21,7 @@ use crate::protocol::tree::{Nodes, Tree, Value};
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 
+mod limits;
 mod responses;
 
 pub use responses::{Sender, for_responses};
@@ -55,7 +56,7 @@ pub fn strip(
     };
     let keeps_account_members = !left.account_members || protocol == Protocol::Responses;
     let rules = rules.filter(|rules| outline.needs_repair(rules));
-    if is_clean && keeps_account_members && rules.is_none() {
+    if is_clean && keeps_account_members && !left.second_limits && rules.is_none() {
         return Stripped::default();
     }
     let Ok(text) = std::str::from_utf8(body) else {
@@ -67,6 +68,9 @@ pub fn strip(
     let mut strip = Strip::new(text);
     if !keeps_account_members {
         strip.members(tree.root(), "", account_members(protocol));
+    }
+    if left.second_limits {
+        strip.second_limits(tree.root(), protocol);
     }
     match protocol {
         Protocol::Messages if !is_clean => strip.messages(tree.root(), is_unsigned_thinking),
@@ -99,6 +103,7 @@ pub fn without_reasoning(protocol: Protocol, body: &[u8], rules: &RepairRules<'_
         return None;
     }
     strip.members(tree.root(), "", account_members(protocol));
+    strip.second_limits(tree.root(), protocol);
     strip.repair(tree.root(), rules, true);
     Some(strip.finish())
 }
@@ -501,6 +506,35 @@ mod tests {
             (Protocol::Messages, r#"{"diagnostics":null,"messages":[]}"#),
         ] {
             check(protocol, body, body, &[]);
+        }
+    }
+
+    #[test]
+    fn output_limits_by_another_name_are_dropped() {
+        let limits =
+            r#"{"n_predict":-1,"max_tokens":7,"messages":[],"maxNewTokens":9,"best_of":null,"max_output_tokens":9}"#;
+        let told = ["dropped:max_new_tokens", "dropped:max_output_tokens", "dropped:n_predict"];
+        check(Protocol::Chat, limits, r#"{"max_tokens":7,"messages":[]}"#, &told);
+        check(Protocol::Messages, limits, r#"{"max_tokens":7,"messages":[]}"#, &told);
+        check(
+            Protocol::Chat,
+            r#"{"options":{"num_predict":9,"num_ctx":5},"extra_body":{"max_tokens":9,"google":{"thinking_config":{"include_thoughts":true},"generationConfig":[{"maxOutputTokens":9}]},"n":4,"parameters":{"best\u005fof":3}},"messages":[]}"#,
+            r#"{"options":{"num_ctx":5},"extra_body":{"google":{"thinking_config":{"include_thoughts":true},"generationConfig":[{}]},"parameters":{}},"messages":[]}"#,
+            &[
+                "dropped:extra_body.best_of",
+                "dropped:extra_body.max_output_tokens",
+                "dropped:extra_body.max_tokens",
+                "dropped:extra_body.n",
+                "dropped:options.num_predict",
+            ],
+        );
+        // In a schema and in a tool's arguments it is data, and the surface's own limits stay.
+        for body in [
+            r#"{"max_tokens":7,"max_completion_tokens":7,"n":2,"messages":[]}"#,
+            r#"{"extra_body":{"guided_decoding":{"json_schema":{"max_length":5}},"metadata":{"n":1}},"messages":[]}"#,
+            r#"{"response_format":{"json_schema":{"schema":{"max_length":5}}},"messages":[{"role":"user","max_length":1}]}"#,
+        ] {
+            check(Protocol::Chat, body, body, &[]);
         }
     }
 

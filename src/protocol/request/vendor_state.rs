@@ -8,6 +8,7 @@
 //! Read next: `request/features.rs`.
 
 use super::DEPTH_MAX;
+use super::extensions::is_same;
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind as FailureKind};
 use crate::protocol::scan::{Broken, Kind, Scan};
@@ -30,6 +31,16 @@ pub enum VendorObject {
     Assistant,
     /// Audio of an earlier answer.
     Audio,
+    /// Content that was put into the vendor's cache beforehand.
+    CachedContent,
+    /// A request's settings, or a part of it, kept at the vendor.
+    Preset,
+    /// An answer that the vendor keeps for whoever asks for it later.
+    DeferredAnswer,
+    /// Blocks of a cache on another computer of the operator's.
+    CacheTransfer,
+    /// A file by its address in the vendor's storage.
+    StoredFile,
 }
 
 /// The first reference of a body, and where its value begins.
@@ -38,6 +49,16 @@ pub struct VendorReference {
     pub object: VendorObject,
     at: usize,
 }
+
+/// What members at the top refer to that only some compatible vendors know.
+const COMPATIBLE: [(&str, VendorObject); 3] = [
+    // OpenRouter: docs/features/presets.
+    ("preset", VendorObject::Preset),
+    // xAI: docs/guides/deferred-chat-completions.
+    ("deferred", VendorObject::DeferredAnswer),
+    // vLLM: docs/features/disagg_prefill.
+    ("kv_transfer_params", VendorObject::CacheTransfer),
+];
 
 impl VendorObject {
     /// The object that a member of this name refers to, wherever it stands. Some servers do not mind case.
@@ -51,11 +72,19 @@ impl VendorObject {
             ("vector_store_ids", VendorObject::VectorStore),
             ("skill_id", VendorObject::Skill),
         ];
-        // All end in "d" or "s": most members of a body are done with here.
-        if !matches!(name.as_bytes().last(), Some(b'd' | b'D' | b's' | b'S')) {
-            return None;
+        // All end in "d", "s" or "t": most members of a body are done with here.
+        match name.as_bytes().last() {
+            Some(b'd' | b'D' | b's' | b'S') => find(&NAMES, name),
+            // Gemini: "OpenAI compatibility", `extra_body.google.cached_content`; "generateContent", `cachedContent`.
+            Some(b't' | b'T') if is_same("cached_content", name) => Some(Self::CachedContent),
+            _ => None,
         }
-        find(&NAMES, name)
+    }
+
+    /// A value at the top of a body that refers to an object where it is one.
+    pub(super) fn by_value(protocol: Protocol, name: &str, kind: Kind) -> Option<Self> {
+        let is_template = protocol == Protocol::Chat && kind == Kind::Object && name.eq_ignore_ascii_case("prompt");
+        is_template.then_some(Self::PromptTemplate)
     }
 
     /// The object that a member at the top of a body refers to.
@@ -72,7 +101,13 @@ impl VendorObject {
         if protocol == Protocol::Responses && name.eq_ignore_ascii_case("prompt") {
             return Some(Self::PromptTemplate);
         }
-        find(&NAMES, name).or_else(|| Self::by_name(name))
+        // Written as the protocol does it may be an object that names none: see `container`.
+        if name != "container" && name.eq_ignore_ascii_case("container") {
+            return Some(Self::Container);
+        }
+        let of_compatible_vendors =
+            || COMPATIBLE.iter().find(|(known, _)| is_same(known, name)).map(|(_, object)| *object);
+        find(&NAMES, name).or_else(|| Self::by_name(name)).or_else(of_compatible_vendors)
     }
 
     fn message(self, field: &str, id: &str) -> String {
@@ -92,6 +127,11 @@ impl VendorObject {
             Self::Assistant => "is not available on this endpoint; send its instructions and tools instead.",
             Self::Audio => "of an earlier answer is not available on this endpoint; send its transcript as text.",
             Self::Thread => "is not available on this endpoint; send the whole conversation.",
+            Self::CachedContent => "is not available on this endpoint; send the content itself.",
+            Self::Preset => "is not available on this endpoint; send its settings instead.",
+            Self::DeferredAnswer => "is not available on this endpoint; wait for the answer, or stream it.",
+            Self::CacheTransfer => "is not available on this endpoint.",
+            Self::StoredFile => "must be an https address or a data URL: the vendor's storage is not available here.",
         };
         match self {
             Self::Conversation | Self::PromptTemplate => what.to_owned(),
@@ -119,13 +159,42 @@ impl VendorReference {
         let failure = Failure::invalid(surface, &path, &self.object.message(field, &id));
         failure.with_code(match self.object {
             VendorObject::Response => "previous_response_not_found",
-            VendorObject::Conversation | VendorObject::PromptTemplate => "unsupported_parameter",
+            VendorObject::Conversation
+            | VendorObject::PromptTemplate
+            | VendorObject::CachedContent
+            | VendorObject::Preset
+            | VendorObject::DeferredAnswer
+            | VendorObject::CacheTransfer => "unsupported_parameter",
             _ => "unsupported_value",
         })
     }
 }
 
-/// Notes that the next value, which is consumed, refers to `object`. Null and an empty list refer to nothing.
+/// Notes that the address of a file, which begins at `at`, is one that the vendor reads with the operator's credentials.
+pub(super) fn note_address(found: &mut Option<VendorReference>, address: &str, at: usize) {
+    if is_vendor_storage(address) && found.is_none() {
+        *found = Some(VendorReference { object: VendorObject::StoredFile, at });
+    }
+}
+
+/// Any other scheme than those of the web names the vendor's own storage (`gs://`, `s3://`) or its computer (`file://`);
+/// Gemini's files have an address of the web, and the vendor needs no key of the caller's for it.
+fn is_vendor_storage(address: &str) -> bool {
+    let Some((scheme, rest)) = address.trim_start().split_once("://") else { return false };
+    // Behind a comma the data of a data URL begins.
+    if scheme.contains(',') {
+        return false;
+    }
+    if !scheme.eq_ignore_ascii_case("https") && !scheme.eq_ignore_ascii_case("http") {
+        return true;
+    }
+    let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let host = host.split(':').next().unwrap_or_default().trim_end_matches('.');
+    host.eq_ignore_ascii_case("generativelanguage.googleapis.com")
+}
+
+/// Notes that the next value, which is consumed, refers to `object`. Null, false and an empty list refer to nothing.
 pub(super) fn note(
     found: &mut Option<VendorReference>,
     object: VendorObject,
@@ -133,7 +202,7 @@ pub(super) fn note(
 ) -> Result<(), Broken> {
     let kind = scan.kind()?;
     let at = scan.at();
-    let mut is_given = !matches!(kind, Kind::Null | Kind::Array);
+    let mut is_given = !matches!(kind, Kind::Null | Kind::False | Kind::Array);
     if kind == Kind::Array {
         scan.array(|scan| {
             is_given = true;
@@ -322,6 +391,43 @@ mod tests {
             (Chat, json!({"conversation": "conv_1"}), "conversation".into()),
             (Chat, json!({"previous_response_id": "resp_1"}), "previous_response_id".into()),
             (Chat, json!({"file_ids": ["f"]}), "file_ids".into()),
+            (Chat, json!({"cached_content": "cachedContents/1"}), "cached_content".into()),
+            (Chat, json!({"cachedContent": "cachedContents/1"}), "cachedContent".into()),
+            (
+                Chat,
+                json!({"extra_body": {"google": {"cached_content": "cachedContents/1"}}}),
+                "extra_body.google.cached_content".into(),
+            ),
+            (Chat, json!({"google": {"cachedContent": "cachedContents/1"}}), "google.cachedContent".into()),
+            (Chat, json!({"extra_body": {"file_ids": ["f"]}}), "extra_body.file_ids".into()),
+            (Chat, json!({"preset": "cheap"}), "preset".into()),
+            (Chat, json!({"deferred": true}), "deferred".into()),
+            (Chat, json!({"kv_transfer_params": {"remote_host": "x"}}), "kv_transfer_params".into()),
+            (Chat, json!({"prompt": {"id": "pmpt_1"}}), "prompt".into()),
+            (
+                Chat,
+                json!({"prediction": {"type": "content", "content": [{"type": "file", "file": {"file_id": "f"}}]}}),
+                "prediction.content[0].file.file_id".into(),
+            ),
+            (
+                Chat,
+                said(json!({"type": "image_url", "image_url": {"url": "gs://bucket/a.png"}})),
+                format!("{part}.image_url.url"),
+            ),
+            (Chat, said(json!({"type": "image_url", "image_url": "file:///etc/passwd"})), format!("{part}.image_url")),
+            (
+                Chat,
+                said(json!({"type": "image_url", "image_url":
+                    {"url": "https://x@GenerativeLanguage.googleapis.com:443/v1beta/files/a"}})),
+                format!("{part}.image_url.url"),
+            ),
+            (
+                Messages,
+                said(json!({"type": "image", "source": {"type": "url", "url": "s3://bucket/a.png"}})),
+                format!("{part}.source.url"),
+            ),
+            (Messages, json!({"Container": "container_1"}), "Container".into()),
+            (Responses, json!({"instructions": [{"type": "item_reference", "id": "i"}]}), "instructions".into()),
             (
                 Chat,
                 tool(json!({"type": "file_search", "file_search": {"vector_store_ids": ["v"]}})),
@@ -496,6 +602,11 @@ mod tests {
             // It goes from the conversation before that is sent.
             (Responses, item(json!({"type": "code_interpreter_call", "id": "ci", "container_id": "c", "code": "1"}))),
             (Responses, json!({"previous_response_id": null, "conversation": null, "prompt": null})),
+            (Responses, json!({"instructions": null})),
+            (Chat, json!({"deferred": false, "cached_content": null, "preset": null})),
+            (Chat, json!({"prediction": {"type": "content", "content": "file_id"}})),
+            (Chat, said(json!({"type": "image_url", "image_url": {"url": "https://x/a?u=gs://b"}}))),
+            (Chat, said(json!({"type": "image_url", "image_url": {"url": "data:text/plain,gs://b"}}))),
         ] {
             assert_eq!(param(protocol, &members), None, "{members}");
         }
