@@ -333,7 +333,8 @@ fn understanding(call: &Call, surface: Protocol, is_events: bool) -> Mode {
                 .with_request(call.metering_terms(), call.reply.choices);
             Mode::Stream(AnswerStream::Same(Box::new(pass)), OpenStream::begin())
         }
-        (Some(recall), true) => {
+        // Events in the place of a whole answer are none, whether it is passed on or translated.
+        (Some(recall), true) if call.stream || call.upstream.streams => {
             let recall = Recall { usage_bounds: call.usage_bounds, ..recall.clone() };
             let stream = StreamTranslation::new(vendor, surface, recall, call.stream, event_bytes);
             if call.stream {

@@ -55,6 +55,8 @@ struct Watch {
     terms: MeteringTerms,
     /// The usage that the client has read.
     reported: Usage,
+    /// Chat: the client has read the estimate that is billed.
+    reports_estimate: bool,
     hide_usage: bool,
     started: bool,
     /// More than the opening was passed on.
@@ -83,6 +85,7 @@ impl StreamPass {
                 model_json: splice::json_string(public_model),
                 terms: MeteringTerms::default(),
                 reported: Usage::default(),
+                reports_estimate: false,
                 hide_usage,
                 started: false,
                 has_content: false,
@@ -152,11 +155,10 @@ impl StreamPass {
     fn end(&mut self, fault: Option<Fault>, out: &mut Vec<u8>) -> Result<(), Fault> {
         let usage = self.usage();
         self.watch.completion.end(usage.is_some(), fault)?;
-        let Watch { protocol, model_json, hide_usage, chat, messages, .. } = &self.watch;
+        let Watch { protocol, model_json, chat, messages, .. } = &self.watch;
         match protocol {
             Protocol::Chat => {
-                let is_missing = !*hide_usage && usage.is_none();
-                let usage = is_missing.then(|| self.estimated());
+                let usage = self.watch.unreported();
                 ending::chat(chat, model_json, usage.as_ref(), out);
             }
             Protocol::Messages => ending::messages_last(messages, out),
@@ -164,11 +166,6 @@ impl StreamPass {
             Protocol::Responses => {}
         }
         self.watch.completion.last_event()
-    }
-
-    /// The usage that is billed where the vendor reports none.
-    fn estimated(&self) -> Usage {
-        self.watch.terms.estimator.usage(self.input_learned(), self.generated_bytes())
     }
 
     /// The stop reason has come, and the last event has not.
@@ -216,11 +213,7 @@ impl StreamPass {
 
     /// What is counted so far.
     pub fn input_learned(&self) -> Option<Usage> {
-        self.watch.counted().map(|metered| metered.usage).or_else(|| match self.watch.protocol {
-            Protocol::Chat => self.watch.chat.so_far(),
-            Protocol::Messages => None,
-            Protocol::Responses => self.watch.responses.so_far(),
-        })
+        self.watch.learned()
     }
 
     /// Bytes of text, reasoning, refusal and tool arguments passed on, as UTF-8: for estimates.
@@ -272,12 +265,32 @@ impl Watch {
         Some(usage::counted(&so_far.or_else(|| self.final_counters())?, &self.terms.bounds))
     }
 
-    /// The usage object to put in the place of the one with these counters. `is_end`: nothing is generated after it.
-    fn restated(&mut self, counters: Option<VendorCounters>, is_end: bool) -> Option<String> {
+    /// What is counted so far, or known otherwise.
+    fn learned(&self) -> Option<Usage> {
+        self.counted().map(|metered| metered.usage).or_else(|| match self.protocol {
+            Protocol::Chat => self.chat.so_far(),
+            Protocol::Messages => None,
+            Protocol::Responses => self.responses.so_far(),
+        })
+    }
+
+    /// The usage that is billed where the vendor reports none.
+    fn estimated(&self) -> Usage {
+        self.terms.estimator.usage(self.learned(), self.generated_bytes)
+    }
+
+    /// Chat: the usage that the client asked for and has not read at the end of the answer.
+    fn unreported(&self) -> Option<Usage> {
+        let is_read = self.hide_usage || self.reports_estimate || self.final_counters().is_some();
+        (!is_read).then(|| self.estimated())
+    }
+
+    /// The usage object to put in the place of `raw`, which has these counters. `is_end`: nothing is generated after it.
+    fn restated(&mut self, counters: Option<VendorCounters>, raw: &str, is_end: bool) -> Option<String> {
         let counters = counters?;
         let metered = self.usage().filter(|_| is_end).or_else(|| self.counted())?;
         let before = std::mem::replace(&mut self.reported, metered.usage);
-        usage::restated(self.protocol, &counters, &metered, &before)
+        usage::restated(self.protocol, &counters, &metered, &before, raw)
     }
 
     fn event(&mut self, event: &Event<'_>, out: &mut Vec<u8>) -> Result<(), Fault> {
@@ -306,6 +319,9 @@ impl Watch {
     fn chat_event(&mut self, event: &Event<'_>, data: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
         if data == b"[DONE]" {
             self.completion.last_event()?;
+            if let Some(usage) = self.unreported() {
+                ending::chat_usage(&self.chat, &self.model_json, &usage, out);
+            }
             out.extend_from_slice(event.raw);
             return Ok(());
         }
@@ -327,7 +343,13 @@ impl Watch {
             return Ok(());
         }
         let hidden = chunk.null_usage.filter(|_| self.hide_usage).map(|span| Splice::new(span, ""));
-        let restated = self.restated(chunk.counters().map(VendorCounters::Chat), self.completion.has_stopped());
+        let restated = match chunk.has_empty_usage() {
+            true => Some(self.instead_of_empty_usage(&chunk)),
+            false => {
+                let raw = chunk.usage_at.and_then(|at| text(event).get(at.start..at.end)).unwrap_or_default();
+                self.restated(chunk.counters().map(VendorCounters::Chat), raw, self.completion.has_stopped())
+            }
+        };
         let restated = chunk.usage_at.zip(restated.as_deref()).map(|(span, usage)| Splice::new(span, usage));
         let edits = [chunk.model.map(|span| Splice::new(span, &self.model_json)), hidden.or(restated)];
         write(&mut self.split_letters, self.protocol, event, edits, out);
@@ -362,8 +384,16 @@ impl Watch {
         }
         let edit = seen.model.filter(|_| is("message_start"));
         let counters = seen.usage.filter(|_| is("message_start") || is("message_delta")).map(VendorCounters::Messages);
-        let restated = self.restated(counters, self.messages.has_stopped());
-        let restated = seen.usage_at.zip(restated.as_deref()).map(|(span, usage)| Splice::new(span, usage));
+        let has_stopped = self.messages.has_stopped();
+        let restated = if is("message_delta") && has_stopped && self.lacks_usage() {
+            Some(usage::written(self.protocol, &self.estimated()))
+        } else {
+            let raw = seen.usage_at.and_then(|at| text(event).get(at.start..at.end)).unwrap_or_default();
+            self.restated(counters, raw, has_stopped)
+        };
+        let end = usage::closing_brace(text(event));
+        let restated = restated.map(|usage| usage::placed(text(event), seen.usage_at, end, usage));
+        let restated = restated.as_ref().map(|(span, usage)| Splice::new(*span, usage));
         let edits = [edit.map(|span| Splice::new(span, &self.model_json)), restated];
         write(&mut self.split_letters, self.protocol, event, edits, out);
         Ok(())
@@ -371,6 +401,20 @@ impl Watch {
 }
 
 impl Watch {
+    /// The answer has ended, and the vendor has counted nothing of it that could be billed.
+    fn lacks_usage(&self) -> bool {
+        self.final_counters().is_none() && !self.messages.refused_free(self.generated_bytes)
+    }
+
+    /// What takes the place of a usage in a chunk that counts nothing: the estimate where no other can follow, else null.
+    fn instead_of_empty_usage(&mut self, chunk: &chat::Chunk) -> String {
+        if !chunk.is_usage_only() || !self.completion.has_stopped() {
+            return "null".to_owned();
+        }
+        self.reports_estimate = true;
+        usage::written(self.protocol, &self.estimated())
+    }
+
     /// What may be anything is passed on as it is.
     fn pass_unreadable(&mut self, event: &Event<'_>, out: &mut Vec<u8>) -> Result<(), Fault> {
         Fault::of_unreadable(self.protocol, event.name, event.data.unwrap_or_default())?;
@@ -389,7 +433,8 @@ impl Watch {
         };
         let kind = seen.kind.as_deref().unwrap_or_default();
         let is = |word: &str| kind == word || event.name == word.as_bytes();
-        if is("error") || is("response.failed") {
+        let is_end = is("response.completed") || is("response.incomplete");
+        if is("error") || is("response.failed") || is_end && seen.response.has_error {
             return Err(vendor_error_in(event));
         }
         self.has_content |= !RESPONSES_OPENING.contains(&kind);
@@ -399,15 +444,21 @@ impl Watch {
         if let Some(voice) = &self.voice {
             voice.heard(self.responses.id_json().trim_matches('"'), self.responses.next_sequence());
         }
-        let is_end = is("response.completed") || is("response.incomplete");
         if is_end {
             // Items may come whole, without pieces.
             self.generated_bytes = self.generated_bytes.max(seen.response.output_bytes);
             self.completion.set_stop_reason(StopReason::All);
             self.completion.last_event()?;
         }
-        let restated = self.restated(seen.response.counters().map(VendorCounters::Chat), is_end);
-        let restated = seen.response.usage_at.zip(restated.as_deref()).map(|(span, usage)| Splice::new(span, usage));
+        let restated = if is_end && seen.response.is_given && self.lacks_usage() {
+            Some(usage::written(self.protocol, &self.estimated()))
+        } else {
+            let raw = seen.response.usage_at.and_then(|at| text(event).get(at.start..at.end)).unwrap_or_default();
+            self.restated(seen.response.counters().map(VendorCounters::Chat), raw, is_end)
+        };
+        let (at, end) = (seen.response.usage_at, seen.response.closing_brace);
+        let restated = restated.map(|usage| usage::placed(text(event), at, end, usage));
+        let restated = restated.as_ref().map(|(span, usage)| Splice::new(*span, usage));
         let edits = [seen.response.model.map(|span| Splice::new(span, &self.model_json)), restated];
         write(&mut self.split_letters, self.protocol, event, edits, out);
         Ok(())

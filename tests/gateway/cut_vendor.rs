@@ -8,6 +8,7 @@ pub mod made;
 
 use crate::h2::{DATA, END_STREAM};
 use crate::scripted_vendor::{CANCEL, INTERNAL_ERROR, Step};
+use serde_json::json;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -51,10 +52,23 @@ pub enum Kind {
     BareCall,
     /// A 200 that is no answer; the number says which.
     NoAnswer,
+    /// A stream of events, whatever was asked for.
+    Events,
+    /// A last event that names the end and holds nothing of the answer.
+    BareEnd,
 }
 
 /// Kinds that are no cuts of the usual recording.
-const OTHERS: [Kind; 6] = [Kind::None, Kind::Segments, Kind::Escapes, Kind::Call, Kind::BareCall, Kind::NoAnswer];
+const OTHERS: [Kind; 8] = [
+    Kind::None,
+    Kind::Segments,
+    Kind::Escapes,
+    Kind::Call,
+    Kind::BareCall,
+    Kind::NoAnswer,
+    Kind::Events,
+    Kind::BareEnd,
+];
 
 pub const CUTS: [Kind; 7] =
     [Kind::End, Kind::Fin, Kind::Rst, Kind::Silence, Kind::Garbage, Kind::BrokenFraming, Kind::ErrorEvent];
@@ -68,7 +82,7 @@ impl Kind {
 
     /// It plays the usual recording.
     pub fn is_cut(self) -> bool {
-        !matches!(self, Self::Segments | Self::Escapes | Self::Call | Self::BareCall | Self::NoAnswer)
+        !OTHERS.contains(&self) || self == Self::None
     }
 
     /// Events are of streams. A whole body that ends in order is no cut where it is all there.
@@ -108,9 +122,20 @@ fn recording_of(protocol: &str, is_stream: bool, kind: Kind) -> Recording {
         Kind::Escapes => vec![made::escapes(protocol, is_stream)],
         Kind::Call => vec![made::call(protocol, is_stream, "{\"cmd\":\"rm -rf /tmp/")],
         Kind::BareCall => vec![made::call(protocol, is_stream, "")],
+        Kind::Events => return recording(protocol, true),
+        Kind::BareEnd => return bare_end(),
         _ => return recording(protocol, is_stream),
     };
     Recording { is_stream, frames, stop: 0, usage: 0 }
+}
+
+/// A responses stream whose last event says no more than that the answer is complete.
+fn bare_end() -> Recording {
+    let mut recording = recording("responses", true);
+    let last = recording.frames.len() - 1;
+    let end = json!({"type": "response.completed", "sequence_number": last});
+    recording.frames[last] = format!("event: response.completed\ndata: {end}\n\n");
+    recording
 }
 
 /// The recorded answer of a vendor.
@@ -180,7 +205,7 @@ fn asked(body: &str) -> (String, Recording, Cut) {
             recording.frames = vec![made::NO_ANSWERS[frames].to_owned()];
             frames = 1;
         }
-        Kind::None | Kind::Segments | Kind::Escapes | Kind::Call | Kind::BareCall => frames = recording.frames.len(),
+        kind if OTHERS.contains(&kind) => frames = recording.frames.len(),
         _ => {}
     }
     (protocol.to_owned(), recording, Cut { kind, frames })

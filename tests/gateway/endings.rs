@@ -275,6 +275,43 @@ fn a_200_without_an_answer_is_a_failed_answer_and_another_vendor_is_asked() {
 }
 
 #[test]
+fn a_stream_of_events_in_the_place_of_a_whole_answer_is_a_failed_answer() {
+    let vendor = CutVendor::start();
+    let world = plan(&[&format!("http://127.0.0.1:{}", vendor.port)]).start();
+    let account = world.funded(CREDIT);
+    let (streams, whole): (Vec<_>, Vec<_>) = each(Kind::Events, 0).into_iter().partition(|cell| cell.streams);
+    for outcome in ask_all(&world, &account, &whole, MANY) {
+        let (cell, receipt) = (&outcome.cell, world.receipt(&account, &outcome.request_id));
+        assert!(outcome.read.has_failed(), "{cell:?}: {:?}", outcome.read);
+        let ending = (micro(&receipt["credits"]), &receipt["outcome"]);
+        assert_eq!(ending, (0, &json!("vendor_error")), "{cell:?}: {receipt}");
+    }
+    // Where a stream was asked for, the same events are the answer.
+    for outcome in ask_all(&world, &account, &streams, MANY) {
+        assert!(!outcome.read.has_failed(), "{:?}: {:?}", outcome.cell, outcome.read);
+    }
+    world.close();
+}
+
+#[test]
+fn the_event_that_completes_a_response_is_its_stop_reason_also_where_it_holds_no_response() {
+    let vendor = CutVendor::start();
+    let world = plan(&[&format!("http://127.0.0.1:{}", vendor.port)]).start();
+    let account = world.funded(CREDIT);
+    let cells: Vec<_> =
+        each(Kind::BareEnd, 0).into_iter().filter(|cell| cell.vendor == "responses" && cell.streams).collect();
+    assert_eq!(cells.len(), PROTOCOLS.len());
+    for outcome in ask_all(&world, &account, &cells, MANY) {
+        let (cell, receipt) = (&outcome.cell, world.receipt(&account, &outcome.request_id));
+        assert!(!outcome.read.has_failed() && !outcome.read.text.is_empty(), "{cell:?}: {:?}", outcome.read);
+        let ending = (&receipt["outcome"], &receipt["estimated"]);
+        assert_eq!(ending, (&json!("completed"), &json!(true)), "{cell:?}: {receipt}");
+        assert!(micro(&receipt["credits"]) > 0, "{cell:?}: {receipt}");
+    }
+    world.close();
+}
+
+#[test]
 fn a_letter_that_is_split_over_segments_or_events_arrives_whole() {
     let vendor = CutVendor::start();
     let world = plan(&[&format!("http://127.0.0.1:{}", vendor.port)]).start();

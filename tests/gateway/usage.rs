@@ -61,7 +61,7 @@ fn whole(protocol: Surface, usages: &[Value]) -> String {
             {"index": 0, "message": {"role": "assistant", "content": TEXT}, "finish_reason": "stop"}], "usage": usage}),
         Messages => {
             let mut merged = usages[0].clone();
-            for (name, value) in usage.unwrap().as_object().unwrap() {
+            for (name, value) in usage.and_then(Value::as_object).into_iter().flatten() {
                 merged[name] = value.clone();
             }
             json!({"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-haiku-4-5-20251001",
@@ -115,6 +115,8 @@ fn reported(surface: Surface, answer: &Answer) -> (i64, i64) {
     match surface {
         Chat => {
             let (input, output) = (number("prompt_tokens"), number("completion_tokens"));
+            let hit = number("prompt_cache_hit_tokens");
+            assert!(hit == 0 || usage["prompt_tokens_details"]["cached_tokens"] == hit, "{text}");
             assert_eq!(number("total_tokens"), input + output, "{text}");
             (input, output)
         }
@@ -277,4 +279,36 @@ fn what_the_request_cannot_use_is_delivered_capped_and_flagged() {
         }
         world.close();
     }
+}
+
+/// Where the vendor's usage says nothing, or less than the standard members do, the client reads what is billed.
+#[test]
+fn usage_that_the_vendor_does_not_report_is_reported_as_it_is_billed() {
+    let nothing = [Value::Null, json!({}), json!({"total_tokens": 500}), json!("none"), json!([])];
+    let mut cases: Vec<_> = nothing.into_iter().map(|usage| (usage.clone(), vec![usage.clone(), usage])).collect();
+    let estimated = cases.len();
+    let plain = vec![json!({"input_tokens": 50, "output_tokens": 1}), json!({"output_tokens": 10})];
+    let cached = json!({"prompt_tokens": 50, "completion_tokens": 10, "total_tokens": 60,
+        "prompt_cache_hit_tokens": 40, "prompt_cache_miss_tokens": 10});
+    let without_sum = json!({"prompt_tokens": 50, "completion_tokens": 10, "total_tokens": null});
+    cases.extend([(cached, plain.clone()), (without_sum, plain)]);
+    let world = world(&cases);
+    let account = world.funded(1_000_000_000);
+    for way in Way::all() {
+        for case in 0..cases.len() {
+            let receipt = way.ask(&world, &account, case);
+            let usage = &receipt["usage"];
+            assert_eq!(receipt["estimated"], case < estimated, "{receipt}");
+            assert!(usage["output"].as_i64().unwrap() > 0 && micro(&receipt["credits"]) > 0, "{receipt}");
+            if way.vendor == Chat && case == estimated {
+                assert_eq!(usage["cache_read"], 40, "{receipt}");
+            }
+        }
+    }
+    // A stream whose client did not ask for the usage has none.
+    let body = json!({"model": Chat.model(), "stream": true, "max_tokens": LIMIT,
+        "messages": [{"role": "user", "content": "case 0;"}]});
+    let answer = world.ask(&Chat.request(&account.key, &body));
+    assert!(answer.text().contains(TEXT) && !answer.text().contains("usage"), "{}", answer.text());
+    world.close();
 }

@@ -285,11 +285,8 @@ pub fn whole(body: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
     if !body.is_object() {
         return Err(Fault::NotJson);
     }
-    let is_error = match body.get("type") {
-        Some(kind) => kind.is("error"),
-        None => body.get("error").is_some_and(Value::is_object),
-    };
-    if is_error {
+    let is_error = body.get("type").is_some_and(|kind| kind.is("error"));
+    if is_error || body.get("error").is_some_and(Value::is_object) {
         return Err(Fault::told(body.raw().as_bytes()));
     }
     let content = body.get("content").filter(|content| content.is_array());

@@ -64,7 +64,11 @@ impl Reader {
         match kind {
             "created" | "queued" | "in_progress" => self.start(event.get("response"), to),
             "completed" | "incomplete" | "failed" => {
-                let response = event.get("response").ok_or(Fault::NotJson)?;
+                let response = event.get("response").filter(|response| response.is_object());
+                if kind == "failed" || response.is_some_and(has_error) {
+                    return Err(Fault::told(response.unwrap_or(event).raw().as_bytes()));
+                }
+                // Where it holds no response, the event alone says that the answer has ended.
                 return self.end(response, kind, to);
             }
             _ => self.of_item(kind, event, to)?,
@@ -133,22 +137,20 @@ impl Reader {
     }
 
     /// The response as it ended, or a whole answer. `kind`: the event's word, which is the response's status.
-    fn end(&mut self, response: Value<'_>, kind: &str, to: &mut impl Sink) -> Result<(), Fault> {
-        if kind == "failed" {
-            return Err(Fault::told(response.raw().as_bytes()));
-        }
-        self.start(Some(response), to);
-        for (index, item) in (0_u64..).zip(response.get("output").into_iter().flat_map(Value::items)) {
+    fn end(&mut self, response: Option<Value<'_>>, kind: &str, to: &mut impl Sink) -> Result<(), Fault> {
+        self.start(response, to);
+        let member = |name| response.and_then(|response| response.get(name));
+        for (index, item) in (0_u64..).zip(member("output").into_iter().flat_map(Value::items)) {
             let index = if self.places.are_made { self.places.of_whole(item)? } else { index };
             if !self.items.is_done(index) {
                 self.note_refusal(self.items.told_refusal(index), item);
                 self.items.done(index, item, to)?;
             }
         }
-        if let Some(counters) = usage(response).filter(ChatCounters::is_usage) {
+        if let Some(counters) = response.and_then(usage).filter(ChatCounters::is_usage) {
             to.event(Event::Counters { counters: &VendorCounters::Chat(counters), is_final: true });
         }
-        let reason = response.get("incomplete_details").and_then(|details| details.get("reason"));
+        let reason = member("incomplete_details").and_then(|details| details.get("reason"));
         let reason = reason.and_then(Value::string).filter(|_| kind == "incomplete");
         let stop = match reason.as_deref() {
             Some("max_output_tokens") => Stop::MaxTokens,
@@ -176,13 +178,19 @@ pub fn whole(body: Value<'_>, to: &mut impl Sink) -> Result<(), Fault> {
     let status = body.get("status").and_then(Value::string);
     let output = body.get("output").filter(|output| output.is_array());
     match (status.as_deref(), output) {
+        _ if has_error(body) => Err(Fault::told(body.raw().as_bytes())),
         (Some("failed" | "cancelled"), _) | (_, None) if body.get("error").is_some() => {
             Err(Fault::told(body.raw().as_bytes()))
         }
-        (Some(status @ ("completed" | "incomplete")), Some(_)) => Reader::default().end(body, status, to),
+        (Some(status @ ("completed" | "incomplete")), Some(_)) => Reader::default().end(Some(body), status, to),
         // There is none, it did not end, or does not say so.
         _ => Err(Fault::Empty),
     }
+}
+
+/// An error object makes any response a failure, whatever its status.
+fn has_error(response: Value<'_>) -> bool {
+    response.get("error").is_some_and(|error| !error.is_null())
 }
 
 /// What the response says it used, its tier, and the searches that the vendor made.

@@ -20,7 +20,7 @@ pub(super) struct Chunk {
     created: u64,
     pub model: Option<Span>,
     pub usage: Option<ChatCounters>,
-    /// Where the usage object stands.
+    /// Where the usage stands, whatever it is.
     pub usage_at: Option<Span>,
     pub tier: Option<ServiceTier>,
     /// The member `"usage":null` with the comma that goes with it.
@@ -62,6 +62,11 @@ impl Chunk {
     /// See [`Chunk::has_choices`].
     pub fn is_finished(&self) -> bool {
         self.choices.iter().all(|choice| choice.is_finished)
+    }
+
+    /// Something stands in the place of the usage that is neither null nor counts anything.
+    pub fn has_empty_usage(&self) -> bool {
+        self.usage_at.is_some() && self.null_usage.is_none() && self.counters().is_none()
     }
 
     /// The chunk that a vendor sends because usage was asked for.
@@ -176,14 +181,13 @@ pub(super) fn read(text: &str) -> Option<Chunk> {
             "service_tier" => chunk.tier = counters::tier(scan)?.or(chunk.tier),
             "usage" if scan.kind()? == Kind::Null => {
                 let value = scan.skip()?;
+                chunk.usage_at = Some(value);
                 null_usage.found(&key, value);
             }
             "usage" => {
                 let start = scan.at_value()?;
-                if let Some(counters) = counters::chat(scan)? {
-                    chunk.usage = Some(counters);
-                    chunk.usage_at = Some(Span { start, end: scan.at() });
-                }
+                chunk.usage = counters::chat(scan)?.or(chunk.usage);
+                chunk.usage_at = Some(Span { start, end: scan.at() });
             }
             "error" => {
                 chunk.is_error |= scan.kind()? != Kind::Null;

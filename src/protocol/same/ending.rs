@@ -14,34 +14,46 @@ use crate::usage::Usage;
 
 /// A finish chunk for every choice that goes on, the usage unless it is hidden, and the terminal event.
 pub(super) fn chat(seen: &chat::Seen, model_json: &str, usage: Option<&Usage>, out: &mut Vec<u8>) {
-    let chunk = |choices: &dyn Fn(&mut Json), usage: Option<&Usage>, out: &mut Vec<u8>| {
-        out.extend_from_slice(b"data: ");
-        let mut json = Json::onto(std::mem::take(out));
-        json.open_object();
-        json.key("id").raw(seen.id_json()).key("object").str("chat.completion.chunk");
-        json.key("created").number(seen.created()).key("model").raw(model_json);
-        json.key("choices").open_array();
-        choices(&mut json);
-        json.close_array();
-        if let Some(usage) = usage {
-            json.key("usage");
-            write_chat_usage(usage, &mut json);
-        }
-        json.close_object();
-        *out = json.into_bytes();
-        out.extend_from_slice(b"\n\n");
-    };
     for index in seen.unfinished() {
         let finish = |json: &mut Json| {
             json.open_object().key("index").number(index).key("delta").open_object().close_object();
             json.key("logprobs").null().key("finish_reason").str("length").close_object();
         };
-        chunk(&finish, None, out);
+        chat_chunk(seen, model_json, &finish, None, out);
     }
-    if usage.is_some() {
-        chunk(&|_| {}, usage, out);
+    if let Some(usage) = usage {
+        chat_usage(seen, model_json, usage, out);
     }
     out.extend_from_slice(b"data: [DONE]\n\n");
+}
+
+/// The chunk that has the usage alone.
+pub(super) fn chat_usage(seen: &chat::Seen, model_json: &str, usage: &Usage, out: &mut Vec<u8>) {
+    chat_chunk(seen, model_json, &|_| {}, Some(usage), out);
+}
+
+fn chat_chunk(
+    seen: &chat::Seen,
+    model_json: &str,
+    choices: &dyn Fn(&mut Json),
+    usage: Option<&Usage>,
+    out: &mut Vec<u8>,
+) {
+    out.extend_from_slice(b"data: ");
+    let mut json = Json::onto(std::mem::take(out));
+    json.open_object();
+    json.key("id").raw(seen.id_json()).key("object").str("chat.completion.chunk");
+    json.key("created").number(seen.created()).key("model").raw(model_json);
+    json.key("choices").open_array();
+    choices(&mut json);
+    json.close_array();
+    if let Some(usage) = usage {
+        json.key("usage");
+        write_chat_usage(usage, &mut json);
+    }
+    json.close_object();
+    *out = json.into_bytes();
+    out.extend_from_slice(b"\n\n");
 }
 
 /// The end of the open block, the stop reason with the usage, and the terminal event.

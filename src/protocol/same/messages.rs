@@ -21,7 +21,7 @@ pub(super) struct EventSeen<'a> {
     pub index: u64,
     pub generated_bytes: u64,
     pub usage: Option<MessagesCounters>,
-    /// Where the usage object stands.
+    /// Where the usage stands, whatever it is.
     pub usage_at: Option<Span>,
     /// Some of it was thinking: shown, summarised, or by its signature alone.
     pub has_thinking: bool,
@@ -117,10 +117,8 @@ impl EventSeen<'_> {
             "model" => self.model = scan.text_or_skip()?.map(|model| model.span),
             "usage" => {
                 let start = scan.at_value()?;
-                if let Some(counters) = counters::messages(scan)? {
-                    self.usage = Some(counters);
-                    self.usage_at = Some(Span { start, end: scan.at() });
-                }
+                self.usage = counters::messages(scan)?.or(self.usage);
+                self.usage_at = Some(Span { start, end: scan.at() });
             }
             "stop_reason" => self.stop_reason(scan)?,
             "content" => self.has_content |= scan.array_or_skip(|scan| self.block(scan))?,

@@ -42,8 +42,10 @@ pub(super) struct Response {
     /// Its output is a list.
     pub has_output: bool,
     usage: Option<ChatCounters>,
-    /// Where the usage object stands.
+    /// Where the usage stands, whatever it is.
     pub usage_at: Option<Span>,
+    /// Where its closing brace stands.
+    pub closing_brace: usize,
     pub tier: Option<ServiceTier>,
     uses_reported: PerTool<Option<u64>>,
     /// Calls of server tools in its output.
@@ -181,10 +183,8 @@ fn response(scan: &mut Scan<'_>, response: &mut Response) -> Result<(), Broken> 
             }
             "usage" => {
                 let start = scan.at_value()?;
-                if let Some(counters) = counters::responses(scan)? {
-                    response.usage = Some(counters);
-                    response.usage_at = Some(Span { start, end: scan.at() });
-                }
+                response.usage = counters::responses(scan)?.or(response.usage);
+                response.usage_at = Some(Span { start, end: scan.at() });
             }
             "service_tier" => response.tier = counters::tier(scan)?.or(response.tier),
             "tool_usage" => response.uses_reported.web_search = searches(scan)?,
@@ -197,6 +197,7 @@ fn response(scan: &mut Scan<'_>, response: &mut Response) -> Result<(), Broken> 
         }
         Ok(())
     })?;
+    response.closing_brace = scan.at().saturating_sub(1);
     Ok(())
 }
 

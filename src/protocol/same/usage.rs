@@ -7,6 +7,8 @@ use crate::protocol::Protocol;
 use crate::protocol::chat::write_stream::write_usage as write_chat_usage;
 use crate::protocol::messages::write_stream::write_usage as write_messages_usage;
 use crate::protocol::responses::write_stream::ending::write as write_responses_usage;
+use crate::protocol::scan::{Broken, Kind, Scan, Span};
+use crate::protocol::splice::{self, Splice};
 use crate::protocol::text::Json;
 use crate::usage::{MeteredUsage, MeteringTerms, Usage, UsageBounds, UsageVerdict, VendorCounters, meter};
 
@@ -21,27 +23,184 @@ pub(super) fn billed(counters: &VendorCounters, terms: &MeteringTerms, generated
     meter(counters, &terms.bounds, &terms.estimator.usage(Some(learned), generated_bytes))
 }
 
-/// The usage object to put in the place of the one with these `counters`. `before`: the usage that
-/// the client has read.
+/// The usage object to put in the place of `raw`, which has these `counters`; `None` where the client reads from it what
+/// is billed. `before`: the usage that the client has read.
 pub(super) fn restated(
     protocol: Protocol,
     counters: &VendorCounters,
     metered: &MeteredUsage,
     before: &Usage,
+    raw: &str,
 ) -> Option<String> {
     let is_stated = metered.verdict != UsageVerdict::Estimated
         && match counters {
             VendorCounters::Chat(chat) => chat.states(&metered.usage),
             VendorCounters::Messages(messages) => messages.states(&metered.usage, before),
         };
-    if is_stated {
-        return None;
-    }
+    if is_stated { completed(protocol, &metered.usage, raw) } else { Some(written(protocol, &metered.usage)) }
+}
+
+/// A usage object of the protocol.
+pub(super) fn written(protocol: Protocol, usage: &Usage) -> String {
     let mut json = Json::default();
     match protocol {
-        Protocol::Chat => write_chat_usage(&metered.usage, &mut json),
-        Protocol::Messages => write_messages_usage(&metered.usage, &mut json),
-        Protocol::Responses => write_responses_usage(&metered.usage, &mut json),
+        Protocol::Chat => write_chat_usage(usage, &mut json),
+        Protocol::Messages => write_messages_usage(usage, &mut json),
+        Protocol::Responses => write_responses_usage(usage, &mut json),
     }
-    String::from_utf8(json.into_bytes()).ok()
+    String::from_utf8(json.into_bytes()).unwrap_or_default()
+}
+
+/// The edit that puts a usage object into an object of the protocol: `at` is where the member's value stands, and
+/// `end` the object's closing brace, for an object without the member.
+pub(super) fn placed(text: &str, at: Option<Span>, end: usize, usage: String) -> (Span, String) {
+    if let Some(at) = at {
+        return (at, usage);
+    }
+    let is_empty = text.get(..end).unwrap_or_default().trim_end().ends_with('{');
+    let comma = if is_empty { "" } else { "," };
+    (Span { start: end, end }, format!("{comma}\"usage\":{usage}"))
+}
+
+/// The closing brace of an object that `text` is.
+pub(super) fn closing_brace(text: &str) -> usize {
+    text.trim_end().len().saturating_sub(1)
+}
+
+/// What a usage object says that is right but for standard members that are missing: the sum, and the cached part of the
+/// prompt, which some vendors call by names of their own.
+#[derive(Default)]
+struct Members {
+    null_total: Option<Span>,
+    /// The object of the prompt's parts, or what stands in its place.
+    parts: Option<Span>,
+    parts_are_object: bool,
+    parts_are_empty: bool,
+    names_cached: bool,
+    null_cached: Option<Span>,
+}
+
+/// `raw` with the standard members that it lacks; `None` where it lacks none.
+fn completed(protocol: Protocol, usage: &Usage, raw: &str) -> Option<String> {
+    let parts_name = match protocol {
+        Protocol::Chat => "prompt_tokens_details",
+        Protocol::Responses => "input_tokens_details",
+        Protocol::Messages => return None,
+    };
+    if !raw.starts_with('{') {
+        // Given twice: clients read the last.
+        return Some(written(protocol, usage));
+    }
+    let members = members(raw, parts_name).ok()?;
+    let mut edits = Vec::new();
+    if let Some(total) = members.null_total {
+        edits.push((total, usage.tokens_total().to_string()));
+    }
+    if usage.cache_read > 0 && !members.names_cached {
+        let cached = usage.cache_read.to_string();
+        edits.push(match (members.null_cached, members.parts) {
+            (Some(null), _) => (null, cached),
+            (None, Some(parts)) if members.parts_are_object => {
+                let inside = parts.start.saturating_add(1);
+                let comma = if members.parts_are_empty { "" } else { "," };
+                (Span { start: inside, end: inside }, format!("\"cached_tokens\":{cached}{comma}"))
+            }
+            (None, Some(parts)) => (parts, format!("{{\"cached_tokens\":{cached}}}")),
+            (None, None) => {
+                let end = closing_brace(raw);
+                (Span { start: end, end }, format!(",\"{parts_name}\":{{\"cached_tokens\":{cached}}}"))
+            }
+        });
+    }
+    if edits.is_empty() {
+        return None;
+    }
+    let mut splices: Vec<_> = edits.iter().map(|(span, text)| Splice::new(*span, text)).collect();
+    let mut out = Vec::new();
+    splice::bytes(raw.as_bytes(), &mut splices, &mut out);
+    String::from_utf8(out).ok()
+}
+
+fn members(raw: &str, parts_name: &str) -> Result<Members, Broken> {
+    let (mut scan, mut members) = (Scan::new(raw, super::DEPTH_MAX), Members::default());
+    scan.object_or_skip(|scan, key| {
+        match key.name().as_ref() {
+            "total_tokens" => {
+                let kind = scan.kind()?;
+                let span = scan.skip()?;
+                members.null_total = (kind == Kind::Null).then_some(span);
+            }
+            name if name == parts_name => {
+                let start = scan.at_value()?;
+                members.parts_are_empty = true;
+                (members.names_cached, members.null_cached) = (false, None);
+                members.parts_are_object = scan.object_or_skip(|scan, key| {
+                    members.parts_are_empty = false;
+                    let kind = scan.kind()?;
+                    let span = scan.skip()?;
+                    if key.name() == "cached_tokens" {
+                        members.names_cached = kind != Kind::Null;
+                        members.null_cached = (kind == Kind::Null).then_some(span);
+                    }
+                    Ok::<(), Broken>(())
+                })?;
+                members.parts = Some(Span { start, end: scan.at() });
+            }
+            _ => drop(scan.skip()?),
+        }
+        Ok::<(), Broken>(())
+    })?;
+    Ok(members)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage(cache_read: u64) -> Usage {
+        Usage { input: 50 - cache_read, cache_read, output: 10, ..Usage::default() }
+    }
+
+    #[test]
+    fn a_usage_object_gets_the_standard_members_that_it_lacks_and_keeps_its_own() {
+        for (raw, wanted) in [
+            (
+                r#"{"prompt_cache_hit_tokens":40,"total_tokens":60}"#,
+                r#"{"prompt_cache_hit_tokens":40,"total_tokens":60,"prompt_tokens_details":{"cached_tokens":40}}"#,
+            ),
+            (
+                r#"{"total_tokens": null,"prompt_tokens_details":{"audio_tokens":0},"x":1 }"#,
+                r#"{"total_tokens": 60,"prompt_tokens_details":{"cached_tokens":40,"audio_tokens":0},"x":1 }"#,
+            ),
+            (r#"{"prompt_tokens_details":{}}"#, r#"{"prompt_tokens_details":{"cached_tokens":40}}"#),
+            (r#"{"prompt_tokens_details":null}"#, r#"{"prompt_tokens_details":{"cached_tokens":40}}"#),
+            (
+                r#"{"prompt_tokens_details":{"cached_tokens":null,"a":1}}"#,
+                r#"{"prompt_tokens_details":{"cached_tokens":40,"a":1}}"#,
+            ),
+        ] {
+            assert_eq!(completed(Protocol::Chat, &usage(40), raw).as_deref(), Some(wanted), "{raw}");
+            assert_eq!(completed(Protocol::Chat, &usage(40), wanted), None, "again");
+        }
+        let whole = r#"{"total_tokens":60,"prompt_tokens_details":{"cached_tokens":40}}"#;
+        assert_eq!(completed(Protocol::Chat, &usage(40), whole), None);
+        assert_eq!(completed(Protocol::Chat, &usage(0), "{}"), None);
+        assert_eq!(completed(Protocol::Messages, &usage(40), "{}"), None);
+        let responses = r#"{"input_tokens":50,"input_tokens_details":{"cached_tokens":40},"total_tokens":null}"#;
+        let wanted = r#"{"input_tokens":50,"input_tokens_details":{"cached_tokens":40},"total_tokens":60}"#;
+        assert_eq!(completed(Protocol::Responses, &usage(40), responses).as_deref(), Some(wanted));
+    }
+
+    #[test]
+    fn a_usage_object_takes_the_place_of_what_is_none_or_stands_at_the_end() {
+        let place = |text: &str, at: Option<Span>| {
+            let (span, usage) = placed(text, at, closing_brace(text), "7".into());
+            let mut out = Vec::new();
+            splice::bytes(text.as_bytes(), &mut [Splice::new(span, &usage)], &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(place(r#"{"usage":null,"a":1}"#, Some(Span { start: 9, end: 13 })), r#"{"usage":7,"a":1}"#);
+        assert_eq!(place("{\"a\":1 }\n", None), "{\"a\":1 ,\"usage\":7}\n");
+        assert_eq!(place("{ }", None), "{ \"usage\":7}");
+    }
 }

@@ -5,7 +5,7 @@
 //! Read next: `protocol/failure.rs`, what becomes of an answer that is none.
 
 use super::chat::Chunk;
-use super::usage::{billed, restated};
+use super::usage::{billed, closing_brace, placed, restated, written};
 use super::{chat, messages, responses};
 use crate::protocol::Protocol;
 use crate::protocol::answer::{Completion, Fault, StopReason, Whole};
@@ -23,11 +23,20 @@ pub fn whole(protocol: Protocol, public_model: &str, body: Bytes, terms: &Meteri
     completeness?;
     let usage = seen.usage(terms);
     let Seen { model, usage_at, counters, tier, generated_bytes, refused_free } = seen;
-    let restated =
-        counters.zip(usage).and_then(|(counters, usage)| restated(protocol, &counters, &usage, &Usage::default()));
-    let restated = usage_at.zip(restated.as_deref()).map(|(span, usage)| Splice::new(span, usage));
-    let body = edited(body, model, public_model, restated);
     let learned = usage.map(|metered| metered.usage).or_else(|| tier.map(Usage::of_tier));
+    let text = std::str::from_utf8(&body).unwrap_or_default();
+    let restated = match counters.zip(usage) {
+        Some((counters, usage)) => {
+            let raw = usage_at.and_then(|at| text.get(at.start..at.end)).unwrap_or_default();
+            restated(protocol, &counters, &usage, &Usage::default(), raw)
+        }
+        None if refused_free => None,
+        // What is billed instead.
+        None => Some(written(protocol, &terms.estimator.usage(learned, generated_bytes))),
+    };
+    let restated = restated.map(|usage| placed(text, usage_at, closing_brace(text), usage));
+    let restated = restated.as_ref().map(|(span, usage)| Splice::new(*span, usage));
+    let body = edited(body.clone(), model, public_model, restated);
     Ok(Whole { body, usage, learned, generated_bytes, refused_free })
 }
 
@@ -48,7 +57,7 @@ pub fn usage_in(protocol: Protocol, body: &[u8], terms: &MeteringTerms) -> Optio
 /// What a whole body says.
 struct Seen {
     model: Option<Span>,
-    /// Where the usage object stands.
+    /// Where the usage stands, whatever it is.
     usage_at: Option<Span>,
     counters: Option<VendorCounters>,
     tier: Option<ServiceTier>,
@@ -76,7 +85,7 @@ fn read(protocol: Protocol, body: &[u8]) -> Result<(Seen, Result<(), Fault>), Fa
         }
         Protocol::Messages => {
             let answer = messages::read(text).ok_or(Fault::NotJson)?;
-            let is_error = answer.kind.as_deref() == Some("error") || (answer.kind.is_none() && answer.has_error);
+            let is_error = answer.kind.as_deref() == Some("error") || answer.has_error;
             let settled = answer.settled();
             let refused_free = settled.refused_free(answer.generated_bytes);
             let seen = Seen {

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 /// Bodies of a 200 that are no answer, whatever the vendor's protocol.
-pub const NO_ANSWERS: [&str; 9] = [
+pub const NO_ANSWERS: [&str; 12] = [
     "{}",
     "null",
     "[]",
@@ -13,6 +13,9 @@ pub const NO_ANSWERS: [&str; 9] = [
     r#"{"choices":[{"index":0,"message":{"role":"assistant","content":"Hel"}}]}"#,
     r#"{"choices":[{"index":0,"message":{"role":"assistant","content":"Hel"},"finish_reason":""}]}"#,
     r#"{"type":"message","role":"assistant","content":[{"type":"text","text":"Hel"}],"stop_reason":null}"#,
+    r#"{"choices":[{"index":0,"message":{"role":"assistant","content":"Hel"},"finish_reason":"stop"}],"error":{"message":"boom"}}"#,
+    r#"{"type":"message","role":"assistant","content":[{"type":"text","text":"Hel"}],"stop_reason":"end_turn","error":{"message":"boom"}}"#,
+    r#"{"object":"response","status":"completed","error":{"code":"server_error","message":"boom"},"output":[{"type":"message","content":[{"type":"output_text","text":"Hel"}]}]}"#,
     r#"{"object":"response","status":"in_progress","output":[{"type":"message","content":[{"type":"output_text","text":"Hel"}]}]}"#,
 ];
 
