@@ -430,11 +430,11 @@ impl Reader<'_> {
             Kind::String => {
                 let mut head = Head::default();
                 let start = scan.at();
-                self.outline.features.member(name, scan)?;
+                self.outline.features.member(self.protocol, name, scan)?;
                 head.member("content", Span { start, end: scan.at() });
                 self.outline.signs.message(head);
             }
-            _ => self.outline.features.member(name, scan)?,
+            _ => self.outline.features.member(self.protocol, name, scan)?,
         }
         Ok(())
     }

@@ -199,8 +199,8 @@ fn bodies() -> impl Strategy<Value = (Vec<(String, Value)>, bool)> {
     ];
     let known = (
         any::<String>().prop_filter("a model has a name", |model| !model.is_empty()),
-        optional((0..1_u64 << 53).prop_map(Value::from)),
-        optional((0..100_u64).prop_map(Value::from)),
+        optional((1..1_u64 << 53).prop_map(Value::from)),
+        optional((1..100_u64).prop_map(Value::from)),
         optional(options),
         optional(prop::collection::vec(values(), 0..4).prop_map(Value::from)),
     );
@@ -276,7 +276,7 @@ proptest! {
     fn a_rewrite_is_the_identity_but_for_the_edits(
         (members, pretty) in bodies(),
         model: String,
-        output_limit in prop::option::of(0..2000_u64),
+        output_limit in prop::option::of(1..2000_u64),
         newer: bool,
         include_usage: bool,
     ) {
