@@ -298,7 +298,6 @@ fn a_usage_that_states_what_is_billed_is_passed_on_byte_by_byte() {
         "Azure",
         "Ollama",
         "llama.cpp",
-        "DeepSeek: hits and misses",
         "OpenRouter: with cache writes and its own cost",
         "the common form: reasoning inside the completion",
         "vLLM: a growing usage with every chunk",
