@@ -33,6 +33,7 @@ impl ProcessMetrics {
     }
 
     /// Reads all of them. What the kernel does not report keeps its last value.
+    #[expect(clippy::float_arithmetic, reason = "the standard unit of CPU time is seconds, in a fraction")]
     pub fn update(&self) {
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
         #[expect(clippy::cast_precision_loss, reason = "seconds and nanoseconds of a process's CPU time")]
@@ -81,7 +82,7 @@ impl Stat {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "ticks since a machine's start")]
+#[expect(clippy::cast_precision_loss, clippy::float_arithmetic, reason = "seconds from ticks since a machine's start")]
 fn start_time_seconds() -> Option<f64> {
     let machine = std::fs::read_to_string("/proc/stat").ok()?;
     let boot: f64 = machine.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
