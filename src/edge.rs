@@ -17,6 +17,7 @@ mod meter;
 mod own;
 mod pages;
 pub mod panics;
+mod pool;
 pub mod pressure;
 pub mod probe;
 mod rates;
@@ -48,6 +49,7 @@ use pingora::protocols::Digest;
 use pingora::proxy::{FailToProxy, ProxyHttp, Session};
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorSource, Result};
+use pool::CpuPool;
 use shutdown::Shutdown;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -73,6 +75,7 @@ pub struct Gateway {
     pages: pages::OpenPages,
     /// The way to the sidecar, where that is part of this process.
     sidecar: Option<upstream::LocalSidecar>,
+    cpu: Arc<CpuPool>,
     pub pressure: Arc<pressure::Pressure>,
     /// How the vendors' endpoints are.
     pub fleet: Arc<Fleet>,
@@ -96,6 +99,7 @@ impl Gateway {
         idempotency: Idempotency,
         recorders: Recorders,
     ) -> Self {
+        let cpu = Arc::new(CpuPool::new(settings.load().limits.cpu_threads));
         Self {
             settings,
             keys,
@@ -109,6 +113,7 @@ impl Gateway {
             activity: activity::ActivityRegistry::default(),
             pages: pages::OpenPages::default(),
             sidecar: None,
+            cpu,
             pressure: Arc::default(),
             fleet: Arc::default(),
             turns: ReportedTurns::default(),

@@ -28,6 +28,8 @@ macro_rules! points {
 points! {
     /// The key was good; nothing is held.
     AfterAuth = "after_auth",
+    /// A job on a large body begins.
+    CpuJob = "cpu_job",
     /// The hold is taken in memory; the journal does not know of it.
     AfterReserve = "after_reserve",
     /// The hold is journalled; the vendor does not know of it.

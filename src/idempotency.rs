@@ -93,6 +93,14 @@ pub fn is_key(value: &[u8]) -> bool {
     (1..=KEY_BYTES_MAX).contains(&value.len()) && value.iter().all(u8::is_ascii_graphic)
 }
 
+/// Tells the bodies of requests under one key apart.
+pub type BodyHash = [u8; 32];
+
+/// The hash of a request's body: CPU work in proportion to its length.
+pub fn hash(body: &[u8]) -> BodyHash {
+    Sha256::digest(body).into()
+}
+
 impl Idempotency {
     /// For the gateway, once `till` has read what dead processes left: settles what became of their requests, and
     /// starts the thread that removes what is over.
@@ -131,13 +139,12 @@ impl Idempotency {
     pub async fn begin(
         &self,
         (account, path, key): (&str, &str, &str),
-        body: &[u8],
+        hash: &BodyHash,
         request_id: &str,
         limits: &Limits,
         now_ms: i64,
     ) -> Result<Asked, StoreError> {
-        let hash: [u8; 32] = Sha256::digest(body).into();
-        let ask = Ask { account, path, key, hash: &hash, request_id, boot: &self.0.boot };
+        let ask = Ask { account, path, key, hash, request_id, boot: &self.0.boot };
         let (entry, keeping) = (entry(&ask), Keeping::of(limits));
         let found = match self.0.book.begin(&ask, &entry, keeping, now_ms).await {
             Ok(found) => found,

@@ -51,6 +51,7 @@ pub struct Metrics {
     pub usage_implausible: IntCounterVec,
     pub open_holds: IntGauge,
     pub streams_open: IntGauge,
+    pub cpu_jobs_waiting: IntGauge,
     pub journal_pending: IntGauge,
     pub journal_oldest_seconds: IntGauge,
     pub interrupted: IntCounterVec,
@@ -205,6 +206,7 @@ impl Metrics {
             ),
             open_holds: gauge("gateway_open_holds", "Requests that hold credit."),
             streams_open: gauge("gateway_streams_open", "Streams being answered."),
+            cpu_jobs_waiting: gauge("gateway_cpu_jobs_waiting", "Jobs on large bodies that wait for a thread."),
             journal_pending: gauge("gateway_journal_pending", "Ended requests that the ledger does not have yet."),
             journal_oldest_seconds: gauge("gateway_journal_oldest_seconds", "Age of the oldest of them."),
             interrupted: counter(

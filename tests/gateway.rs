@@ -94,6 +94,8 @@ mod keep_alive;
 mod keys_of_edges;
 #[path = "gateway/kills.rs"]
 mod kills;
+#[path = "gateway/large_bodies.rs"]
+mod large_bodies;
 #[path = "gateway/leaving.rs"]
 mod leaving;
 #[path = "gateway/life.rs"]

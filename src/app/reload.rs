@@ -173,6 +173,7 @@ fn keep_fixed(old: &Settings, started: &Limits, new: &mut Settings) -> Vec<&'sta
     keep("store.allow_volatile", &old.allow_volatile, &mut new.allow_volatile, &mut waiting);
     waiting.extend(keep_limits(started, &mut new.limits));
     let limits = &mut new.limits;
+    keep("limits.cpu_threads", &started.cpu_threads, &mut limits.cpu_threads, &mut waiting);
     keep("limits.keepalive_requests", &started.keepalive_requests, &mut limits.keepalive_requests, &mut waiting);
     // Of HTTP/1, and of what is refused, they are taken.
     let over_h2 = [

@@ -762,6 +762,9 @@ macro_rules! limits {
 limits! {
     /// One request's body.
     body_bytes = 33_554_432, 1_024..=268_435_456;
+    /// Members of objects and items of arrays in one request's body; past it, 400. Agents send about 20 for each tool call
+    /// and its result.
+    body_values = 200_000, 1_000..=10_000_000;
     /// Memory of this process; from 90 % of it on, new work is refused with 503 and what runs is finished. 0: what the
     /// control group allows, or what the machine has free at the time, whichever is less.
     memory_bytes = 0, 0..=1_099_511_627_776;
@@ -772,6 +775,14 @@ limits! {
     /// The part of it that the requests over one client connection may hold together, but at least one `body_bytes`; past
     /// it, 429. Not asked of a proxy in `listen.trust_proxy`, whose connections carry the requests of many clients.
     connection_bodies_percent = 6, 1..=100;
+    /// Jobs on bodies of more than 64 KiB that run at one time. 0: one less than there are cores, at least 1.
+    cpu_threads = 0, 0..=1_024;
+    /// Jobs on bodies of more than 64 KiB (decoding, reading, translating) that wait for a thread; past it, 503.
+    cpu_queue = 1_024, 1..=65_536;
+    /// The same of one account. Accounts take turns.
+    cpu_queue_per_account = 128, 1..=65_536;
+    /// How long such a job waits; past it, 503.
+    cpu_queue_seconds = 10, 1..=600;
     /// From a request's header to the end of its body; past it, 408.
     body_read_seconds = 60, 1..=3_600;
     /// A body that comes more slowly than this over `body_rate_seconds`: 408. 0: however slowly.

@@ -5,6 +5,7 @@ use super::admit::Fallbacks;
 use super::intake::Shared;
 use super::pages::PagePermit;
 use super::panics;
+use super::pool::CpuWorker;
 use super::reply::Reply;
 use super::trace::Trace;
 use super::turn::Turn;
@@ -100,6 +101,8 @@ pub struct Call {
     pub vendor_answered: Option<Instant>,
     /// How it ended, and what that cost.
     pub billed: Option<(Outcome, Micro)>,
+    /// Where work on large bodies is done.
+    pub cpu: CpuWorker,
     pub in_flight: InFlight,
 }
 

@@ -18,7 +18,7 @@ mod replay;
 mod tests;
 mod together;
 
-pub use body::{announced_bytes, read_body, read_page_body};
+pub use body::{ReceivedBody, announced_bytes, read_body, read_page_body};
 pub use body_share::{BodyBytes, BodyHolders, BodyShare};
 pub use early_answer::{discard_body, keep_alive_past_body};
 

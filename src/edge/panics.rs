@@ -20,7 +20,7 @@ use pingora::server::ShutdownWatch;
 use std::any::Any;
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -76,6 +76,30 @@ async fn catch<T>(future: impl Future<Output = T>) -> Result<T, Box<dyn Any + Se
         Err(panic) => Poll::Ready(Err(panic)),
     })
     .await
+}
+
+/// A panic of a job that ran for a request on another thread.
+pub struct JobPanic {
+    payload: Box<dyn Any + Send>,
+    message: Option<String>,
+}
+
+impl JobPanic {
+    /// Panics in the request's task, as if the job had run there.
+    pub fn resume(self) -> ! {
+        let _ = CAUGHT.try_with(|caught| caught.borrow_mut().message = self.message);
+        resume_unwind(self.payload)
+    }
+}
+
+/// Runs the job of a request on a thread that is not the request's.
+pub fn carry<T>(job: impl FnOnce() -> T) -> Result<T, JobPanic> {
+    CAUGHT.sync_scope(RefCell::default(), || {
+        catch_unwind(AssertUnwindSafe(job)).map_err(|payload| {
+            let message = CAUGHT.try_with(|caught| caught.borrow_mut().message.take()).ok().flatten();
+            JobPanic { payload, message }
+        })
+    })
 }
 
 /// Logs the panic that was just caught.

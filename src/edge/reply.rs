@@ -522,7 +522,8 @@ pub fn broken_off(call: &mut Call, surface: Protocol) {
     // Only the framing is missing of a JSON value that is closed.
     if kept.last().is_some_and(|byte| matches!(byte, b'}' | b' ' | b'\n' | b'\r' | b'\t')) {
         let body = Bytes::copy_from_slice(kept);
-        call.shared.set_finishing(read_whole(call, surface, body).is_ok(), true);
+        let is_whole = call.cpu.run_admitted(body.len(), || read_whole(call, surface, body).is_ok());
+        call.shared.set_finishing(is_whole, true);
     }
 }
 
@@ -604,10 +605,14 @@ fn fold(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failu
 fn whole(call: &mut Call, surface: Protocol) -> Result<Option<Bytes>, Failure> {
     let Mode::Whole(kept) = &mut call.reply.mode else { return Ok(None) };
     let kept = Bytes::from(std::mem::take(kept));
-    let whole = match read_whole(call, surface, kept.clone()) {
+    let outcome = call.cpu.run_admitted(kept.len(), || {
+        let lost = |fault| (fault, same::usage_in(call.model.protocol(), &kept, &call.metering_terms()));
+        read_whole(call, surface, kept.clone()).map_err(lost)
+    });
+    let whole = match outcome {
         Ok(whole) => whole,
-        Err(fault) => {
-            call.reply.lost = same::usage_in(call.model.protocol(), &kept, &call.metering_terms());
+        Err((fault, lost)) => {
+            call.reply.lost = lost;
             return Err(failed(call, &fault, true));
         }
     };

@@ -126,7 +126,8 @@ pub fn ask_without_thinking(call: &mut Call) -> bool {
     if !call.is_unanswered() {
         return false;
     }
-    let Ok(said) = admit::without_thinking(&again, &call.model) else { return false };
+    let said = call.cpu.run_admitted(again.body.len(), || admit::without_thinking(&again, &call.model));
+    let Ok(said) = said else { return false };
     let told = |token: &String| !call.warnings.contains(token);
     let mut more: Vec<_> = said.warnings.into_iter().filter(told).collect();
     if again.strict && !more.is_empty() {

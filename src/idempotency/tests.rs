@@ -30,7 +30,7 @@ fn billing(dir: &Path) -> Billing {
 fn ask(of: &Idempotency, scope: (&str, &str, &str), request_id: &str, limits: &Limits) -> Asked {
     // The file is asked without waiting for anything.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    runtime.block_on(of.begin(scope, BODY, request_id, limits, NOW)).unwrap()
+    runtime.block_on(of.begin(scope, &hash(BODY), request_id, limits, NOW)).unwrap()
 }
 
 fn begin(of: &Idempotency, request_id: &str) -> Asked {

@@ -102,6 +102,8 @@ pub enum Kind {
     /// One event of the vendor was larger than we hold.
     UpstreamEventTooLarge,
     Overloaded,
+    /// Too many large bodies wait for a thread that works on them, or one has waited for too long.
+    CpuQueueFull,
     /// This process has little memory left.
     MemoryShort,
     /// This process has few open files left.

@@ -53,6 +53,8 @@ pub struct Outline {
     /// Chat: `n`; 1 if absent.
     pub choices: u64,
     pub features: Features,
+    /// Members of objects and items of arrays in the whole body.
+    pub values: u64,
     dialect: Dialect,
     spans: Spans,
     signs: Signs,
@@ -110,8 +112,15 @@ enum StreamOptions {
 /// Refused with 400: no JSON, no object, deeper than [`DEPTH_MAX`], no `model`, a member that decides the bill
 /// given twice or of a wrong type, a number out of its range. Null counts as absent.
 pub fn read(protocol: Protocol, body: &[u8]) -> Result<Outline, Failure> {
+    read_bounded(protocol, body, u64::MAX)
+}
+
+/// As [`read`], and refused with 400 as well: more than `values_max` members of objects and items of arrays. What is built
+/// of a body takes memory for each of them.
+pub fn read_bounded(protocol: Protocol, body: &[u8], values_max: u64) -> Result<Outline, Failure> {
+    let unread = |broken| unread(broken, values_max);
     let text = std::str::from_utf8(body).map_err(|fault| not_json(fault.valid_up_to()))?;
-    let mut scan = Scan::new(text, DEPTH_MAX);
+    let mut scan = Scan::new(text, DEPTH_MAX).with_values_max(values_max);
     if scan.kind() != Ok(Kind::Object) {
         // An array or a number is JSON still, if it is one.
         return Err(match scan.skip().and_then(|_| scan.end()) {
@@ -131,7 +140,10 @@ pub fn read(protocol: Protocol, body: &[u8]) -> Result<Outline, Failure> {
     match outcome {
         Err(Stop::Broken(broken)) => Err(unread(broken)),
         Err(Stop::Refused(failure)) => Err(*failure),
-        Ok(()) => reader.finish(body.len(), scan.escape_bytes()),
+        Ok(()) => {
+            reader.outline.values = scan.values();
+            reader.finish(body.len(), scan.escape_bytes())
+        }
     }
 }
 
@@ -507,11 +519,14 @@ impl Reader<'_> {
     }
 }
 
-fn unread(broken: Broken) -> Failure {
+fn unread(broken: Broken, values_max: u64) -> Failure {
     match broken {
         Broken::Syntax { at } => not_json(at),
         Broken::TooDeep => plain("The request body is nested too deeply."),
         Broken::TooMany => plain("An object in the request body has too many members."),
+        Broken::TooManyValues => {
+            plain(&format!("The request body has more than {values_max} JSON values, the limit here."))
+        }
     }
 }
 

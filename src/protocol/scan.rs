@@ -28,6 +28,8 @@ pub(crate) enum Broken {
     TooDeep,
     /// An object has more than [`MEMBERS_MAX`] members.
     TooMany,
+    /// The text has more values than the reader allows.
+    TooManyValues,
 }
 
 /// What the next value is.
@@ -86,11 +88,27 @@ pub(crate) struct Scan<'a> {
     depth: u32,
     depth_max: u32,
     escape_bytes: usize,
+    values: u64,
+    values_max: u64,
 }
 
 impl<'a> Scan<'a> {
     pub fn new(text: &'a str, depth_max: u32) -> Self {
-        Scan { text, ends: Ends::of(text.as_bytes()), at: 0, depth: 0, depth_max, escape_bytes: 0 }
+        Scan {
+            text,
+            ends: Ends::of(text.as_bytes()),
+            at: 0,
+            depth: 0,
+            depth_max,
+            escape_bytes: 0,
+            values: 0,
+            values_max: u64::MAX,
+        }
+    }
+
+    /// The same reader, which refuses a text of more than `values_max` values: members of objects and items of arrays.
+    pub fn with_values_max(self, values_max: u64) -> Self {
+        Scan { values_max, ..self }
     }
 
     /// What the next value is, by its first byte.
@@ -124,6 +142,7 @@ impl<'a> Scan<'a> {
             }
             let key = self.string()?;
             self.expect(b':')?;
+            self.count_value()?;
             member(self, key)?;
             match self.peek() {
                 Some(b',') => self.at += 1,
@@ -140,6 +159,7 @@ impl<'a> Scan<'a> {
             return Ok(self.close(start));
         }
         loop {
+            self.count_value()?;
             item(self)?;
             match self.peek() {
                 Some(b',') => self.at += 1,
@@ -250,6 +270,16 @@ impl<'a> Scan<'a> {
     /// By how many bytes the strings that were read are shorter in UTF-8 than their JSON.
     pub fn escape_bytes(&self) -> usize {
         self.escape_bytes
+    }
+
+    /// Members of objects and items of arrays that were read so far.
+    pub fn values(&self) -> u64 {
+        self.values
+    }
+
+    fn count_value(&mut self) -> Result<(), Broken> {
+        self.values = self.values.wrapping_add(1);
+        if self.values > self.values_max { Err(Broken::TooManyValues) } else { Ok(()) }
     }
 
     /// Where the next value begins.

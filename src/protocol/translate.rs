@@ -120,6 +120,16 @@ pub fn fields(surface: Protocol) -> &'static [(&'static str, Outcome)] {
     }
 }
 
+/// Memory for the tree of a request and all that is built from it, for each of its values. Measured by the peak of the
+/// resident memory while 100 000 to 900 000 values were counted: 111 to 144 bytes for short messages, 127 to 180 for short
+/// text blocks, 30 to 41 for numbers.
+const TREE_BYTES_PER_VALUE: u64 = 160;
+
+/// Memory that translating or counting a request of `values` takes beside its texts.
+pub fn tree_bytes(values: u64) -> u64 {
+    values.saturating_mul(TREE_BYTES_PER_VALUE)
+}
+
 /// The vendor's path for answers.
 pub fn path(vendor: Protocol) -> &'static str {
     match vendor {

@@ -60,6 +60,7 @@ const TABLE: &[Row] = &[
     (Kind::UpstreamFailed, (502, "server_error", Some("upstream_error")), (500, "api_error"), None, OPEN),
     (Kind::UpstreamEventTooLarge, (502, "server_error", Some("upstream_error")), (500, "api_error"), None, OPEN),
     (Kind::Overloaded, (503, "server_error", Some("overloaded")), (529, "overloaded_error"), Some("5"), OPEN),
+    (Kind::CpuQueueFull, (503, "server_error", Some("overloaded")), (529, "overloaded_error"), Some("2"), OPEN),
     (Kind::MemoryShort, (503, "server_error", Some("overloaded")), (529, "overloaded_error"), Some("2"), OPEN),
     (Kind::FilesShort, (503, "server_error", Some("overloaded")), (529, "overloaded_error"), Some("2"), OPEN),
     (Kind::BodiesFull, (503, "server_error", Some("overloaded")), (529, "overloaded_error"), Some("2"), OPEN),
@@ -149,6 +150,7 @@ fn is_known(kind: Kind) -> bool {
         | Kind::UpstreamFailed
         | Kind::UpstreamEventTooLarge
         | Kind::Overloaded
+        | Kind::CpuQueueFull
         | Kind::MemoryShort
         | Kind::FilesShort
         | Kind::BodiesFull
@@ -164,7 +166,7 @@ fn is_known(kind: Kind) -> bool {
 
 #[test]
 fn the_table_names_each_kind_and_reason_once() {
-    assert_eq!(TABLE.len(), 53);
+    assert_eq!(TABLE.len(), 54);
     assert!(TABLE.iter().all(|row| is_known(row.0)));
     let mut reasons: Vec<&str> = TABLE.iter().map(|row| Failure::of(row.0).reason()).collect();
     reasons.sort_unstable();

@@ -15,18 +15,20 @@ use crate::catalog::Model;
 use crate::clock;
 use crate::config::Settings;
 use crate::edge::context::{Call, Context, InFlight, Upstream};
-use crate::edge::intake::{self, BodyShare, Deadlines};
+use crate::edge::intake::{self, BodyShare, Deadlines, ReceivedBody};
+use crate::edge::pool::{CpuSlot, CpuWorker};
 use crate::edge::reply::Reply;
 use crate::edge::shutdown::Shutdown;
 use crate::edge::turn::Turn;
 use crate::edge::{EdgeLimits, Gateway, rates};
-use crate::idempotency::Answer;
+use crate::idempotency::{self, Answer, BodyHash};
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
-use crate::protocol::request::{self, Outline};
+use crate::protocol::request::{self, ConversationKey, Outline};
 use crate::protocol::translate;
 use crate::usage::UsageBounds;
 use bytes::Bytes;
+use pingora::http::RequestHeader;
 use pingora::proxy::Session;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -60,22 +62,24 @@ pub async fn prepare(
 ) -> Result<Prepared, Failure> {
     let surface = asked.surface;
     let Authorized { mut share, arrival, has_credit } = authorized;
-    let (body, body_read) = receive_body(gateway, settings, session, &mut share).await?;
-    let outline = request::read(surface, &body)?;
+    let cpu = gateway.cpu.worker(&principal.account_id, &settings.limits);
+    let (received, body_read, slot) = receive_body(gateway, settings, session, &mut share, &cpu).await?;
+    let header = &*session.req_header();
+    let read = slot.run(|| read(&asked, settings, &principal.account_id, header, received, &mut share))?;
+    let ReadRequest { body, body_hash, outline, conversation, count } = read;
     let model = model(settings, &principal, &outline.model)?.door(surface, &outline);
     let crosses = !model.passes(surface);
-    let count = if asked.free { Some(translate::count_tokens(surface, &body)) } else { None };
     let is_local = !has_credit || is_counted_here(model, &asked);
     if is_local && let Some(count) = count {
         return count.map(Prepared::Count);
     }
-    let keyed = match keyed::begin(gateway, settings, session, &asked, &principal, &body, &ctx.request_id).await? {
+    let keyed = match keyed::begin(gateway, settings, session, &asked, &principal, body_hash, &ctx.request_id).await? {
         Keyed::Go(keyed) => keyed,
         Keyed::Replay(answer) => return Ok(Prepared::Replay(answer)),
     };
     let flags = flags(session, surface);
     let order = Order {
-        turn: turn(gateway, session, &principal, &outline, &body, model),
+        turn: Turn::new(&gateway.turns, &principal.account_id, conversation, outline.features.content, model),
         settings,
         surface,
         model,
@@ -89,11 +93,12 @@ pub async fn prepare(
     let version = version_header(session, settings);
     let (previews, dropped) = order.previews(&flags);
     order.bear(dropped.as_slice())?;
+    let slot = cpu.slot(order.body.len(), session).await?;
     // From here on it counts by its hold.
     drop(arrival);
     let Fitted { hold, sent, fallbacks, usage_bounds } = match asked.free {
-        true => Fitted::free(order.sent(None, None)?),
-        false => order.fit(gateway, principal, &mut share).await?,
+        true => Fitted::free(slot.run(|| share.during(order.tree_bytes(), || order.sent(None, None)))?),
+        false => order.fit(gateway, principal, &mut share, (&cpu, slot)).await?,
     };
     let fallbacks = fallbacks.map(|fallbacks| fallbacks.with_headers(version.clone(), flags));
     let again = order.again_without_thinking(&sent, false);
@@ -131,30 +136,34 @@ pub async fn prepare(
         admitted: Instant::now(),
         vendor_answered: None,
         billed: None,
+        cpu,
         in_flight: asked.in_flight,
     })))
 }
 
-/// The body, and when it had come whole.
-///
-/// # Errors
-/// As [`intake::read_body`]; the process ends what outlasts its drain.
+/// The body, when it was there, and a slot to read it in. A shutdown does not wait for either.
 async fn receive_body(
     gateway: &Gateway,
     settings: &Settings,
     session: &mut Session,
     share: &mut BodyShare,
-) -> Result<(Bytes, Instant), Failure> {
+    cpu: &CpuWorker,
+) -> Result<(ReceivedBody, Instant, CpuSlot), Failure> {
     let limits = EdgeLimits::of(&settings.limits);
-    let body = tokio::select! {
+    let receive = async {
+        let received = intake::read_body(session, share, &limits).await?;
+        let body_read = Instant::now();
+        let slot = cpu.slot(received.work_bytes(), session).await?;
+        Ok((received, body_read, slot))
+    };
+    tokio::select! {
         biased;
-        body = intake::read_body(session, share, &limits) => body?,
+        received = receive => received,
         () = gateway.shutdown.cut_off() => {
             gateway.shutdown.count_cut();
-            return Err(Failure::of(Kind::Draining));
+            Err(Failure::of(Kind::Draining))
         }
-    };
-    Ok((body, Instant::now()))
+    }
 }
 
 /// Whether the model's vendor has no counter for such a request. That of a responses vendor wants another body than its answers
@@ -164,19 +173,40 @@ fn is_counted_here(model: &Model, asked: &Asked) -> bool {
     !model.passes(surface) || surface == Protocol::Responses || !model.vendor.serves(asked.path)
 }
 
-/// The request as a turn of its conversation.
-fn turn(
-    gateway: &Gateway,
-    session: &Session,
-    principal: &Principal,
-    outline: &Outline,
-    body: &[u8],
-    model: &Model,
-) -> Turn {
-    let headers = &session.req_header().headers;
-    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let conversation = outline.conversation(&principal.account_id, header, body);
-    Turn::new(&gateway.turns, &principal.account_id, conversation, outline.features.content, model)
+/// What a body says, whatever model it is for.
+struct ReadRequest {
+    body: Bytes,
+    /// Of a request that may have an idempotency key.
+    body_hash: BodyHash,
+    outline: Outline,
+    conversation: ConversationKey,
+    /// Input tokens, where they are asked for.
+    count: Option<Result<u64, Failure>>,
+}
+
+fn read(
+    asked: &Asked,
+    settings: &Settings,
+    account_id: &str,
+    header: &RequestHeader,
+    received: ReceivedBody,
+    share: &mut BodyShare,
+) -> Result<ReadRequest, Failure> {
+    let limits = EdgeLimits::of(&settings.limits);
+    let body = received.into_plain(&limits, share)?;
+    let outline = request::read_bounded(asked.surface, &body, settings.limits.body_values)?;
+    let header = |name: &str| header.headers.get(name).and_then(|value| value.to_str().ok());
+    let conversation = outline.conversation(account_id, header, &body);
+    let body_hash = header("idempotency-key").map(|_| idempotency::hash(&body)).unwrap_or_default();
+    let count = if asked.free {
+        Some(
+            share
+                .during(translate::tree_bytes(outline.values), || Ok(translate::count_tokens(asked.surface, &body)))?,
+        )
+    } else {
+        None
+    };
+    Ok(ReadRequest { body, body_hash, outline, conversation, count })
 }
 
 /// The model with this id or alias, if the key may use it. Keys are bound to ids.
@@ -209,16 +239,27 @@ impl Order<'_> {
 
     /// Sets the worst case of what the vendor will read aside, and lowers the output limit to what can be paid.
     /// What that takes of the room for bodies is counted before it is waited for.
-    async fn fit(&self, gateway: &Gateway, principal: Principal, share: &mut BodyShare) -> Result<Fitted, Failure> {
-        let priced = self.priced()?;
-        if let Some((fallbacks, dearest)) = Fallbacks::of(self, &principal, &priced.quote) {
+    async fn fit(
+        &self,
+        gateway: &Gateway,
+        principal: Principal,
+        share: &mut BodyShare,
+        (cpu, slot): (&CpuWorker, CpuSlot),
+    ) -> Result<Fitted, Failure> {
+        let (priced, fallbacks) = slot.run(|| {
+            let priced = share.during(self.tree_bytes(), || self.priced())?;
+            let fallbacks = Fallbacks::of(self, &principal, &priced.quote);
+            Ok((priced, fallbacks))
+        })?;
+        let lowered = |priced, limit| cpu.run_admitted(self.body.len(), || self.lowered(priced, limit));
+        if let Some((fallbacks, dearest)) = fallbacks {
             share.cover(self.kept_bytes(&priced.sent, true, Some(&fallbacks)))?;
             // Nobody's answer is shortened for the sake of a model that may never be asked.
-            match self.reserve(gateway, &principal, &dearest, true).await {
+            match self.reserve(gateway, cpu, &principal, &dearest, true).await {
                 Ok((hold, limit)) => {
                     let fallbacks = Some(fallbacks.within(limit));
                     let usage_bounds = priced.quote.usage_bounds(limit);
-                    let sent = self.lowered(priced, limit)?;
+                    let sent = lowered(priced, limit)?;
                     return Ok(Fitted { hold: Some(hold), sent, fallbacks, usage_bounds });
                 }
                 // Who can pay for the model that was asked for has that.
@@ -226,16 +267,17 @@ impl Order<'_> {
                 Err(refused) => return Err(refusal(self.surface, &refused)),
             }
         }
-        let reserved = self.reserve(gateway, &principal, &priced.quote, self.strict).await;
+        let reserved = self.reserve(gateway, cpu, &principal, &priced.quote, self.strict).await;
         let (hold, limit) = reserved.map_err(|refused| refusal(self.surface, &refused))?;
         let usage_bounds = priced.quote.usage_bounds(limit);
-        Ok(Fitted { hold: Some(hold), sent: self.lowered(priced, limit)?, fallbacks: None, usage_bounds })
+        Ok(Fitted { hold: Some(hold), sent: lowered(priced, limit)?, fallbacks: None, usage_bounds })
     }
 
     /// `exact`: the whole output limit or nothing.
     async fn reserve(
         &self,
         gateway: &Gateway,
+        cpu: &CpuWorker,
         principal: &Principal,
         quote: &Quote,
         exact: bool,
@@ -244,6 +286,7 @@ impl Order<'_> {
             let input = translate::count_tokens(self.surface, &self.body).unwrap_or(self.body.len() as u64);
             input.saturating_add(quote.output_limit.saturating_mul(quote.choices))
         };
+        let bounds = cpu.run_admitted(self.body.len(), || rates::bounds(self.settings, principal, may_use));
         let opening = Opening {
             request_id: self.request_id.to_owned(),
             account: Arc::clone(&principal.account_id),
@@ -251,10 +294,15 @@ impl Order<'_> {
             key_shown: Arc::clone(&principal.key_shown),
             model: Arc::clone(self.model),
             surface: self.surface,
-            bounds: rates::bounds(self.settings, principal, may_use),
+            bounds,
             conversation: Some(self.turn.conversation().to_string()),
         };
         gateway.billing.reserve(opening, quote, exact, clock::now_ms()).await
+    }
+
+    /// Memory for the tree of the body, where one is built.
+    fn tree_bytes(&self) -> u64 {
+        if self.is_passed_on_unchanged() { 0 } else { translate::tree_bytes(self.outline.values) }
     }
 
     /// What is held of the request until it is answered.

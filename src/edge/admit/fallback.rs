@@ -153,11 +153,12 @@ fn ask(fleet: &Fleet, call: &mut Call, fallbacks: &Fallbacks, Waiting { model, p
     let settings = Arc::clone(&call.settings);
     let order = fallbacks.order(&settings, &model);
     // It could be said at admission.
-    let Ok(priced) = priced.map_or_else(|| order.priced(), Ok) else { return false };
+    let bytes = fallbacks.body.len();
+    let Ok(priced) = priced.map_or_else(|| call.cpu.run_admitted(bytes, || order.priced()), Ok) else { return false };
     let service = priced.quote.service;
     let limit = fallbacks.limit.min(model.max_output_tokens);
     let usage_bounds = priced.quote.usage_bounds(limit);
-    let Ok(sent) = order.lowered(priced, limit) else { return false };
+    let Ok(sent) = call.cpu.run_admitted(bytes, || order.lowered(priced, limit)) else { return false };
     let (previews, dropped) = order.previews(&fallbacks.flags);
     let crosses = !model.passes(fallbacks.surface);
     call.again = order.again_without_thinking(&sent, true);

@@ -7,7 +7,7 @@ use crate::account::Principal;
 use crate::clock;
 use crate::config::Settings;
 use crate::edge::Gateway;
-use crate::idempotency::{self, Answer, Running};
+use crate::idempotency::{self, Answer, BodyHash, Running};
 use crate::protocol::failure::{Failure, Kind};
 use crate::store::StoreError;
 use pingora::proxy::Session;
@@ -30,12 +30,12 @@ pub async fn begin(
     session: &Session,
     asked: &Asked,
     principal: &Principal,
-    body: &[u8],
+    body_hash: BodyHash,
     request_id: &str,
 ) -> Result<Keyed, Failure> {
     let Some(key) = given_key(session, asked)? else { return Ok(Keyed::Go(None)) };
     let scope = (&*principal.account_id, asked.path, key);
-    let begun = gateway.idempotency.begin(scope, body, request_id, &settings.limits, clock::now_ms()).await;
+    let begun = gateway.idempotency.begin(scope, &body_hash, request_id, &settings.limits, clock::now_ms()).await;
     let found = begun.map_err(unavailable)?;
     match found {
         idempotency::Asked::New(running) => Ok(Keyed::Go(Some(running))),

@@ -5,6 +5,7 @@
 use super::body_share::BodyShare;
 use super::coding::{self, Coding};
 use crate::edge::EdgeLimits;
+use crate::edge::pool::INLINE_BYTES_MAX;
 use crate::protocol::failure::{Failure, Kind};
 use bytes::{Bytes, BytesMut};
 use http::header;
@@ -19,8 +20,12 @@ use tokio::time::Instant;
 ///
 /// # Errors
 /// 413 past the limit, 408 past the time or below the rate, 400 where the client broke off or the body's coding is
-/// unknown, 429 or 503 where too much is held already.
-pub async fn read_body(session: &mut Session, share: &mut BodyShare, limits: &EdgeLimits) -> Result<Bytes, Failure> {
+/// unknown, or not what it says; 429 or 503 where too much is held already.
+pub async fn read_body(
+    session: &mut Session,
+    share: &mut BodyShare,
+    limits: &EdgeLimits,
+) -> Result<ReceivedBody, Failure> {
     let coding = session.req_header().headers.get(header::CONTENT_ENCODING);
     let coding = coding.map_or(Ok(None), |name| Coding::named(name.as_bytes()))?;
     let announced = announced_bytes(session);
@@ -42,9 +47,37 @@ pub async fn read_body(session: &mut Session, share: &mut BodyShare, limits: &Ed
         // Where the body ends is not known: what comes next is no request.
         session.set_keepalive(None);
     })?;
-    match coding {
-        None => Ok(body),
-        Some(coding) => coding::decode(coding, body, limits, share).await,
+    let Some(known) = coding else { return Ok(ReceivedBody { coding, bytes: body }) };
+    Ok(match coding::decode_small(known, &body, INLINE_BYTES_MAX)? {
+        Some(plain) => {
+            share.grow(plain.len() as u64)?;
+            ReceivedBody { coding: None, bytes: plain }
+        }
+        None => ReceivedBody { coding, bytes: body },
+    })
+}
+
+/// A body as it came, but plain where it is small.
+pub struct ReceivedBody {
+    coding: Option<Coding>,
+    bytes: Bytes,
+}
+
+impl ReceivedBody {
+    /// Bytes that must be worked on to read it; more than any body has where that is not known yet.
+    pub fn work_bytes(&self) -> usize {
+        if self.coding.is_some() { usize::MAX } else { self.bytes.len() }
+    }
+
+    /// The plain body.
+    ///
+    /// # Errors
+    /// As of [`coding::decode`].
+    pub fn into_plain(self, limits: &EdgeLimits, share: &mut BodyShare) -> Result<Bytes, Failure> {
+        match self.coding {
+            None => Ok(self.bytes),
+            Some(coding) => coding::decode(coding, &self.bytes, limits, share),
+        }
     }
 }
 

@@ -80,6 +80,26 @@ impl BodyShare {
         self.check(connection, account, add(&self.holders.process), self.bytes)
     }
 
+    /// Counts memory that a job on the body needs while it runs.
+    ///
+    /// # Errors
+    /// As [`BodyShare::grow`], or the job's own.
+    pub fn during<T>(&mut self, bytes: u64, job: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+        self.grow(bytes)?;
+        let outcome = job();
+        self.shrink(bytes);
+        outcome
+    }
+
+    fn shrink(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+        METRICS.bodies_in_flight_bytes.sub(gauge_value(bytes));
+        let BodyHolders { process, account, connection } = &self.holders;
+        for held in [Some(process), Some(account), connection.as_ref()].into_iter().flatten() {
+            held.fetch_sub(bytes, Ordering::AcqRel);
+        }
+    }
+
     /// Whether a body of this announced length would fit beside what is held now; nothing is counted.
     ///
     /// # Errors
@@ -119,11 +139,7 @@ fn gauge_value(bytes: u64) -> i64 {
 
 impl Drop for BodyShare {
     fn drop(&mut self) {
-        METRICS.bodies_in_flight_bytes.sub(gauge_value(self.bytes));
-        let BodyHolders { process, account, connection } = &self.holders;
-        for held in [Some(process), Some(account), connection.as_ref()].into_iter().flatten() {
-            held.fetch_sub(self.bytes, Ordering::AcqRel);
-        }
+        self.shrink(self.bytes);
     }
 }
 

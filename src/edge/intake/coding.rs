@@ -1,7 +1,7 @@
 //! A body's content coding, taken off under the limit of what it may become.
 //!
-//! Decoded piece by piece into one bounded place, so that a few bytes that stand for many cost no more than the limit,
-//! and other requests have their turn in between. Must not judge what the body says: one that was cut off is no JSON.
+//! Decoded piece by piece into one bounded place, so that a few bytes that stand for many cost no more than the limit.
+//! The caller chooses a thread that may take its time. Must not judge what the body says: one that was cut off is no JSON.
 
 use super::body_share::BodyShare;
 use crate::edge::EdgeLimits;
@@ -10,8 +10,6 @@ use bytes::Bytes;
 use flate2::write::{MultiGzDecoder, ZlibDecoder};
 use std::io::{self, Write};
 
-/// Coded bytes that are decoded in one turn.
-const PIECE: usize = 4_096;
 /// The largest window that a zstd body may ask for, as a power of two: the most that the coding's registration allows.
 const ZSTD_WINDOW_LOG: u32 = 23;
 const BROTLI_BUFFER: usize = 8_192;
@@ -50,66 +48,78 @@ impl Coding {
 ///
 /// # Errors
 /// 413 past the limit, 400 where it is not of this coding, 503 where the process holds too much.
-pub async fn decode(
-    coding: Coding,
-    coded: Bytes,
-    limits: &EdgeLimits,
-    share: &mut BodyShare,
-) -> Result<Bytes, Failure> {
-    let mut plain = Plain { bytes: Vec::new(), limits, share, stopped: None };
-    let decoded = match coding {
+pub fn decode(coding: Coding, coded: &[u8], limits: &EdgeLimits, share: &mut BodyShare) -> Result<Bytes, Failure> {
+    let mut plain = Plain { bytes: Vec::new(), bytes_max: limits.body_bytes, share: Some(share), stopped: None };
+    let decoded = pump(coding, coded, &mut plain);
+    match plain.stopped {
+        Some(failure) => Err(failure),
+        None => decoded.map(|()| plain.bytes.into()).map_err(|_| not_so_coded()),
+    }
+}
+
+/// The same where neither the body nor what it becomes is large; `None` where one is. What it becomes is not counted.
+///
+/// # Errors
+/// 400 where it is not of this coding.
+pub fn decode_small(coding: Coding, coded: &[u8], bytes_max: usize) -> Result<Option<Bytes>, Failure> {
+    if coded.len() > bytes_max {
+        return Ok(None);
+    }
+    let mut plain = Plain { bytes: Vec::new(), bytes_max: bytes_max as u64, share: None, stopped: None };
+    let decoded = pump(coding, coded, &mut plain);
+    if plain.stopped.is_some() {
+        return Ok(None);
+    }
+    decoded.map(|()| Some(plain.bytes.into())).map_err(|_| not_so_coded())
+}
+
+fn not_so_coded() -> Failure {
+    Failure::new(Kind::InvalidRequest, "The request body is not what its content-encoding says.")
+}
+
+fn pump(coding: Coding, coded: &[u8], plain: &mut Plain<'_>) -> io::Result<()> {
+    match coding {
         Coding::Gzip => {
-            let mut decoder = MultiGzDecoder::new(&mut plain);
-            pump(&mut decoder, &coded).await.and_then(|()| decoder.try_finish())
+            let mut decoder = MultiGzDecoder::new(plain);
+            decoder.write_all(coded)?;
+            decoder.try_finish()
         }
         Coding::Deflate => {
-            let mut decoder = ZlibDecoder::new(&mut plain);
-            pump(&mut decoder, &coded).await.and_then(|()| decoder.try_finish())
+            let mut decoder = ZlibDecoder::new(plain);
+            decoder.write_all(coded)?;
+            decoder.try_finish()
         }
-        Coding::Zstd => zstd(&mut plain, &coded).await,
+        Coding::Zstd => {
+            let mut decoder = zstd::stream::write::Decoder::new(plain)?;
+            decoder.window_log_max(ZSTD_WINDOW_LOG)?;
+            decoder.write_all(coded)?;
+            decoder.flush()
+        }
         Coding::Brotli => {
-            let mut decoder = brotli::DecompressorWriter::new(&mut plain, BROTLI_BUFFER);
-            pump(&mut decoder, &coded).await.and_then(|()| decoder.close())
-        }
-    };
-    match (plain.stopped, decoded) {
-        (Some(failure), _) => Err(failure),
-        (None, Ok(())) => Ok(plain.bytes.into()),
-        (None, Err(_)) => {
-            Err(Failure::new(Kind::InvalidRequest, "The request body is not what its content-encoding says."))
+            let mut decoder = brotli::DecompressorWriter::new(plain, BROTLI_BUFFER);
+            decoder.write_all(coded)?;
+            decoder.close()
         }
     }
-}
-
-async fn zstd(plain: &mut Plain<'_>, coded: &[u8]) -> io::Result<()> {
-    let mut decoder = zstd::stream::write::Decoder::new(plain)?;
-    decoder.window_log_max(ZSTD_WINDOW_LOG)?;
-    pump(&mut decoder, coded).await?;
-    decoder.flush()
-}
-
-async fn pump(decoder: &mut impl Write, coded: &[u8]) -> io::Result<()> {
-    for piece in coded.chunks(PIECE) {
-        decoder.write_all(piece)?;
-        tokio::task::yield_now().await;
-    }
-    Ok(())
 }
 
 /// Where the decoded bytes go, and no more of them than may.
 struct Plain<'a> {
     bytes: Vec<u8>,
-    limits: &'a EdgeLimits,
-    share: &'a mut BodyShare,
+    bytes_max: u64,
+    /// What they are counted in.
+    share: Option<&'a mut BodyShare>,
     stopped: Option<Failure>,
 }
 
 impl Write for Plain<'_> {
     fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
-        let allowed = if (self.bytes.len() + piece.len()) as u64 > self.limits.body_bytes {
-            Err(Failure::body_too_large(self.limits.body_bytes))
+        let allowed = if self.bytes.len().saturating_add(piece.len()) as u64 > self.bytes_max {
+            Err(Failure::body_too_large(self.bytes_max))
+        } else if let Some(share) = &mut self.share {
+            share.grow(piece.len() as u64)
         } else {
-            self.share.grow(piece.len() as u64)
+            Ok(())
         };
         if let Err(failure) = allowed {
             self.stopped = Some(failure);

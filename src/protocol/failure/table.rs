@@ -168,6 +168,10 @@ pub(super) fn row(kind: Kind) -> Row {
         Kind::Overloaded => {
             busy("overloaded", "overloaded", "The model is overloaded at the moment. Try again shortly.").retry_after(5)
         }
+        Kind::CpuQueueFull => {
+            busy("cpu_queue", "overloaded", "This gateway is overloaded at the moment. Try again shortly.")
+                .retry_after(2)
+        }
         Kind::MemoryShort => {
             busy("memory", "overloaded", "This gateway is overloaded at the moment. Try again shortly.").retry_after(2)
         }
@@ -214,6 +218,7 @@ pub(super) fn row(kind: Kind) -> Row {
 pub(super) fn frame_words(kind: Kind) -> (&'static str, &'static str) {
     match kind {
         Kind::Overloaded
+        | Kind::CpuQueueFull
         | Kind::MemoryShort
         | Kind::FilesShort
         | Kind::BodiesFull

@@ -1,0 +1,300 @@
+//! Where the CPU work on large bodies runs: decoding, reading, counting and translating them would hold up an async worker,
+//! and with it every other request that the worker serves.
+//!
+//! The pool has a fixed number of places, one less than there are cores. A job that has a place runs on a thread of its own
+//! with a low priority, so that workers come first where cores are short. Jobs wait in one queue per account, and the accounts
+//! take turns. [`CpuWorker`] is the pool for one account. Jobs on small bodies run where they are. Must not know what a job
+//! does.
+
+#[cfg(test)]
+mod tests;
+
+use super::panics;
+use crate::config::Limits;
+use crate::failpoint::{self, Point};
+use crate::protocol::failure::{Failure, Kind};
+use crate::telemetry::METRICS;
+use pingora::proxy::Session;
+use std::collections::{HashMap, VecDeque};
+use std::future::pending;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::oneshot;
+use tokio::task::block_in_place;
+use tokio::time::timeout;
+
+/// The largest body whose jobs run on the async worker, for which they take less than a millisecond: by
+/// `benches/instructions.json` a translated request of 64 KB takes 0.9 million instructions more than one of 1 KB, and one of
+/// 1 MB takes 8.2 million more.
+pub const INLINE_BYTES_MAX: usize = 65_536;
+/// What is added to the priority of a job's thread: a worker that wants its core has nine times its share.
+const NICENESS: i32 = 10;
+/// Jobs of admitted requests that block a thread of the runtime at one time. The runtime has 512 of them; past this bound a
+/// job runs on its worker.
+const MAX_BLOCKED: usize = 64;
+
+/// The places, and who waits for one.
+pub struct CpuPool {
+    state: Mutex<State>,
+    blocked: AtomicUsize,
+}
+
+struct State {
+    free: usize,
+    /// Never empty ones.
+    queues: HashMap<Arc<str>, VecDeque<oneshot::Sender<Place>>>,
+    /// The accounts that have a queue, the next one first.
+    turns: VecDeque<Arc<str>>,
+    waiting: usize,
+}
+
+/// A place in the pool; dropped, it is the next job's.
+struct Place(Option<Arc<CpuPool>>);
+
+enum Entered {
+    Place(Place),
+    Queued(Queued),
+}
+
+/// A job in its account's queue; dropped, it is no longer there.
+struct Queued {
+    place: oneshot::Receiver<Place>,
+    pool: Arc<CpuPool>,
+}
+
+impl CpuPool {
+    /// `threads`: the most jobs that run at one time; 0: one less than there are cores.
+    pub fn new(threads: u64) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let places = if threads == 0 { cores.saturating_sub(1).max(1) } else { count(threads) };
+        let state = State { free: places, queues: HashMap::new(), turns: VecDeque::new(), waiting: 0 };
+        Self { state: Mutex::new(state), blocked: AtomicUsize::new(0) }
+    }
+
+    /// The pool for the requests of one account.
+    pub fn worker(self: &Arc<Self>, account: &Arc<str>, limits: &Limits) -> CpuWorker {
+        CpuWorker {
+            pool: Arc::clone(self),
+            account: Arc::clone(account),
+            queued_max: count(limits.cpu_queue),
+            queued_per_account_max: count(limits.cpu_queue_per_account),
+            wait: Duration::from_secs(limits.cpu_queue_seconds),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the place to the first job that still waits of the account whose turn it is.
+    fn pass_on(self: &Arc<Self>) {
+        let mut state = self.lock();
+        while let Some(next) = state.next() {
+            match next.send(Place(Some(Arc::clone(self)))) {
+                Ok(()) => return,
+                // Its request is gone. The place is offered to the next one.
+                Err(mut place) => drop(place.0.take()),
+            }
+        }
+        state.free = state.free.saturating_add(1);
+    }
+}
+
+fn count(limit: u64) -> usize {
+    usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
+impl State {
+    fn next(&mut self) -> Option<oneshot::Sender<Place>> {
+        let account = self.turns.pop_front()?;
+        let queue = self.queues.get_mut(&account)?;
+        let next = queue.pop_front();
+        if queue.is_empty() {
+            self.queues.remove(&account);
+        } else {
+            self.turns.push_back(account);
+        }
+        self.set_waiting(self.waiting.saturating_sub(1));
+        next
+    }
+
+    fn queue(&mut self, account: &Arc<str>) -> oneshot::Receiver<Place> {
+        let (sender, receiver) = oneshot::channel();
+        let queue = self.queues.entry(Arc::clone(account)).or_default();
+        if queue.is_empty() {
+            self.turns.push_back(Arc::clone(account));
+        }
+        queue.push_back(sender);
+        self.set_waiting(self.waiting.saturating_add(1));
+        receiver
+    }
+
+    /// Takes the jobs out whose requests are gone.
+    fn purge(&mut self) {
+        self.queues.values_mut().for_each(|queue| queue.retain(|waiter| !waiter.is_closed()));
+        self.queues.retain(|_, queue| !queue.is_empty());
+        let Self { queues, turns, .. } = self;
+        turns.retain(|account| queues.contains_key(account));
+        self.set_waiting(self.queues.values().map(VecDeque::len).sum());
+    }
+
+    fn set_waiting(&mut self, waiting: usize) {
+        self.waiting = waiting;
+        METRICS.cpu_jobs_waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+    }
+}
+
+impl Queued {
+    /// Waits for a place; `None` where none came in time.
+    async fn wait(&mut self, most: Duration) -> Option<Place> {
+        timeout(most, &mut self.place).await.ok()?.ok()
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.place.close();
+        // A place that was given to it in the last moment is dropped here, and so passed on.
+        drop(self.place.try_recv());
+        self.pool.lock().purge();
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(pool) = self.0.take() {
+            pool.pass_on();
+        }
+    }
+}
+
+/// The pool for the requests of one account.
+#[derive(Clone)]
+pub struct CpuWorker {
+    pool: Arc<CpuPool>,
+    account: Arc<str>,
+    queued_max: usize,
+    queued_per_account_max: usize,
+    wait: Duration,
+}
+
+impl CpuWorker {
+    /// A slot for a job on a body of `bytes`, once there is a place. A job of a client that leaves meanwhile is not begun.
+    ///
+    /// # Errors
+    /// 503 where too many jobs wait, or this one waited for too long.
+    pub async fn slot(&self, bytes: usize, session: &mut Session) -> Result<CpuSlot, Failure> {
+        if bytes <= INLINE_BYTES_MAX {
+            return Ok(CpuSlot(None));
+        }
+        let mut queued = match self.enter().ok_or_else(queue_full)? {
+            Entered::Place(place) => return Ok(CpuSlot(Some(place))),
+            Entered::Queued(queued) => queued,
+        };
+        tokio::select! {
+            biased;
+            place = queued.wait(self.wait) => place.map(|place| CpuSlot(Some(place))).ok_or_else(queue_full),
+            () = client_left(session) => {
+                Err(Failure::new(Kind::InvalidRequest, "The client closed the connection while its request waited."))
+            }
+        }
+    }
+
+    /// Runs a job of a request that credit is held for, on a body of `bytes`. The request has waited for its turn at
+    /// admission and must not be refused any more: the job waits for a place for a while, and runs without one after that.
+    pub fn run_admitted<T: Send>(&self, bytes: usize, job: impl FnOnce() -> T + Send) -> T {
+        if bytes <= INLINE_BYTES_MAX || !may_block() {
+            return job();
+        }
+        let is_bounded = self.pool.blocked.fetch_add(1, Ordering::Relaxed) < MAX_BLOCKED;
+        let _blocked = Blocked(&self.pool);
+        if !is_bounded {
+            return job();
+        }
+        block_in_place(|| {
+            let _place = match self.enter() {
+                Some(Entered::Place(place)) => Some(place),
+                Some(Entered::Queued(mut queued)) => Handle::current().block_on(queued.wait(self.wait)),
+                None => None,
+            };
+            run_in_thread(job)
+        })
+    }
+
+    /// `None`: too many jobs wait.
+    fn enter(&self) -> Option<Entered> {
+        let mut state = self.pool.lock();
+        if state.free > 0 {
+            state.free = state.free.saturating_sub(1);
+            return Some(Entered::Place(Place(Some(Arc::clone(&self.pool)))));
+        }
+        let queued = state.queues.get(&self.account).map_or(0, VecDeque::len);
+        let has_room = state.waiting < self.queued_max && queued < self.queued_per_account_max;
+        has_room.then(|| Entered::Queued(Queued { place: state.queue(&self.account), pool: Arc::clone(&self.pool) }))
+    }
+}
+
+fn queue_full() -> Failure {
+    Failure::of(Kind::CpuQueueFull)
+}
+
+/// Returns once the client has closed its connection, or its stream.
+async fn client_left(session: &mut Session) {
+    if session.downstream_session.read_body_or_idle(true).await.is_ok() {
+        pending::<()>().await;
+    }
+}
+
+/// The right to run one job.
+pub struct CpuSlot(Option<Place>);
+
+impl CpuSlot {
+    /// Runs the job: beside the worker where the body is large. A panic in it is one of the request.
+    pub fn run<T: Send>(self, job: impl FnOnce() -> T + Send) -> T {
+        match self.0 {
+            Some(_place) if may_block() => block_in_place(|| run_in_thread(job)),
+            _ => job(),
+        }
+    }
+}
+
+/// One that blocks a thread of the runtime.
+struct Blocked<'a>(&'a CpuPool);
+
+impl Drop for Blocked<'_> {
+    fn drop(&mut self) {
+        self.0.blocked.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The other tasks of this worker can go on elsewhere.
+fn may_block() -> bool {
+    Handle::try_current().is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
+}
+
+/// Runs the job on a thread of a low priority, which it cannot get rid of: only the superuser may raise a thread's priority
+/// again.
+fn run_in_thread<T: Send>(job: impl FnOnce() -> T + Send) -> T {
+    let mut job = Some(job);
+    let outcome = std::thread::scope(|scope| {
+        let run = || {
+            // Without it the job still runs, and takes more from others.
+            let _ = rustix::process::setpriority_process(None, NICENESS);
+            job.take().map(|job| {
+                panics::carry(|| {
+                    failpoint::pass(Point::CpuJob);
+                    job()
+                })
+            })
+        };
+        let thread = std::thread::Builder::new().name("cpu".into()).spawn_scoped(scope, run);
+        thread.ok().and_then(|thread| thread.join().ok().flatten())
+    });
+    match (outcome, job) {
+        (Some(outcome), _) => outcome.unwrap_or_else(|panic| panic.resume()),
+        (None, Some(job)) => job(),
+        (None, None) => unreachable!("a job that was begun has an outcome"),
+    }
+}

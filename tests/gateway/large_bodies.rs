@@ -1,0 +1,262 @@
+//! Bodies that take time to decode, read and translate: the work is done beside the workers, bounded and by turns among
+//! accounts, and what it takes of memory is bounded and counted.
+
+use crate::account::Account;
+use crate::client::{Answer, Connection, Request};
+use crate::h2::resident_kib;
+use crate::is_long;
+use crate::surface::{BOTH, Chat, Messages, Surface};
+use crate::world::{Plan, SOON, World, wait_for};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const COUNT_PATH: &str = "/v1/messages/count_tokens";
+
+fn gzip(plain: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    encoder.write_all(plain).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// A count of so many messages of so many bytes each, of a model whose vendor does not count.
+fn count_body(messages: usize, bytes: usize) -> Vec<u8> {
+    let text = "x".repeat(bytes);
+    let message = json!({"role": "user", "content": text}).to_string();
+    let list = vec![message.as_str(); messages].join(",");
+    format!("{{\"model\":\"{}\",\"messages\":[{list}]}}", Chat.model()).into_bytes()
+}
+
+fn count(key: &str, body: Vec<u8>) -> Request {
+    Request::post(COUNT_PATH, body).bearer(key)
+}
+
+fn count_coded(key: &str, plain: &[u8]) -> Request {
+    count(key, gzip(plain)).header("content-encoding", "gzip")
+}
+
+/// A request of so many messages more, each of which has three values: itself and its two members.
+fn with_messages(surface: Surface, more: usize) -> Value {
+    let mut body = surface.body("input=1 output=1", false, 100);
+    let message = json!({"role": "user", "content": "x"});
+    body["messages"].as_array_mut().unwrap().extend(vec![message; more]);
+    body
+}
+
+#[test]
+fn a_body_of_more_values_than_the_limit_is_refused_and_the_limit_is_named() {
+    let world = Plan::default().limit("body_values", 1_001).start();
+    let account = world.account();
+    for surface in BOTH {
+        let ask = |more| world.ask(&surface.request(&account.key, &with_messages(surface, more)));
+        assert_eq!(ask(300).status, 200);
+        let failure = surface.failure(&ask(340), 400, "invalid_request_error", None);
+        assert!(failure.to_string().contains("more than 1001 JSON values"), "{failure}");
+    }
+    // The model, the list, and three for each message.
+    assert_eq!(world.ask(&count(&account.key, count_body(333, 1))).status, 200, "at the limit");
+    for request in [count(&account.key, count_body(334, 1)), count_coded(&account.key, &count_body(100_000, 1))] {
+        Messages.failure(&world.ask(&request), 400, "invalid_request_error", None);
+    }
+    assert_eq!(world.vendor.calls(), 2);
+    world.close();
+}
+
+#[test]
+fn control_without_that_limit_a_body_of_as_many_values_is_read() {
+    let world = Plan::default().limit("body_values", 10_000_000).start();
+    let account = world.account();
+    assert_eq!(world.ask(&count_coded(&account.key, &count_body(100_000, 1))).status, 200);
+    world.close();
+}
+
+/// Large bodies get the same answers as small ones, on every way through the gateway.
+#[test]
+fn large_bodies_are_answered_like_small_ones() {
+    let world = World::new();
+    let account = world.funded(1_000_000_000);
+    let padding = "lorem ipsum ".repeat(20_000);
+    for (surface, model) in [(Chat, Chat), (Chat, Messages), (Messages, Chat), (Messages, Messages)] {
+        let mut body = surface.body("input=7 output=3", false, 100);
+        body["model"] = model.model().into();
+        let plain = world.ask(&surface.request(&account.key, &body));
+        let text = body["messages"][0]["content"].as_str().unwrap().to_owned();
+        body["messages"][0]["content"] = format!("{text} {padding}").into();
+        let large = surface.request(&account.key, &body);
+        let sent = gzip(body.to_string().as_bytes());
+        let coded = Request::post(surface.path(), sent).bearer(&account.key).header("content-encoding", "gzip");
+        for request in [large.clone(), coded, large.header("idempotency-key", &format!("{surface:?}-{model:?}"))] {
+            let answer = world.ask(&request);
+            assert_eq!((answer.status, plain.status), (200, 200), "{}", answer.text());
+            assert_eq!(answer.json()["usage"], plain.json()["usage"]);
+        }
+    }
+    assert_eq!(world.metric("gateway_cpu_jobs_waiting", &[]), 0.0);
+    world.close();
+}
+
+#[test]
+fn a_panic_in_the_work_on_a_large_body_is_answered_and_logged_with_the_request() {
+    for surface in BOTH {
+        let world = Plan::default().environment("GW_FAIL", "panic@cpu_job").start();
+        let account = world.account();
+        let mut body = surface.body("input=1 output=1", false, 100);
+        body["messages"][0]["content"] = format!("[[sim input=1 output=1]] {}", "pad ".repeat(30_000)).into();
+        let request = surface.request(&account.key, &body);
+        let failed = world.ask(&request);
+        surface.fails(&failed, (500, "server_error"), (500, "api_error"), Some("internal_error"));
+        let log = world.log();
+        let lines: Vec<_> = log.lines().filter(|line| line.contains("panic in")).collect();
+        assert_eq!(lines.len(), 1, "{log}");
+        assert!(lines[0].contains(&failed.request_id()) && lines[0].contains("CpuJob"), "{}", lines[0]);
+        // The place is free again.
+        assert_eq!(world.ask(&request).status, 200);
+        world.close();
+    }
+}
+
+/// A count that keeps a thread busy for a while.
+fn slow_count(key: &str) -> Request {
+    count_coded(key, &count_body(60_000, 100))
+}
+
+#[test]
+fn jobs_past_the_queues_bound_or_its_deadline_are_refused_and_may_come_again() {
+    for (limit, value) in [("cpu_queue_per_account", 1), ("cpu_queue", 1), ("cpu_queue_seconds", 1)] {
+        let world = Plan::default().limit("cpu_threads", 1).limit(limit, value).start();
+        let account = world.account();
+        let request = slow_count(&account.key).bytes();
+        let open: Vec<_> = (0..12)
+            .map(|_| {
+                let mut connection = world.connect();
+                assert!(connection.send(&request));
+                connection
+            })
+            .collect();
+        let answers: Vec<_> = open.into_iter().map(|mut connection| connection.answer()).collect();
+        let (served, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 200);
+        // A fast machine may have done all twelve within the deadline.
+        assert!(!served.is_empty() && (!refused.is_empty() || limit == "cpu_queue_seconds"), "{limit}");
+        for answer in &refused {
+            Messages.failure(answer, 529, "overloaded_error", None);
+            assert_eq!(answer.header("retry-after"), Some("2"));
+        }
+        assert_eq!(world.metric("gateway_rejected_total", &["reason=\"cpu_queue\""]), refused.len() as f64);
+        assert_eq!(world.ask(&slow_count(&account.key)).status, 200);
+        world.close();
+    }
+}
+
+#[test]
+fn jobs_of_clients_that_left_are_not_begun() {
+    let world = Plan::default().limit("cpu_threads", 1).start();
+    let account = world.account();
+    let request = slow_count(&account.key).bytes();
+    let open: Vec<_> = (0..8)
+        .map(|_| {
+            let mut connection = world.connect();
+            assert!(connection.send(&request));
+            connection
+        })
+        .collect();
+    wait_for("jobs to wait", SOON, || (world.metric("gateway_cpu_jobs_waiting", &[]) >= 6.0).then_some(()));
+    drop::<Vec<Connection>>(open);
+    // One runs; those that wait are gone long before they could have run one after the other.
+    let began = Instant::now();
+    assert_eq!(world.ask(&slow_count(&account.key)).status, 200);
+    let behind = began.elapsed();
+    let began = Instant::now();
+    assert_eq!(world.ask(&slow_count(&account.key)).status, 200);
+    assert!(behind < began.elapsed() * 5, "{behind:?} beside {:?}", began.elapsed());
+    assert_eq!(world.metric("gateway_cpu_jobs_waiting", &[]), 0.0);
+    world.close();
+}
+
+/// Requests of a customer, one after the other: how long each took, sorted; and how many were not answered well.
+fn measure(world: &World, customer: &Account, requests: usize) -> (Vec<Duration>, usize) {
+    let mut connection = world.connect();
+    let mut refused = 0;
+    let mut took: Vec<_> = (0..requests)
+        .map(|_| {
+            let began = Instant::now();
+            let answer = connection.ask(&Chat.whole(&customer.key, "input=5 output=5"));
+            refused += usize::from(answer.status != 200);
+            began.elapsed()
+        })
+        .collect();
+    took.sort_unstable();
+    (took, refused)
+}
+
+fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
+}
+
+/// Asks in a loop until it is stopped, whatever is answered.
+fn attack(world: &World, request: &[u8], stop: &AtomicBool, answered: &AtomicU64) {
+    let mut connection = world.connect();
+    while !stop.load(Ordering::Relaxed) {
+        let answer: Option<Answer> = connection.send(request).then(|| connection.try_answer()).flatten();
+        match answer {
+            Some(answer) => {
+                assert!(matches!(answer.status, 200 | 400 | 402 | 413 | 429 | 529), "{}", answer.text());
+                answered.fetch_add(1, Ordering::Relaxed);
+                if answer.header("connection") == Some("close") {
+                    connection = world.connect();
+                }
+            }
+            None => connection = world.connect(),
+        }
+    }
+}
+
+/// Six loops of one account that send few bytes that stand for many MiB of messages, at an endpoint that costs nothing.
+#[test]
+fn large_bodies_of_one_account_do_not_hold_up_the_requests_of_another() {
+    let world = World::new();
+    let (customer, attacker) = (world.funded(1_000_000_000), world.account());
+    let (requests, messages) = if is_long() { (2_000, 60_000) } else { (200, 60_000) };
+    measure(&world, &customer, 20);
+    let (quiet, refused) = measure(&world, &customer, requests);
+    assert_eq!(refused, 0);
+    // Up to the limit of values, and as many bytes as a body may have; and far more values than that.
+    let bodies = [count_body(messages, 450), count_body(1_000_000, 1)];
+    let bodies = bodies.map(|body| count_coded(&attacker.key, &body).bytes());
+    let (stop, answered, largest) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let (attacked, refused) = std::thread::scope(|scope| {
+        for index in 0..6 {
+            let (world, body, stop, answered) = (&world, &bodies[index % 2], &stop, &answered);
+            scope.spawn(move || attack(world, body, stop, answered));
+        }
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                largest.fetch_max(resident_kib(world.pid()), Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        wait_for("the attack to begin", SOON, || (answered.load(Ordering::Relaxed) >= 2).then_some(()));
+        let measured = measure(&world, &customer, requests);
+        stop.store(true, Ordering::Relaxed);
+        measured
+    });
+    let ratio = |percent| percentile(&attacked, percent).as_secs_f64() / percentile(&quiet, percent).as_secs_f64();
+    let largest_mib = largest.load(Ordering::Relaxed) / 1_024;
+    eprintln!(
+        "quiet p50 {:?} p99 {:?}; attacked p50 {:?} ({:.2} x) p99 {:?} ({:.2} x); {} answers to the attack; {largest_mib} MiB",
+        percentile(&quiet, 50),
+        percentile(&quiet, 99),
+        percentile(&attacked, 50),
+        ratio(50),
+        percentile(&attacked, 99),
+        ratio(99),
+        answered.load(Ordering::Relaxed),
+    );
+    assert_eq!(refused, 0);
+    assert!(ratio(50) < 8.0, "{:.2}", ratio(50));
+    assert!(largest_mib <= 300, "{largest_mib} MiB");
+    for gauge in ["gateway_cpu_jobs_waiting", "gateway_bodies_in_flight_bytes"] {
+        wait_for(gauge, SOON, || (world.metric(gauge, &[]) == 0.0).then_some(()));
+    }
+    world.close();
+}
