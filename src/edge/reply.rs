@@ -605,13 +605,15 @@ fn fold(call: &mut Call, piece: &[u8], end: bool) -> Result<Option<Bytes>, Failu
 fn whole(call: &mut Call, surface: Protocol) -> Result<Option<Bytes>, Failure> {
     let Mode::Whole(kept) = &mut call.reply.mode else { return Ok(None) };
     let kept = Bytes::from(std::mem::take(kept));
-    let outcome = call.cpu.run_admitted(kept.len(), || {
-        let lost = |fault| (fault, same::usage_in(call.model.protocol(), &kept, &call.metering_terms()));
-        read_whole(call, surface, kept.clone()).map_err(lost)
+    let (outcome, lost) = call.cpu.run_admitted(kept.len(), || {
+        let outcome = read_whole(call, surface, kept.clone());
+        let lost =
+            outcome.as_ref().err().and_then(|_| same::usage_in(call.model.protocol(), &kept, &call.metering_terms()));
+        (outcome, lost)
     });
     let whole = match outcome {
         Ok(whole) => whole,
-        Err((fault, lost)) => {
+        Err(fault) => {
             call.reply.lost = lost;
             return Err(failed(call, &fault, true));
         }

@@ -51,6 +51,7 @@ pub enum Prepared {
 
 /// # Errors
 /// The body is no request, names no model, asks for what cannot be had, or cannot be paid.
+#[expect(clippy::too_many_lines, reason = "the steps of admission, in their order")]
 pub async fn prepare(
     gateway: &Gateway,
     settings: &Arc<Settings>,
@@ -64,7 +65,7 @@ pub async fn prepare(
     let Authorized { mut share, arrival, has_credit } = authorized;
     let cpu = gateway.cpu.worker(&principal.account_id, &settings.limits);
     let (received, body_read, slot) = receive_body(gateway, settings, session, &mut share, &cpu).await?;
-    let header = &*session.req_header();
+    let header = session.req_header();
     let read = slot.run(|| read(&asked, settings, &principal.account_id, header, received, &mut share))?;
     let ReadRequest { body, body_hash, outline, conversation, count } = read;
     let model = model(settings, &principal, &outline.model)?.door(surface, &outline);
