@@ -171,8 +171,9 @@ pub async fn sign_up(
             signed_in(&app, &account.id, address, &headers, to).await
         }
         Err(error) => {
-            // Only an account that was made counts, and a guess at an invitation.
-            if counted && !matches!(error, AccountError::NoInvite) {
+            // An account that was made counts, and what tells a stranger something: a guess at an invitation, and an e-mail
+            // that has an account. Else addresses could be tried without end.
+            if counted && !matches!(error, AccountError::NoInvite | AccountError::EmailTaken) {
                 app.throttle.give_back(&who, rate);
             }
             let (status, fault) = not_signed_up(error)?;

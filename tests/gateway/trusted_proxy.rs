@@ -124,6 +124,25 @@ fn sign_ups_by_a_proxy_that_names_nobody_are_counted() {
     world.close();
 }
 
+/// A refusal that says whether somebody has an account is worth as much to a stranger as an account.
+#[test]
+fn addresses_that_have_an_account_cannot_be_tried_without_end() {
+    let (world, _log, _dir) = behind_a_proxy(Plan::default().limit("sign_ups_per_address_per_hour", 3));
+    let sign_up = |client: &str, email: &str, password: &str| {
+        let form = format!("email={email}&password={password}");
+        curl(&world, PROXY, "/dashboard/sign-up", &[&format!("x-forwarded-for: {client}")], Some(&form)).0
+    };
+    assert_eq!(sign_up("203.0.113.9", "taken@example.test", PASSWORD), 303);
+    // A control: what says nothing about anybody is not counted.
+    for _ in 0..4 {
+        assert_eq!(sign_up("203.0.113.10", "new@example.test", "short"), 422);
+    }
+    assert_eq!([(); 4].map(|()| sign_up("203.0.113.10", "taken@example.test", PASSWORD)), [409, 409, 409, 429]);
+    assert_eq!(sign_up("203.0.113.10", "new@example.test", PASSWORD), 429, "a new one gets the same answer then");
+    assert_eq!(sign_up("203.0.113.11", "new@example.test", PASSWORD), 303, "others are not kept out");
+    world.close();
+}
+
 #[test]
 fn the_connections_of_a_proxy_are_not_one_clients() {
     let (world, _log, _dir) = behind_a_proxy(Plan::default().limit("connections_per_address", 2));
