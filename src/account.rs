@@ -22,6 +22,8 @@ pub use crate::store::app::Role;
 pub use audit::{Acting, AuditVerdict, By};
 pub use delete::Closed;
 pub use invite::{INVITE_MS_MAX, INVITES_AT_ONCE_MAX, Invite, InviteState};
+#[cfg(test)]
+pub use key::generate as generate_key;
 pub use key::parse as parse_key;
 pub use password::{LEAST_CHARS as PASSWORD_LEAST_CHARS, MOST_CHARS as PASSWORD_MOST_CHARS, random as random_password};
 pub use session::{NewSession, Origin, OwnSession, Session, csrf_token, session_id};

@@ -252,7 +252,7 @@ fn edge(
     gateway.watch_upstreams().context("watch the vendors' endpoints")?;
     let shares = DescriptorShares::new(descriptors::raise_limit(), pressure::open_files());
     shares.log(settings.load().limits.connections);
-    let connections = Connections::new(Arc::clone(settings), shares.clients);
+    let connections = Connections::new(Arc::clone(settings), gateway.recorders.clone(), shares.clients);
     gateway.watch_pressure(Arc::clone(&connections)).context("watch this process's memory")?;
     let till = billing.clone();
     series::create(&settings.load());

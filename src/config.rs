@@ -6,6 +6,7 @@
 mod aliases;
 mod capabilities;
 mod command;
+mod cors;
 mod import;
 pub mod presets;
 mod price;
@@ -27,6 +28,7 @@ use crate::store::redis::{Address, Sentinel};
 use crate::telemetry::access::Destination;
 use crate::telemetry::traces;
 pub use command::{CommandSettings, load_for_command};
+pub use cors::CorsOrigins;
 pub use import::ConfigNames;
 pub use raw::{ATTEMPTS_MAX, DRAIN_SECONDS_MAX, Limits, RATE_MAX, RateLimits, Rates, SignupMode, TOTAL_SECONDS_MAX};
 pub use source::{Source, Stamp};
@@ -67,6 +69,8 @@ pub struct Settings {
     /// Names of the messages protocol's version header that clients may use, lower case.
     pub version_headers: Vec<String>,
     pub traces: Option<traces::Plan>,
+    /// Whose pages may call the API from a browser.
+    pub cors: CorsOrigins,
     /// Its files are looked at, and read anew when they have been changed.
     pub watch: bool,
     /// Those files: the config file itself and what it names.
@@ -266,6 +270,7 @@ impl Judge {
         let vendors = self.vendors(config.vendors);
         let version_headers = version_headers(&config.limits, &vendors);
         let catalog = self.catalog(config.models, &vendors);
+        let cors = self.cors(&config.cors);
         let traces = config.telemetry.traces.and_then(|traces| self.traces(&traces));
         for file in config.listen.tls.iter().flat_map(|tls| [&tls.cert, &tls.key]) {
             self.sources.push(Source::of(Path::new(file)));
@@ -287,6 +292,7 @@ impl Judge {
             access_log: destination(config.access_log.as_deref()),
             version_headers,
             traces,
+            cors,
             watch: config.watch,
             sources: Vec::new(),
         })

@@ -9,6 +9,7 @@ mod admit;
 mod client_counts;
 pub mod connections;
 mod context;
+mod cors;
 pub mod descriptors;
 mod framing;
 mod free_rates;
@@ -35,6 +36,7 @@ use crate::config::{ATTEMPTS_MAX, FALLBACKS_MAX, Limits, Settings};
 use crate::idempotency::Idempotency;
 use crate::local_link::LocalConnector;
 use crate::telemetry::access::AccessLog;
+use crate::telemetry::log_path::{loggable_method, loggable_path};
 use crate::telemetry::traces::Traces;
 use crate::upstreams::Fleet;
 use arc_swap::ArcSwap;
@@ -204,6 +206,11 @@ impl ProxyHttp for Gateway {
         // Before the hop is ended: a client may have named what its proxy says in `connection`.
         ctx.caller = connections::caller(session, &settings.trust_proxy);
         ctx.trace = self.recorders.traces.plan().and_then(|plan| Trace::begin(plan, &session.req_header().headers));
+        if self.recorders.access.is_on() {
+            let head = session.req_header();
+            let method = loggable_method(head.method.as_str().as_bytes());
+            ctx.target = Some(Box::new((method, loggable_path(head.raw_path()))));
+        }
         let closes = framing::end_hop(session);
         // Whoever asks again finds the successor.
         let stays = !closes && !self.billing.is_guest() && !self.shutdown.is_lame_duck();
@@ -214,7 +221,7 @@ impl ProxyHttp for Gateway {
             // Else the bytes of a second request would abort the answer to the first.
             h1.set_pipelining_enabled(true);
         }
-        connections::header_is_read(session.digest());
+        connections::begin_request(session);
         Ok(())
     }
 
@@ -277,6 +284,9 @@ impl ProxyHttp for Gateway {
             // The connection to the sidecar is not the client's.
             header.remove_header(&http::header::CONNECTION);
             header.insert_header("x-request-id", &ctx.request_id)?;
+            if let Some(cors) = &ctx.cors {
+                cors.apply(header)?;
+            }
             return header.insert_header("request-id", &ctx.request_id);
         }
         reply::head(ctx, header)

@@ -5,7 +5,9 @@
 
 pub mod access;
 pub mod gen_ai;
+pub mod log_path;
 mod process;
+pub mod refusals;
 #[cfg(test)]
 mod tests;
 pub mod traces;
@@ -16,6 +18,7 @@ use prometheus::{
     Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     TextEncoder,
 };
+use refusals::RefusalReason;
 use std::sync::LazyLock;
 
 /// The one registry.
@@ -73,6 +76,7 @@ pub struct Metrics {
     pub open_files: IntGauge,
     connections_refused: IntCounterVec,
     pub idle_connections_closed: IntCounter,
+    malformed: IntCounterVec,
     pub panics: IntCounter,
     pub gen_ai: GenAi,
     process: ProcessMetrics,
@@ -133,11 +137,16 @@ impl Metrics {
         let store_up = gauge("gateway_store_up", "1 where keys, balances and holds can be asked for.");
         // An embedded store is this process itself.
         store_up.set(1);
+        let [connections_refused, malformed] = refusal_families(&registry);
         let [upstream_opened, upstream_failovers, vendor_key_refused, retry_budget_exhausted] = troubles(&registry);
         set_build_info(&registry);
         let metrics = Self {
             store_up,
-            requests: counter("gateway_requests_total", "Answers given.", &["surface", "model", "status"]),
+            requests: counter(
+                "gateway_requests_total",
+                "Answers given: by the API, as a page, to a health check, or to a malformed request.",
+                &["route", "surface", "model", "status"],
+            ),
             request_seconds: keep(
                 &registry,
                 HistogramVec::new(
@@ -254,7 +263,8 @@ impl Metrics {
             client_connections: gauge("gateway_client_connections", "Connections that clients hold."),
             resident_bytes: gauge("gateway_resident_bytes", "Memory that this process has in use."),
             open_files: gauge("gateway_open_files", "Files and sockets that this process has open."),
-            connections_refused: counter("gateway_connections_refused_total", "Connections past a limit.", &["limit"]),
+            connections_refused,
+            malformed,
             idle_connections_closed: keep(
                 &registry,
                 IntCounter::new("gateway_idle_connections_closed_total", "Idle connections closed to make room."),
@@ -308,9 +318,10 @@ impl Metrics {
         self.spans_dropped.with_label_values(&[reason]).get()
     }
 
-    /// A client's connection is closed for the limit `per_address` or `total`.
-    pub fn connection_refused(&self, limit: &'static str) {
-        self.connections_refused.with_label_values(&[limit]).inc();
+    /// Counts a refusal in the family of its reason.
+    pub fn refused(&self, reason: RefusalReason) {
+        let family = if reason.is_limit() { &self.connections_refused } else { &self.malformed };
+        family.with_label_values(&[reason.as_str()]).inc();
     }
 
     #[cfg(test)]
@@ -336,6 +347,21 @@ fn set_build_info(registry: &Registry) {
     let info = keep(registry, IntGaugeVec::new(opts, &["version", "arch", "profile"]));
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
     info.with_label_values(&[env!("CARGO_PKG_VERSION"), std::env::consts::ARCH, profile]).set(1);
+}
+
+/// What is refused before it is a request. Every label is known, so every series begins at 0.
+fn refusal_families(registry: &Registry) -> [IntCounterVec; 2] {
+    let families = [
+        ("gateway_connections_refused_total", "Connections past a limit.", "limit", true),
+        ("gateway_malformed_total", "Malformed requests, bodies, handshakes and header time-outs.", "reason", false),
+    ];
+    families.map(|(name, help, label, is_limit)| {
+        let family = keep(registry, IntCounterVec::new(Opts::new(name, help), &[label]));
+        for reason in RefusalReason::ALL.into_iter().filter(|reason| reason.is_limit() == is_limit) {
+            family.with_label_values(&[reason.as_str()]);
+        }
+        family
+    })
 }
 
 /// What vendors' endpoints were left alone and left for.
@@ -376,12 +402,51 @@ fn keep<C: prometheus::core::Collector + Clone + 'static>(registry: &Registry, f
 /// Logs to stderr; `RUST_LOG` chooses what, warnings and the gateway's own notices by default.
 pub fn start_log() {
     let default = "warn,model_gateway=info,pingora_core::connectors=off,pingora_core::server=warn";
-    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(default))
+    let logger = env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(default))
         // However much is asked for: these print whole headers, a client's with its key and a vendor's with ours; and
         // bodies, character by character.
         .filter_module("pingora_proxy", log::LevelFilter::Off)
         .filter_module("pingora_core::protocols::http::v1::client", log::LevelFilter::Warn)
         .filter_module("pingora_core::protocols::http::v1::body", log::LevelFilter::Warn)
+        // One line for each malformed connection, which `refusals` writes within its limit.
+        .filter_module("pingora_core::apps", log::LevelFilter::Off)
+        .filter_module("pingora_core::protocols::http::v2::server", log::LevelFilter::Error)
         .format_timestamp_millis()
-        .init();
+        .build();
+    let max_level = logger.filter();
+    if log::set_boxed_logger(Box::new(BoundedLog(logger))).is_ok() {
+        log::set_max_level(max_level);
+    }
+}
+
+/// Pingora logs each failed TLS handshake as an error. Those lines pass the limit of refusals, which counts them elsewhere.
+struct BoundedLog(env_logger::Logger);
+
+/// Marks an error that Pingora logs as a failed handshake, and that was counted and logged before, or needs neither.
+pub const BEFORE_HANDSHAKE: &str = "closed before the handshake";
+
+const LISTENER_TARGET: &str = "pingora_core::services::listening";
+const HANDSHAKE_MESSAGE: &str = "Downstream handshake ";
+
+impl log::Log for BoundedLog {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        self.0.enabled(metadata)
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if record.target() == LISTENER_TARGET {
+            let message = record.args().to_string();
+            if let Some(message) = message.strip_prefix(HANDSHAKE_MESSAGE) {
+                if message.contains(BEFORE_HANDSHAKE) {
+                    return;
+                }
+                return refusals::log(RefusalReason::TlsHandshake, None, format_args!("TLS handshake {message}"));
+            }
+        }
+        self.0.log(record);
+    }
+
+    fn flush(&self) {
+        self.0.flush();
+    }
 }

@@ -24,6 +24,8 @@ mod aliases;
 mod announced_bodies;
 #[path = "gateway/asked_once.rs"]
 mod asked_once;
+#[path = "gateway/base_address.rs"]
+mod base_address;
 #[path = "gateway/bodies.rs"]
 mod bodies;
 #[path = "gateway/books.rs"]
@@ -40,6 +42,8 @@ mod coding;
 mod commands;
 #[path = "gateway/config_file.rs"]
 mod config_file;
+#[path = "gateway/cors.rs"]
+mod cors;
 #[path = "gateway/crash.rs"]
 mod crash;
 #[path = "gateway/crowd.rs"]
@@ -88,6 +92,8 @@ mod header_checks;
 mod hostile;
 #[path = "gateway/idempotency.rs"]
 mod idempotency;
+#[path = "gateway/interleaved.rs"]
+mod interleaved;
 #[path = "gateway/keep_alive.rs"]
 mod keep_alive;
 #[path = "gateway/keys_of_edges.rs"]
@@ -102,6 +108,8 @@ mod leaving;
 mod life;
 #[path = "gateway/limits.rs"]
 mod limits;
+#[path = "gateway/malformed.rs"]
+mod malformed;
 #[path = "gateway/metrics.rs"]
 mod metrics;
 #[path = "gateway/money.rs"]

@@ -59,14 +59,18 @@ fn create_requests(models: &[&str]) {
     for kind in Kind::ALL {
         METRICS.rejected.with_label_values(&[kind.reason()]);
     }
+    for route in ["health", "page"] {
+        METRICS.requests.with_label_values(&[route, "", "", "200"]);
+    }
     for surface in SURFACES {
+        METRICS.requests.with_label_values(&["malformed", surface.as_str(), "", "400"]);
         let refused = Kind::ALL.iter().map(|kind| kind.status(surface));
         // 499: the client left before it had a status.
         let statuses: BTreeSet<_> = refused.chain([200, 499]).collect();
         for status in statuses {
             let status = status.to_string();
             for model in [""].iter().chain(models) {
-                METRICS.requests.with_label_values(&[surface.as_str(), model, &status]);
+                METRICS.requests.with_label_values(&["api", surface.as_str(), model, &status]);
             }
         }
         for model in models {

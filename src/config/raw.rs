@@ -33,6 +33,8 @@ pub struct Config {
     pub access_log: Option<String>,
     #[serde(default)]
     pub telemetry: Telemetry,
+    #[serde(default)]
+    pub cors: Cors,
     /// Whether this file, the certificate's files and those that `file:` names are read anew when they have been changed
     /// and have looked the same for a second (default). False: on SIGHUP alone. A file that is no good changes nothing.
     #[serde(default = "yes")]
@@ -62,6 +64,15 @@ pub struct Listen {
 #[serde(deny_unknown_fields, default)]
 pub struct Telemetry {
     pub traces: Option<Traces>,
+}
+
+/// Web pages of other origins that may call the API from a browser. Dashboard pages and cookies take no part. Left out: none.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Cors {
+    /// Origins as browsers send them, `https://app.example.com` or `http://localhost:3000`, up to 256; or `*` alone for
+    /// every one. A key in a page can be read by everybody who opens it: give it a spend limit and an expiry.
+    pub origins: Vec<String>,
 }
 
 /// Spans of requests and of the attempts at vendors, in OTLP over HTTP (JSON). No bodies, no headers, no secrets. Left out:

@@ -16,7 +16,9 @@ pub use order::without_thinking;
 
 use super::activity::ReceiptLookup;
 use super::context::{Call, Context, InFlight, SidecarPermit, Stage};
-use super::{Gateway, framing, free_rates, intake, own, pages, reject};
+use super::cors::{self, Cors};
+use super::meter::MALFORMED;
+use super::{Gateway, connections, framing, free_rates, intake, own, pages, reject};
 use crate::account::{Principal, Refusal};
 use crate::billing::rates::FreeUse;
 use crate::clock;
@@ -24,8 +26,10 @@ use crate::config::Settings;
 use crate::failpoint::{self, Point};
 use crate::protocol::Protocol;
 use crate::protocol::failure::{Failure, Kind};
-use http::Method;
+use crate::telemetry::log_path::{loggable_method, loggable_path};
+use crate::telemetry::refusals::{self, RefusalReason};
 use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName};
 use pingora::Result;
 use pingora::proxy::Session;
 use std::sync::Arc;
@@ -88,7 +92,7 @@ fn below_v1(path: &str) -> Option<&str> {
 }
 
 /// The surface that a path is meant for, judged by its end: a client with a wrong base address still adds the right end.
-fn surface_of(path: &str) -> Option<Protocol> {
+pub fn surface_of(path: &str) -> Option<Protocol> {
     let ends = [
         ("/chat/completions", Protocol::Chat),
         ("/messages", Protocol::Messages),
@@ -109,12 +113,15 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
         _ if version_header(session, &settings).is_some() => Protocol::Messages,
         _ => Protocol::Chat,
     };
-    if let Err(failure) = framing::judge(session, &settings.limits) {
-        // What was taken for the body may be another request.
-        session.set_keepalive(None);
-        ctx.stage = Stage::Answered { what: "rejected" };
-        reject::answer(session, ctx, &failure).await?;
-        return Ok(true);
+    if !matches!(route, Route::Sidecar | Route::Health) {
+        ctx.cors = Cors::from_request(&settings.cors, &session.req_header().headers);
+    }
+    if let Err((reason, failure)) = framing::judge(session, &settings.limits) {
+        return answer_malformed(session, ctx, reason, &failure).await.map(|()| true);
+    }
+    if cors::is_preflight(session, ctx) {
+        ctx.stage = Stage::Answered { what: "preflight" };
+        return cors::answer_preflight(session, ctx, &settings).await.map(|()| true);
     }
     if route == Route::Sidecar {
         return pages::admit(gateway, &settings, session, ctx).await;
@@ -136,6 +143,9 @@ pub async fn admit(gateway: &Gateway, session: &mut Session, ctx: &mut Context) 
         Err(failure) => {
             // Whoever reads of the failure finds its key free.
             gateway.idempotency.decided(&ctx.request_id).await;
+            if let Some(flaw) = connections::body_flaw(session.digest()) {
+                return answer_malformed(session, ctx, flaw.reason, &flaw.into()).await.map(|()| true);
+            }
             if matches!(failure.kind, Kind::Draining | Kind::FilesShort) {
                 // Whoever asks again finds another process, or a file for the connection.
                 session.set_keepalive(None);
@@ -160,6 +170,25 @@ async fn answer_early(session: &mut Session, ctx: &mut Context, failure: &Failur
     Ok(())
 }
 
+/// Refuses a request that two readers could understand differently, and closes its connection: what was taken for its body may
+/// be another request.
+async fn answer_malformed(
+    session: &mut Session,
+    ctx: &mut Context,
+    reason: RefusalReason,
+    failure: &Failure,
+) -> Result<()> {
+    session.set_keepalive(None);
+    ctx.stage = Stage::Answered { what: MALFORMED };
+    reject::answer(session, ctx, failure).await?;
+    let head = session.req_header();
+    let (method, path) = (loggable_method(head.method.as_str().as_bytes()), loggable_path(head.raw_path()));
+    let client = ctx.caller.map(|caller| caller.address);
+    let detail = format_args!("{method} {path}: {} Request {}", failure.message, ctx.request_id);
+    refusals::record(reason, client, detail);
+    Ok(())
+}
+
 enum Admitted {
     Answered(&'static str),
     Call(Box<Call>),
@@ -176,20 +205,20 @@ async fn judge(
 ) -> Result<Admitted, Failure> {
     let method = session.req_header().method.clone();
     let wanted = match &route {
-        Route::Health => &[Method::GET, Method::HEAD][..],
-        Route::Own(_) => &[Method::GET],
-        Route::Vendor { .. } => &[Method::POST],
+        Route::Health => &["GET", "HEAD"][..],
+        Route::Own(_) => &["GET"],
+        Route::Vendor { .. } => &["POST"],
         Route::Unknown | Route::Sidecar => {
             let path = session.req_header().uri.path();
             return Err(Failure::unknown_path(method.as_str(), path, &settings.base_url));
         }
     };
-    if !wanted.contains(&method) {
+    if !wanted.contains(&method.as_str()) {
         let path = session.req_header().uri.path();
-        return Err(Failure::new(Kind::WrongMethod, format!("{path} does not take {method}.")));
+        return Err(Failure::wrong_method(method.as_str(), path, wanted));
     }
     if route == Route::Health {
-        return own::health(session, ctx).await.map(|()| Admitted::Answered("health")).map_err(lost);
+        return own::health(session, ctx).await.map(|()| Admitted::Answered(own::HEALTH)).map_err(lost);
     }
     // Entered before the look at `draining`: whoever drains afterwards waits for this request.
     let in_flight = InFlight::enter(&gateway.in_flight);
@@ -275,24 +304,40 @@ fn lost(error: Box<pingora::Error>) -> Failure {
     Failure::new(Kind::Internal, error.to_string())
 }
 
-/// The account and key that pay: of the two headers, the one that holds a gateway key.
-async fn principal(gateway: &Gateway, session: &Session) -> Result<Principal, Failure> {
-    let headers = &session.req_header().headers;
-    let bearer = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| {
-        let (scheme, key) = value.trim().split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then_some(key.trim())
-    });
-    let plain = headers.get("x-api-key").and_then(|value| value.to_str().ok()).map(str::trim);
-    let given = bearer.is_some() || plain.is_some() || headers.contains_key(AUTHORIZATION);
-    if !given {
-        return Err(Failure::of(Kind::MissingKey));
+/// The headers that may hold a key.
+const KEY_HEADERS: [HeaderName; 2] = [AUTHORIZATION, HeaderName::from_static("x-api-key")];
+
+/// The one gateway key that a request carries, in whichever header and however often.
+///
+/// # Errors
+/// 401: there is none, or two that differ. Which of them pays must not depend on who reads the header.
+fn one_key(headers: &HeaderMap) -> Result<&str, Failure> {
+    let mut found = None;
+    let mut is_given = false;
+    for value in KEY_HEADERS.iter().flat_map(|name| headers.get_all(name)) {
+        is_given = true;
+        // Proxies join the values of a repeated field with commas.
+        let parts = value.to_str().unwrap_or_default().split(',').map(str::trim);
+        for part in parts {
+            let key = match part.split_once(' ') {
+                Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => key.trim(),
+                _ => part,
+            };
+            if !crate::account::parse_key(key) {
+                continue;
+            }
+            if found.is_some_and(|found| found != key) {
+                return Err(Failure::of(Kind::BadKey));
+            }
+            found = Some(key);
+        }
     }
-    let is_ours = |key: &&str| crate::account::parse_key(key);
-    let key = match (bearer.filter(is_ours), plain.filter(is_ours)) {
-        (Some(one), Some(other)) if one != other => return Err(Failure::of(Kind::BadKey)),
-        (Some(key), _) | (None, Some(key)) => key,
-        (None, None) => return Err(Failure::of(Kind::BadKey)),
-    };
+    found.ok_or_else(|| Failure::of(if is_given { Kind::BadKey } else { Kind::MissingKey }))
+}
+
+/// The account and key that pay.
+async fn principal(gateway: &Gateway, session: &Session) -> Result<Principal, Failure> {
+    let key = one_key(&session.req_header().headers)?;
     gateway.keys.authenticate(key, clock::now_ms()).await.map_err(|refusal| match refusal {
         Refusal::BadKey => Failure::of(Kind::BadKey),
         Refusal::KeyExpired => Failure::of(Kind::KeyExpired),
@@ -309,4 +354,52 @@ async fn principal(gateway: &Gateway, session: &Session) -> Result<Principal, Fa
 fn version_header(session: &Session, settings: &Settings) -> Option<String> {
     let headers = &session.req_header().headers;
     settings.version_headers.iter().find_map(|name| Some(headers.get(name)?.to_str().ok()?.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> String {
+        crate::account::generate_key().unwrap().text
+    }
+
+    fn carried(fields: &[(&'static str, &str)]) -> Result<String, Kind> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in fields {
+            headers.append(*name, value.parse().unwrap());
+        }
+        one_key(&headers).map(str::to_owned).map_err(|failure| failure.kind)
+    }
+
+    #[test]
+    fn one_key_counts_wherever_it_is_and_two_never_do() {
+        let (one, other) = (key(), key());
+        let bearer = |key: &str| format!("Bearer {key}");
+        for fields in [
+            vec![("authorization", bearer(&one))],
+            vec![("authorization", format!("bearer  {one} "))],
+            vec![("x-api-key", one.clone())],
+            vec![("authorization", bearer(&one)), ("x-api-key", one.clone())],
+            vec![("authorization", bearer("sk-of-a-vendor")), ("x-api-key", one.clone())],
+            vec![("authorization", bearer(&one)), ("authorization", bearer(&one))],
+            vec![("x-api-key", format!("{one}, {one}"))],
+        ] {
+            let fields: Vec<_> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            assert_eq!(carried(&fields), Ok(one.clone()), "{fields:?}");
+        }
+        for fields in [
+            vec![("authorization", bearer(&one)), ("authorization", bearer(&other))],
+            vec![("authorization", bearer(&one)), ("x-api-key", other.clone())],
+            vec![("x-api-key", one.clone()), ("x-api-key", other.clone())],
+            vec![("authorization", format!("{}, {}", bearer(&one), bearer(&other)))],
+            vec![("authorization", format!("{},{other}", bearer(&one)))],
+            vec![("x-api-key", format!("{one},{other}"))],
+            vec![("x-api-key", "none".into())],
+        ] {
+            let fields: Vec<_> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            assert_eq!(carried(&fields), Err(Kind::BadKey), "{fields:?}");
+        }
+        assert_eq!(carried(&[("x-other", &one)]), Err(Kind::MissingKey));
+    }
 }

@@ -1,31 +1,43 @@
 //! Client connections: how many there may be, and how long the header of a request may take on one.
 //!
-//! Where there are too many, idle ones give way. Pingora bounds neither: it accepts whoever comes, and its read time-out begins anew with every byte of a header. So a
-//! layer of our own stands between its listener and its HTTP: [`Guarded`] counts each connection before anything is
+//! Where there are too many, idle ones give way. Pingora bounds neither: it accepts whoever comes, and its read time-out
+//! begins anew with every byte of a header. So a layer of our own stands between its listener and its HTTP: [`Guarded`] counts each connection before anything is
 //! read from it, and [`Watched`] gives up on one whose header does not end. What both know of a connection rides in the
-//! connection's digest, the one thing that Pingora carries from the socket to the request. Must not read what the bytes
-//! say. Next: `connections/watched.rs`.
+//! connection's digest, the one thing that Pingora carries from the socket to the request. What is refused here, before
+//! there is a request, is counted and logged here too. Next: `connections/watched.rs`.
 
+mod chunked;
+mod http2_frames;
+mod inbound;
 mod watched;
 
 use super::client_counts::{ClientCounts, Exceeded};
+use super::framing::{self, Flaw};
+use super::{Recorders, meter, reject};
 use crate::address::{Caller, Trusted, one_client};
 use crate::config::{Limits, Settings};
 use crate::edge::intake::BodyBytes;
-use crate::telemetry::METRICS;
+use crate::protocol::failure::{Failure, Kind};
+use crate::telemetry::log_path::{loggable_method, loggable_path};
+use crate::telemetry::refusals::{self, RefusalReason};
+use crate::telemetry::{BEFORE_HANDSHAKE, METRICS};
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
+use http::{Version, header};
+use inbound::{BodyFraming, Inbound};
 use pingora::apps::ServerApp;
 use pingora::http::ResponseHeader;
 use pingora::listeners::PreTlsProcess;
+use pingora::protocols::http::ServerSession;
 use pingora::protocols::l4::stream::Stream as TcpStream;
 use pingora::protocols::raw_connect::ProxyDigest;
-use pingora::protocols::{Digest, GetProxyDigest, GetSocketDigest, SocketDigest, Stream};
+use pingora::protocols::{Digest, GetProxyDigest, GetSocketDigest, Peek, SocketDigest, Stream};
 use pingora::proxy::Session;
 use pingora::server::ShutdownWatch;
 use pingora::{Error, ErrorType, Result};
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -36,6 +48,7 @@ use watched::Watched;
 /// All client connections of this process.
 pub struct Connections {
     settings: Arc<ArcSwap<Settings>>,
+    recorders: Recorders,
     /// The most that the limit on open files allows.
     descriptors: u64,
     open: Mutex<Open>,
@@ -81,8 +94,8 @@ impl Open {
 
 impl Connections {
     /// `descriptors`: how many connections the limit on open files allows.
-    pub fn new(settings: Arc<ArcSwap<Settings>>, descriptors: u64) -> Arc<Self> {
-        Arc::new(Self { settings, descriptors, open: Mutex::default() })
+    pub fn new(settings: Arc<ArcSwap<Settings>>, recorders: Recorders, descriptors: u64) -> Arc<Self> {
+        Arc::new(Self { settings, recorders, descriptors, open: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
@@ -121,10 +134,11 @@ impl Connections {
         // Not before: the last owner of one takes the lock.
         drop(idle);
         if let Err(exceeded) = entered {
-            METRICS.connection_refused(match exceeded {
-                Exceeded::Address => "per_address",
-                Exceeded::Total => "total",
-            });
+            let reason = match exceeded {
+                Exceeded::Address => RefusalReason::ConnectionsPerAddress,
+                Exceeded::Total => RefusalReason::ConnectionsTotal,
+            };
+            refusals::record(reason, address, "too many connections");
             return None;
         }
         Some(Arc::new(Connection {
@@ -133,6 +147,9 @@ impl Connections {
             client,
             is_proxy,
             body_bytes: BodyBytes::default(),
+            address,
+            is_accounted: AtomicBool::new(false),
+            inbound: Mutex::new(Inbound::new()),
             opened: Instant::now(),
             header_read: Duration::from_secs(settings.limits.header_read_seconds),
             header_bytes: settings.limits.header_bytes,
@@ -168,8 +185,17 @@ pub struct BeforeTls(pub Arc<Connections>);
 impl PreTlsProcess for BeforeTls {
     async fn process(&self, stream: &mut TcpStream) -> Result<()> {
         let Some(connection) = self.0.enter(stream.get_socket_digest()) else {
-            return Error::e_explain(ErrorType::ConnectRefused, "too many client connections");
+            return Error::e_explain(ErrorType::ConnectRefused, BEFORE_HANDSHAKE);
         };
+        // Load balancers look whether a port is open, and close: that is no failed handshake.
+        let first_byte = tokio::time::timeout(connection.header_read, stream.try_peek(&mut [0; 1])).await;
+        if !matches!(first_byte, Ok(Ok(_))) {
+            connection.is_accounted.store(true, Ordering::Relaxed);
+            if first_byte.is_err() {
+                connection.refuse(RefusalReason::Silent, &"nothing came in time");
+            }
+            return Error::e_explain(ErrorType::ConnectionClosed, BEFORE_HANDSHAKE);
+        }
         stream.set_proxy_digest(digest(connection)?);
         Ok(())
     }
@@ -208,6 +234,7 @@ impl<A: ServerApp + Send + Sync + 'static> ServerApp for Guarded<A> {
                 connection
             }
         };
+        connection.is_accounted.store(true, Ordering::Relaxed);
         self.connections.watch(&connection);
         self.app.process_new(Box::new(Watched::new(stream, connection)), shutdown).await
     }
@@ -237,6 +264,12 @@ pub struct Connection {
     is_proxy: bool,
     /// What the requests over it hold of their bodies.
     body_bytes: BodyBytes,
+    /// The peer's, for the log.
+    address: Option<IpAddr>,
+    /// Its TLS handshake, if it has one, was completed or needs no count.
+    is_accounted: AtomicBool,
+    /// Of HTTP/1 only.
+    inbound: Mutex<Inbound>,
     opened: Instant,
     header_read: Duration,
     header_bytes: u64,
@@ -327,8 +360,48 @@ impl Connection {
     }
 }
 
+impl Connection {
+    /// A request is under way.
+    fn is_serving(&self) -> bool {
+        self.header_since.load(Ordering::Relaxed) == REQUEST
+    }
+
+    fn inbound(&self) -> MutexGuard<'_, Inbound> {
+        self.inbound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts and logs something that was refused on this connection.
+    fn refuse(&self, reason: RefusalReason, detail: &dyn fmt::Display) {
+        refusals::record(reason, self.address, detail);
+    }
+
+    /// The answer to a malformed HTTP/1 request, for which Pingora is writing `by_pingora`; counted and logged.
+    fn answer_malformed(&self, by_pingora: &[u8]) -> Vec<u8> {
+        let inbound = self.inbound();
+        let (method, target, _) = framing::first_line_words(inbound.header());
+        let (failure, reason) = if by_pingora.get(b"HTTP/1.1 ".len()..).is_some_and(|rest| rest.starts_with(b"405")) {
+            // It knows no tunnels.
+            let failure = Failure::new(Kind::WrongMethod, "The gateway does not answer to CONNECT.");
+            (failure, RefusalReason::RequestLine)
+        } else {
+            let flaw = framing::flaw_of_header(inbound.header());
+            (Failure::from(flaw), flaw.reason)
+        };
+        let (is_head, method, path) = (method == b"HEAD", loggable_method(method), loggable_path(target));
+        drop(inbound);
+        let answer = reject::malformed(&failure, &path, is_head);
+        self.refuse(reason, &format_args!("{method} {path}: {} Request {}", failure.message, answer.request_id));
+        meter::record_malformed(&self.of.recorders, &answer, reason, self.address, (method, path));
+        answer.bytes
+    }
+}
+
 impl Drop for Connection {
     fn drop(&mut self) {
+        if !self.is_accounted.load(Ordering::Relaxed) {
+            // Pingora logs why.
+            refusals::count(RefusalReason::TlsHandshake);
+        }
         let mut open = self.of.lock();
         open.watched.remove(&self.number);
         if self.is_counted.swap(false, Ordering::Relaxed) {
@@ -348,24 +421,39 @@ pub fn caller(session: &Session, trusted: &Trusted) -> Option<Caller> {
 
 /// The counter of what the requests over a client's connection hold of their bodies; `None` for a trusted proxy's.
 pub fn body_bytes(digest: Option<&Digest>) -> Option<BodyBytes> {
-    let connection = of(digest)?;
+    let connection = connection(digest)?;
     (!connection.is_proxy).then(|| Arc::clone(&connection.body_bytes))
 }
 
-fn of(digest: Option<&Digest>) -> Option<&Arc<Connection>> {
-    digest.and_then(|digest| carried(digest.proxy_digest.as_deref()))
+fn connection(digest: Option<&Digest>) -> Option<&Arc<Connection>> {
+    carried(digest?.proxy_digest.as_deref())
 }
 
 /// A request's header is whole: what comes now is its body, which has a deadline of its own.
-pub fn header_is_read(digest: Option<&Digest>) {
-    if let Some(connection) = of(digest) {
-        connection.begin_request();
+pub fn begin_request(session: &Session) {
+    let Some(connection) = connection(session.digest()) else { return };
+    connection.begin_request();
+    if let ServerSession::H1(h1) = session.downstream_session.as_ref() {
+        let head = h1.req_header();
+        let length = head.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+        let framing = match length {
+            _ if head.headers.contains_key(header::TRANSFER_ENCODING) => BodyFraming::Chunked,
+            Some(bytes) if head.version >= Version::HTTP_10 => BodyFraming::Length(bytes),
+            _ => BodyFraming::Length(0),
+        };
+        // A flaw is kept, and refuses the request once its surface is known.
+        let _ = connection.inbound().begin_body(&h1.get_headers_raw_bytes(), framing);
     }
+}
+
+/// How the body of the HTTP/1 request that is under way is malformed, as far as it has come.
+pub fn body_flaw(digest: Option<&Digest>) -> Option<Flaw> {
+    connection(digest)?.inbound().flaw()
 }
 
 /// A request is over: what comes now on a connection of HTTP/1 is the next one's header.
 pub fn request_is_over(digest: Option<&Digest>, is_h2: bool) {
-    if let Some(connection) = of(digest) {
+    if let Some(connection) = connection(digest) {
         connection.end_request(is_h2);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::activity::ReceiptLookup;
 use super::admit::Fallbacks;
+use super::cors::Cors;
 use super::intake::Shared;
 use super::pages::PagePermit;
 use super::panics;
@@ -35,10 +36,14 @@ pub struct Context {
     pub arrived: Instant,
     /// From where it comes, once its header is there; unless its peer has left already.
     pub caller: Option<Caller>,
+    /// Method and path, as they are logged; only with an access log.
+    pub target: Option<Box<(String, String)>>,
     /// Where it is traced.
     pub trace: Option<Box<Trace>>,
     /// Who pays, and when that was known.
     pub principal: Option<(Principal, Instant)>,
+    /// What a browser is told with the answer; only on the API's paths, and where some page may call them.
+    pub cors: Option<Cors>,
     /// Whose shape a failure takes.
     pub surface: Protocol,
     pub stage: Stage,
@@ -252,8 +257,10 @@ impl Context {
             request_id: format!("req_{}", uuid::Uuid::now_v7().simple()),
             arrived: Instant::now(),
             caller: None,
+            target: None,
             trace: None,
             principal: None,
+            cors: None,
             surface: Protocol::Chat,
             stage: Stage::New,
             status: 0,
@@ -279,8 +286,10 @@ impl Context {
             request_id: std::mem::take(&mut self.request_id),
             arrived: self.arrived,
             caller: self.caller.take(),
+            target: self.target.take(),
             trace: self.trace.take(),
             principal: self.principal.take(),
+            cors: self.cors.take(),
             surface: self.surface,
             stage: std::mem::replace(&mut self.stage, Stage::New),
             status: self.status,

@@ -4,9 +4,10 @@
 //! stands between a client and this gateway may have repaired it otherwise, and then one of the two sees a request that
 //! the other does not: so what is not plain is refused here, and its connection with it. Must not look at keys or bodies.
 
-use super::own;
+use super::{connections, own};
 use crate::config::Limits;
 use crate::protocol::failure::{Failure, Kind};
+use crate::telemetry::refusals::RefusalReason;
 use http::{HeaderValue, Version, header};
 use pingora::http::RequestHeader;
 use pingora::protocols::http::ServerSession;
@@ -32,9 +33,49 @@ pub fn end_hop(session: &mut Session) -> bool {
     closes
 }
 
+/// How a request is malformed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Flaw {
+    pub reason: RefusalReason,
+    /// A sentence for the client.
+    pub message: &'static str,
+}
+
+impl From<Flaw> for Failure {
+    fn from(flaw: Flaw) -> Self {
+        Failure::new(Kind::InvalidRequest, flaw.message)
+    }
+}
+
+/// The flaw of a header that Pingora did not accept, as far as it has come.
+pub fn flaw_of_header(raw: &[u8]) -> Flaw {
+    let (method, target, version) = first_line_words(raw);
+    let is_method = !method.is_empty() && method.iter().all(u8::is_ascii_uppercase);
+    if !is_method || target.is_empty() || !matches!(version, b"HTTP/1.1" | b"HTTP/1.0") {
+        return flaw(RefusalReason::RequestLine, FIRST_LINE);
+    }
+    let end = raw.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let is_whole = raw[..end].windows(4).any(|bytes| bytes == b"\r\n\r\n");
+    let version = if version == b"HTTP/1.0" { Version::HTTP_10 } else { Version::HTTP_11 };
+    match is_plain(&raw[..end], version) {
+        // A field that has not come yet is not missing.
+        Err(flaw) if is_whole || flaw.reason != RefusalReason::Host => flaw,
+        _ => header_field("The request's header is malformed."),
+    }
+}
+
+/// Method, target and version of a header, as far as it has come and empty where they are not there.
+pub fn first_line_words(raw: &[u8]) -> (&[u8], &[u8], &[u8]) {
+    let line = raw.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end).find(|line| !line.is_empty());
+    let mut words = line.unwrap_or_default().splitn(3, |byte| *byte == b' ');
+    let mut word = || words.next().unwrap_or_default();
+    (word(), word(), word())
+}
+
 /// # Errors
-/// 400 where the request could be read in two ways, 431 where its header is too large.
-pub fn judge(session: &Session, limits: &Limits) -> Result<(), Failure> {
+/// 400 where the request could be read in two ways, 431 where its header is too large; and under which reason it is counted.
+pub fn judge(session: &Session, limits: &Limits) -> Result<(), (RefusalReason, Box<Failure>)> {
+    let refused = |flaw: Flaw| (flaw.reason, Box::new(Failure::from(flaw)));
     let head = session.req_header();
     let size = match session.downstream_session.as_ref() {
         ServerSession::H1(h1) => {
@@ -45,27 +86,41 @@ pub fn judge(session: &Session, limits: &Limits) -> Result<(), Failure> {
         _ => head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD_OVERHEAD).sum(),
     };
     if size as u64 > limits.header_bytes || head.headers.len() as u64 > limits.header_fields {
-        return Err(Failure::new(
+        let failure = Failure::new(
             Kind::HeaderTooLarge,
             format!(
                 "The request's header is larger than {} bytes or {} fields.",
                 limits.header_bytes, limits.header_fields
             ),
-        ));
+        );
+        return Err((RefusalReason::HeaderTooLarge, Box::new(failure)));
     }
-    one_target(head).map_err(refused)
+    one_target(head).map_err(refused)?;
+    connections::body_flaw(session.digest()).map_or(Ok(()), |flaw| Err(refused(flaw)))
 }
 
-fn refused(why: &'static str) -> Failure {
-    Failure::new(Kind::InvalidRequest, why)
+fn flaw(reason: RefusalReason, message: &'static str) -> Flaw {
+    Flaw { reason, message }
 }
+
+fn header_field(message: &'static str) -> Flaw {
+    flaw(RefusalReason::HeaderField, message)
+}
+
+fn body_framing(message: &'static str) -> Flaw {
+    flaw(RefusalReason::Framing, message)
+}
+
+const FIRST_LINE: &str = "The request's first line is not `METHOD TARGET VERSION`.";
 
 /// Whether an HTTP/1 header, as it came, has one reading.
-fn is_plain(raw: &[u8], version: Version) -> Result<(), &'static str> {
+fn is_plain(raw: &[u8], version: Version) -> Result<(), Flaw> {
     let mut seen = Framing::default();
     let mut has_begun = false;
     for line in raw.split_inclusive(|byte| *byte == b'\n') {
-        let line = line.strip_suffix(b"\r\n").ok_or("A line of the request's header does not end in CRLF.")?;
+        let line = line
+            .strip_suffix(b"\r\n")
+            .ok_or_else(|| header_field("A line of the request's header does not end in CRLF."))?;
         match (line.is_empty(), has_begun) {
             // Some clients end a body with a line end that is none of it.
             (true, false) => {}
@@ -80,12 +135,12 @@ fn is_plain(raw: &[u8], version: Version) -> Result<(), &'static str> {
     seen.judge(version)
 }
 
-fn is_first_line(line: &[u8]) -> Result<(), &'static str> {
+fn is_first_line(line: &[u8]) -> Result<(), Flaw> {
     let spaces = line.iter().filter(|byte| **byte == b' ').count();
     if spaces == 2 && line.iter().all(|byte| (0x20..0x7f).contains(byte)) {
         return Ok(());
     }
-    Err("The request's first line is not `METHOD TARGET VERSION`.")
+    Err(flaw(RefusalReason::RequestLine, FIRST_LINE))
 }
 
 /// The fields that say where a request ends and for whom it is.
@@ -99,16 +154,17 @@ struct Framing<'a> {
 }
 
 impl<'a> Framing<'a> {
-    fn field(&mut self, line: &'a [u8]) -> Result<(), &'static str> {
+    fn field(&mut self, line: &'a [u8]) -> Result<(), Flaw> {
         if line.iter().any(|byte| *byte == b'\r' || *byte == 0) {
-            return Err("A line of the request's header holds a control character.");
+            return Err(header_field("A line of the request's header holds a control character."));
         }
         if line.starts_with(b" ") || line.starts_with(b"\t") {
-            return Err("A field of the request's header goes on in a second line.");
+            return Err(header_field("A field of the request's header goes on in a second line."));
         }
         let mut parts = line.splitn(2, |byte| *byte == b':');
         let name = parts.next().unwrap_or_default();
-        let value = parts.next().ok_or("A line of the request's header has no colon.")?.trim_ascii();
+        let value =
+            parts.next().ok_or_else(|| header_field("A line of the request's header has no colon."))?.trim_ascii();
         if name.eq_ignore_ascii_case(b"content-length") {
             self.lengths += 1;
             self.length = value;
@@ -121,32 +177,40 @@ impl<'a> Framing<'a> {
         Ok(())
     }
 
-    fn judge(&self, version: Version) -> Result<(), &'static str> {
+    fn judge(&self, version: Version) -> Result<(), Flaw> {
         if self.lengths + self.codings > 1 {
-            return Err("The request's body is framed twice.");
+            return Err(body_framing("The request's body is framed twice."));
         }
-        if self.lengths == 1 && (self.length.is_empty() || !self.length.iter().all(u8::is_ascii_digit)) {
-            return Err("The request's content-length is no number.");
+        let is_number = |text: &[u8]| {
+            let digits = std::str::from_utf8(text).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+            digits.is_some_and(|digits| digits.parse::<u64>().is_ok())
+        };
+        if self.lengths == 1 && !is_number(self.length) {
+            return Err(body_framing("The request's content-length is no number."));
         }
         if self.codings == 1 && !self.coding.eq_ignore_ascii_case(b"chunked") {
-            return Err("The request's transfer-encoding is not `chunked`.");
+            return Err(body_framing("The request's transfer-encoding is not `chunked`."));
         }
         if version == Version::HTTP_11 {
-            return if self.hosts == 1 { Ok(()) } else { Err("The request has not exactly one host field.") };
+            return if self.hosts == 1 {
+                Ok(())
+            } else {
+                Err(flaw(RefusalReason::Host, "The request has not exactly one host field."))
+            };
         }
         // Proxies that speak HTTP/1.0 disagree about what a body's end is.
         if self.codings > 0 || self.length.iter().any(|digit| *digit != b'0') {
-            return Err("A request of HTTP/1.0 has no body here.");
+            return Err(body_framing("A request of HTTP/1.0 has no body here."));
         }
         Ok(())
     }
 }
 
 /// Whether the target is a path that every reader takes for the same one.
-fn one_target(head: &RequestHeader) -> Result<(), &'static str> {
+fn one_target(head: &RequestHeader) -> Result<(), Flaw> {
     // HTTP/2 says the authority apart, HTTP/1 in its host field.
     if head.version != Version::HTTP_2 && !head.raw_path().starts_with(b"/") {
-        return Err("The request's target is not a path.");
+        return Err(flaw(RefusalReason::Path, "The request's target is not a path."));
     }
     let path = head.uri.path();
     // A model's id may hold a slash, which clients escape there: judged as it is looked up.
@@ -156,7 +220,7 @@ fn one_target(head: &RequestHeader) -> Result<(), &'static str> {
     if is_one_path(looked_up.as_deref().unwrap_or(path)) {
         Ok(())
     } else {
-        Err("The request's path could be read in more than one way.")
+        Err(flaw(RefusalReason::Path, "The request's path could be read in more than one way."))
     }
 }
 

@@ -6,15 +6,18 @@
 use super::Recorders;
 use super::context::{Call, Context, Phases, Stage};
 use super::intake::{self, Ended};
-use super::{trace, upstream};
+use super::reject::MalformedAnswer;
+use super::{own, trace, upstream};
 use crate::clock;
 use crate::money::Micro;
 use crate::protocol::failure::Kind;
 use crate::store::ledger::Outcome;
 use crate::telemetry::METRICS;
 use crate::telemetry::access::{CallRecord, Record};
+use crate::telemetry::refusals::RefusalReason;
 use crate::usage::UsageVerdict;
 use pingora::proxy::Session;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,6 +31,39 @@ pub async fn end(recorders: &Recorders, session: &mut Session, ctx: &mut Context
         upstream::end(call);
     }
     record(recorders, ctx);
+}
+
+/// What became of a request that was refused as malformed, in [`Stage::Answered`] and as a label.
+pub const MALFORMED: &str = "malformed";
+
+/// Counts a request that Pingora did not accept, and logs it to the access log.
+pub fn record_malformed(
+    recorders: &Recorders,
+    answer: &MalformedAnswer,
+    reason: RefusalReason,
+    client: Option<IpAddr>,
+    (method, path): (String, String),
+) {
+    let surface = answer.surface.as_str();
+    METRICS.requests.with_label_values(&[MALFORMED, surface, "", &answer.status.to_string()]).inc();
+    if recorders.access.is_on() {
+        recorders.access.write(Record {
+            at_ms: clock::now_ms(),
+            request_id: answer.request_id.clone(),
+            client,
+            method,
+            path,
+            route: MALFORMED,
+            surface,
+            status: answer.status,
+            reason: Some(reason.as_str()),
+            account: None,
+            key_id: None,
+            call: None,
+            auth_us: None,
+            total_us: 0,
+        });
+    }
 }
 
 /// Counts, traces and logs the request.
@@ -118,13 +154,25 @@ fn status(ctx: &Context) -> u16 {
     if ctx.status == 0 { CLIENT_LEFT } else { ctx.status }
 }
 
+/// The label that keeps pages and health checks apart from the API: they outnumber it, and would dilute a ratio.
+fn route(ctx: &Context) -> &'static str {
+    match &ctx.stage {
+        Stage::Answered { what: own::HEALTH } => own::HEALTH,
+        Stage::Answered { what: MALFORMED } => MALFORMED,
+        Stage::Sidecar { account: None, .. } => "page",
+        _ => "api",
+    }
+}
+
 fn count(ctx: &Context, took: Duration) {
-    let surface = ctx.surface.as_str();
+    let route = route(ctx);
+    // Health checks and pages have no surface.
+    let surface = if matches!(route, "page" | own::HEALTH) { "" } else { ctx.surface.as_str() };
     let model = match &ctx.stage {
         Stage::Call(call) => call.model.id.as_str(),
         _ => "",
     };
-    METRICS.requests.with_label_values(&[surface, model, &status(ctx).to_string()]).inc();
+    METRICS.requests.with_label_values(&[route, surface, model, &status(ctx).to_string()]).inc();
     let (Stage::Call(call), Some(phases)) = (&ctx.stage, ctx.phases()) else { return };
     METRICS.request_seconds.with_label_values(&[surface, model]).observe(took.as_secs_f64());
     // Counting tokens, which nobody bills, is no such operation.
@@ -150,9 +198,12 @@ fn access_record(ctx: &mut Context, took: Duration) -> Record {
         Stage::New => ("new", None),
     };
     let principal = ctx.principal.as_ref();
+    let (method, path) = ctx.target.take().map(|target| *target).unwrap_or_default();
     Record {
         at_ms: clock::now_ms().saturating_sub(i64::try_from(took.as_millis()).unwrap_or(i64::MAX)),
         client: ctx.caller.map(|caller| caller.address),
+        method,
+        path,
         route,
         surface: ctx.surface.as_str(),
         status: status(ctx),

@@ -56,6 +56,9 @@ pub fn model_id(escaped: &str) -> String {
     id
 }
 
+/// What was answered, and the label of it.
+pub const HEALTH: &str = "health";
+
 /// 200 without any look at anything.
 pub async fn health(session: &mut Session, ctx: &mut Context) -> pingora::Result<()> {
     ctx.status = 200;

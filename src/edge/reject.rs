@@ -3,10 +3,11 @@
 //! Must not decide that something failed, nor whether it is tried again.
 
 use super::context::{Call, Context, Stage};
-use super::{intake, meter, reply};
+use super::{admit, connections, intake, meter, reply};
+use crate::protocol::Protocol;
 use crate::protocol::aside;
 use crate::protocol::failure::{Failure, Kind};
-use crate::telemetry::METRICS;
+use crate::telemetry::{METRICS, refusals};
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use pingora::http::ResponseHeader;
@@ -63,10 +64,49 @@ pub fn render(ctx: &mut Context, failure: &Failure) -> Result<(ResponseHeader, B
     Ok((head, body))
 }
 
+/// An answer to what Pingora did not accept as a request.
+pub struct MalformedAnswer {
+    pub request_id: String,
+    pub surface: Protocol,
+    pub status: u16,
+    /// The whole answer, as HTTP/1.1.
+    pub bytes: Vec<u8>,
+}
+
+/// The answer to an HTTP/1 request that never had a context. The connection is closed behind it.
+pub fn malformed(failure: &Failure, path: &str, is_head: bool) -> MalformedAnswer {
+    let ctx = Context::new();
+    let request_id = &ctx.request_id;
+    let surface = admit::surface_of(path).unwrap_or(Protocol::Chat);
+    let rendered = failure.render(surface, request_id);
+    METRICS.rejected.with_label_values(&[failure.reason()]).inc();
+    let status = http::StatusCode::from_u16(rendered.status).unwrap_or(http::StatusCode::BAD_REQUEST);
+    let mut head = format!("HTTP/1.1 {status}\r\n");
+    for (name, value) in &rendered.headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    let length = rendered.body.len();
+    head.push_str(&format!("x-request-id: {request_id}\r\nrequest-id: {request_id}\r\n"));
+    head.push_str(&format!("content-length: {length}\r\nconnection: close\r\n\r\n"));
+    let body = if is_head { Vec::new() } else { rendered.body };
+    MalformedAnswer {
+        request_id: request_id.clone(),
+        surface,
+        status: rendered.status,
+        bytes: [head.into_bytes(), body].concat(),
+    }
+}
+
 /// The header fields that every answer of the gateway's own has.
 fn complete(head: &mut ResponseHeader, ctx: &Context, body: &Bytes) -> Result<()> {
     head.insert_header("x-request-id", &ctx.request_id)?;
     head.insert_header("request-id", &ctx.request_id)?;
+    if let Some(cors) = &ctx.cors {
+        cors.apply(head)?;
+    }
+    if head.status == http::StatusCode::NO_CONTENT {
+        return Ok(());
+    }
     head.insert_header("content-length", body.len())
 }
 
@@ -117,7 +157,13 @@ pub async fn tell(session: &mut Session, error: &Error, ctx: &mut Context) -> Re
         }
         Stage::Sidecar { account, .. } => {
             let is_page = account.is_none();
-            let failure = Failure::new(Kind::UpstreamUnreachable, "The dashboard does not answer.");
+            let failure = match connections::body_flaw(session.digest()) {
+                Some(flaw) => {
+                    refusals::record(flaw.reason, ctx.caller.map(|caller| caller.address), flaw.message);
+                    Failure::from(flaw)
+                }
+                None => Failure::new(Kind::UpstreamUnreachable, "The dashboard does not answer."),
+            };
             if is_page && session.response_written().is_none() {
                 session.set_keepalive(None);
                 return answer_page(session, ctx, &failure).await;

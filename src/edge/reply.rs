@@ -24,7 +24,7 @@ use crate::store::ledger::Outcome;
 use crate::telemetry::METRICS;
 use crate::usage::{MeteredUsage, MeteringTerms, Usage, UsageBounds, UsageVerdict};
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, header};
+use http::{HeaderName, HeaderValue, StatusCode, header};
 use pingora::http::ResponseHeader;
 use pingora::{Error, ErrorType, Result};
 use std::time::Instant;
@@ -181,6 +181,9 @@ const MAX_HEADER_BYTES: usize = 262_144;
 /// # Errors
 /// The header is too large; or the status calls for another attempt, and there is one.
 pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
+    if header.status == StatusCode::SWITCHING_PROTOCOLS {
+        return refuse_switch(ctx);
+    }
     if header.status.is_informational() {
         return Ok(());
     }
@@ -226,6 +229,17 @@ pub fn head(ctx: &mut Context, header: &mut ResponseHeader) -> Result<()> {
     Ok(())
 }
 
+/// A vendor that switches protocols was not asked to, and says nothing more that could be read.
+fn refuse_switch(ctx: &mut Context) -> Result<()> {
+    if let Some(call) = ctx.call() {
+        call.failure =
+            Some(Failure::new(Kind::UpstreamFailed, "The vendor answered 101 to a request that asked for no switch."));
+        upstream::switched(call);
+    }
+    Error::e_explain(ErrorType::InvalidHTTPHeader, "the vendor switched protocols")
+        .map_err(|error: Box<Error>| error.into_up())
+}
+
 /// The header that the client gets.
 fn made(ctx: &mut Context, status: u16, theirs: Option<String>) -> Result<ResponseHeader> {
     let (request_id, surface) = (ctx.request_id.clone(), ctx.surface);
@@ -266,6 +280,10 @@ fn made(ctx: &mut Context, status: u16, theirs: Option<String>) -> Result<Respon
             keyed.set_headers(again(&ours));
             call.shared.set_keyed(Some(keyed));
         }
+    }
+    // Behind what is kept for a repeat: that may come from another page.
+    if let Some(cors) = &ctx.cors {
+        cors.apply(&mut ours)?;
     }
     if let Some(phases) = ctx.phases() {
         ours.insert_header("server-timing", phases.to_string())?;

@@ -12,7 +12,9 @@ pub mod target;
 mod tests;
 mod unprocessed;
 
-pub use attempts::{ADDRESSES_PER_ENDPOINT, answered, connect_failed, end, refused, refused_key, retry_broken};
+pub use attempts::{
+    ADDRESSES_PER_ENDPOINT, answered, connect_failed, end, refused, refused_key, retry_broken, switched,
+};
 pub use local_sidecar::LocalSidecar;
 pub use names::Names;
 

@@ -335,12 +335,26 @@ impl Failure {
         failure
     }
 
-    /// No such path under `/v1`. `base_url`: the gateway's public address.
+    /// A path of the API that does not answer to this method; `allowed` are those that it answers to.
+    pub fn wrong_method(method: &str, path: &str, allowed: &[&str]) -> Self {
+        let (method, path) = (messages_for::shortened(method), messages_for::shortened(path));
+        let allowed = allowed.join(", ");
+        let mut failure = Failure::new(Kind::WrongMethod, format!("{path} does not take {method}. Use {allowed}."));
+        failure.also = Some(Box::new(Also(vec![("allow", allowed)])));
+        failure
+    }
+
+    /// No such path of the API. `base_url`: the gateway's public address.
     pub fn unknown_path(method: &str, path: &str, base_url: &str) -> Self {
+        let hint = match wrong_base(path) {
+            Some(WrongBase::OneTooMany) => " Drop one `/v1` from the client's base address.",
+            Some(WrongBase::Missing) => " Add `/v1` to the client's base address.",
+            None => "",
+        };
         let path = messages_for::shortened(path);
         let method = messages_for::shortened(method);
         let message = format!(
-            "Unknown path: {method} {path}. Set the client's base address to {base_url}/v1 (OpenAI SDKs) or {base_url} (Anthropic SDKs)."
+            "Unknown path: {method} {path}.{hint} Set the client's base address to {base_url}/v1 (OpenAI SDKs) or {base_url} (Anthropic SDKs)."
         );
         Failure::new(Kind::UnknownPath, message)
     }
@@ -369,6 +383,31 @@ impl Failure {
         let mut failure = Failure::of(kind);
         failure.model = Some(messages_for::shortened(model));
         failure
+    }
+}
+
+/// What is wrong with the base address that led to an unknown path.
+enum WrongBase {
+    OneTooMany,
+    Missing,
+}
+
+/// The first parts of the API's paths below `/v1`.
+const BELOW_V1: [&str; 6] = ["chat/completions", "messages", "responses", "models", "credits", "receipts"];
+
+fn wrong_base(path: &str) -> Option<WrongBase> {
+    let is_known = |below: &str| {
+        let below = below.strip_prefix('/')?;
+        BELOW_V1
+            .into_iter()
+            .find(|known| below.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+    };
+    match path.strip_prefix("/v1") {
+        Some(below) if below.starts_with("/v1/") => {
+            is_known(below.trim_start_matches("/v1")).map(|_| WrongBase::OneTooMany)
+        }
+        Some(_) => None,
+        None => is_known(path).map(|_| WrongBase::Missing),
     }
 }
 

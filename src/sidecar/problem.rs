@@ -1,13 +1,18 @@
 //! The only place where a failure of the sidecar becomes an answer: a page that says what to do, and nothing of the
 //! inside. What went wrong inside is logged here, once.
 
+use super::App;
 use super::page::{Frame, html};
 use crate::account::AccountError;
+use crate::protocol::Protocol;
+use crate::protocol::failure::Failure;
 use crate::store::StoreError;
 use askama::Template;
+use axum::extract::State;
 use axum::extract::rejection::FormRejection;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Redirect, Response};
+use std::sync::Arc;
 
 #[derive(Debug)]
 pub enum Problem {
@@ -103,8 +108,37 @@ impl From<FormRejection> for Problem {
     }
 }
 
-pub async fn not_found() -> Problem {
-    Problem::NotFound
+/// No such page. A client of the API that has a wrong base address is told so, in words that it can read.
+pub async fn not_found(State(app): State<Arc<App>>, method: Method, uri: Uri, headers: HeaderMap) -> Response {
+    if !is_api_client(&headers) {
+        return Problem::NotFound.into_response();
+    }
+    let settings = app.settings.load();
+    let surface = match settings.version_headers.iter().any(|name| headers.contains_key(name)) {
+        true => Protocol::Messages,
+        false => Protocol::Chat,
+    };
+    let request_id = headers.get("x-request-id").and_then(|id| id.to_str().ok()).unwrap_or_default();
+    let failure = Failure::unknown_path(method.as_str(), uri.path(), &settings.base_url);
+    let rendered = failure.render(surface, request_id);
+    let mut response = Response::new(rendered.body.into());
+    *response.status_mut() = StatusCode::from_u16(rendered.status).unwrap_or(StatusCode::NOT_FOUND);
+    for (name, value) in rendered.headers {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    response
+}
+
+/// Whether a program asks: it sends a key or JSON, or wants JSON and no page.
+fn is_api_client(headers: &HeaderMap) -> bool {
+    let says = |name: header::HeaderName, kind: &str| {
+        headers.get(name).and_then(|value| value.to_str().ok()).is_some_and(|value| value.contains(kind))
+    };
+    let wants_json = says(header::ACCEPT, "application/json") && !says(header::ACCEPT, "text/html");
+    let has_key = headers.contains_key(header::AUTHORIZATION) || headers.contains_key("x-api-key");
+    has_key || says(header::CONTENT_TYPE, "application/json") || wants_json
 }
 
 pub async fn method_not_allowed() -> Problem {

@@ -2,7 +2,8 @@
 //!
 //! A request's end only puts a record into a bounded queue; a thread of its own writes. A disk or a reader that is too
 //! slow costs lines, which are counted, and never a request's time. Must not hold a body, a header, a query or a secret:
-//! every text in a record is made here, by the config, or by this gateway's own ids.
+//! every text in a record is made here, by the config, or by this gateway's own ids, but for a method and a path that
+//! `telemetry/log_path.rs` made fit to be logged.
 
 use super::METRICS;
 use crate::clock;
@@ -46,6 +47,10 @@ pub struct Record {
     /// The peer's address, as this process sees it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<IpAddr>,
+    /// Cut to 16 bytes; with `path` the only texts of a client's in a record.
+    pub method: String,
+    /// Cut to 128 bytes, escaped, without the query, and what looks like a key is masked.
+    pub path: String,
     /// `call`, `sidecar`, or what was answered here: a closed set.
     pub route: &'static str,
     pub surface: &'static str,
@@ -275,6 +280,8 @@ mod tests {
             at_ms: 1_750_000_000_000,
             request_id: request_id.into(),
             client: Some([127, 0, 0, 1].into()),
+            method: "GET".into(),
+            path: "/v1/models".into(),
             route: "rejected",
             surface: "chat",
             status: 401,
@@ -296,7 +303,7 @@ mod tests {
     fn what_did_not_happen_is_left_out() {
         let line = serde_json::to_value(record("req_1")).unwrap();
         let expected = serde_json::json!({
-            "at": "2025-06-15T15:06:40.000Z", "request_id": "req_1", "client": "127.0.0.1", "route": "rejected",
+            "at": "2025-06-15T15:06:40.000Z", "request_id": "req_1", "client": "127.0.0.1", "method": "GET", "path": "/v1/models", "route": "rejected",
             "surface": "chat", "status": 401, "reason": "bad_key", "total_us": 17
         });
         assert_eq!(line, expected);

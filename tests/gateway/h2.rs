@@ -17,7 +17,7 @@ pub const END_STREAM: u8 = 1;
 pub const END_HEADERS: u8 = 4;
 pub const ACK: u8 = 1;
 /// `:status: 200` as HPACK's static table has it.
-const OK: u8 = 0x88;
+pub const OK: u8 = 0x88;
 
 pub type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 

@@ -14,7 +14,7 @@ const NOT_COMPARED: [&str; 3] = ["instance", "job", "endpoint"];
 
 /// Every family that the contract promises, with the labels its samples carry.
 const FAMILIES: [(&str, &[&str]); 15] = [
-    ("gateway_requests_total", &["surface", "model", "status"]),
+    ("gateway_requests_total", &["route", "surface", "model", "status"]),
     ("gateway_request_seconds_count", &["surface", "model"]),
     ("gateway_time_to_first_byte_seconds_count", &[]),
     ("gateway_overhead_seconds_count", &[]),

@@ -103,8 +103,25 @@ const CHUNKS: &[Case] = &[
     ("a chunk of -5", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "-5\r\nhello\r\n0\r\n\r\n", Refused),
     ("a chunk of +5", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "+5\r\nhello\r\n0\r\n\r\n", Refused),
     ("a chunk of zz", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "zz\r\nhello\r\n0\r\n\r\n", Refused),
-    // Read as the last chunk, so it costs the connection only because it says so.
-    ("a chunk without a size", LINE, "host: g\r\nconnection: close\r\ntransfer-encoding: chunked\r\n", "\r\nhello\r\n0\r\n\r\n", Refused),
+    ("a chunk without a size", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "\r\n{B}\r\n0\r\n\r\n{I}", Refused),
+    ("a last chunk without a size", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "{X}\r\n{B}\r\n\r\n\r\n{I}", Refused),
+    ("a blank behind a size", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "{X} \r\n{B}\r\n0\r\n\r\n{I}", Refused),
+    ("a tab behind a size", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "{X}\t\r\n{B}\r\n0\r\n\r\n{I}", Refused),
+    ("a blank before an extension", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "{X} ;a\r\n{B}\r\n0\r\n\r\n{I}", Refused),
+    ("a bare line feed behind a size", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "{X}\n{B}\r\n0\r\n\r\n{I}", Refused),
+    ("NUL in an extension", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "{X};\0\r\n{B}\r\n0\r\n\r\n{I}", Refused),
+    ("a control character in an extension", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "{X};a\x01\r\n{B}\r\n0\r\n\r\n{I}", Refused),
+    ("a bare line feed in an extension", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "{X};a\n{B}\r\n0\r\n\r\n{I}", Refused),
+    ("an extension that is too long", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "{X};{E}\r\n{B}\r\n0\r\n\r\n{I}", Refused),
+    ("an extension in the last chunk that is too long", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "{X}\r\n{B}\r\n0;{E}\r\n\r\n{I}", Refused),
+    ("control: an extension", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "{X};a=\"b c\"\r\n{B}\r\n0;z\r\n\r\n", One),
+    ("a trailer without a colon", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "{X}\r\n{B}\r\n0\r\nx\r\n\r\n{I}", Refused),
+    ("a trailer without a name", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "{X}\r\n{B}\r\n0\r\n: x\r\n\r\n{I}", Refused),
+    ("a trailer with a space before its colon", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "{X}\r\n{B}\r\n0\r\nx : 1\r\n\r\n{I}", Refused),
+    ("a folded trailer", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "{X}\r\n{B}\r\n0\r\nx: 1\r\n 2\r\n\r\n{I}", Refused),
+    ("NUL in a trailer", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "{X}\r\n{B}\r\n0\r\nx: a\0b\r\n\r\n{I}", Refused),
+    ("a trailer that ends in a bare line feed", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "{X}\r\n{B}\r\n0\r\nx: 1\n\r\n{I}", Refused),
+    ("a trailer that is a request", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "{X}\r\n{B}\r\n0\r\n{I}", Refused),
     ("a chunk longer than its size", LINE, "host: g\r\ntransfer-encoding: chunked\r\n", "3\r\nhello\r\n0\r\n\r\n", Refused),
     ("trailers that would frame and name another", LINE, "host: g\r\nconnection: close\r\ntransfer-encoding: chunked\r\n", "{X}\r\n{B}\r\n0\r\ncontent-length: 5\r\nauthorization: Bearer gw-sk-other\r\n\r\n", One),
     ("a request behind the last chunk, and close", LINE, "host: g\r\nconnection: close\r\ntransfer-encoding: chunked\r\n", "{C}{I}", One),
@@ -154,10 +171,16 @@ fn raw(case: &Case, key: &str) -> Vec<u8> {
     text.replace("{IL}", &hidden.len().to_string())
         .replace("{L}", &good.len().to_string())
         .replace("{X}", &format!("{:x}", good.len()))
+        .replace("{E}", &"e".repeat(300))
         .replace("{C}", &chunk)
         .replace("{B}", &good)
         .replace("{I}", &hidden)
         .into_bytes()
+}
+
+/// The bytes of every case that is refused.
+pub fn corpus(key: &str) -> Vec<Vec<u8>> {
+    all().filter(|(.., fate)| *fate == Refused).map(|case| raw(case, key)).collect()
 }
 
 /// What comes back until the gateway closes.
@@ -192,10 +215,10 @@ fn a_request_of_two_readings_reaches_no_vendor_and_a_hidden_one_never_does() {
 }
 
 /// A small generator, so that a failure can be had again.
-struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
-    fn below(&mut self, most: u64) -> u64 {
+    pub fn below(&mut self, most: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % most
     }

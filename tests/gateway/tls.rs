@@ -21,7 +21,7 @@ fn certify(dir: &Path) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn secure() -> (World, TempDir) {
+pub fn secure() -> (World, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     certify(dir.path());
     let path = |name: &str| dir.path().join(name).display().to_string();

@@ -190,6 +190,36 @@ fn control_a_vendor_of_the_same_make_is_understood() {
     }
 }
 
+/// Nobody asked for another protocol, so nothing that follows could be read. The whole first-byte time would be lost on it.
+#[test]
+fn a_vendor_that_switches_protocols_is_a_failure_at_once_and_interim_answers_are_skipped() {
+    let good = format!("HTTP/1.1 {JSON}\r\ncontent-length: {}\r\n\r\n{HI}", HI.len());
+    let says_first =
+        |interim: &str| Says { bytes: format!("HTTP/1.1 {interim}\r\n\r\n{good}").into_bytes(), closes: false };
+    let switched = |rest: &str| Says {
+        bytes: format!("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n{rest}")
+            .into_bytes(),
+        closes: false,
+    };
+    let cases = vec![says_first("100 Continue"), says_first("103 Early Hints"), switched(""), switched(&good)];
+    let plan = Plan::default().endpoints(&[vendor(cases)]).limit("breaker_failures", 0).limit("attempts", 1);
+    let world = plan.limit("first_byte_seconds", 600).start();
+    let account = world.account();
+    for (case, status) in [(0, 200), (1, 200), (2, 502), (3, 502)] {
+        for stream in [false, true] {
+            let body = Chat.body(&format!("case {case}; input=1"), stream, 10);
+            let answer = world.ask(&Chat.request(&account.key, &body));
+            if status == 200 && stream {
+                continue;
+            }
+            assert_eq!(answer.status, status, "case {case}: {}", answer.text());
+            assert_eq!(answer.header("upgrade"), None);
+        }
+    }
+    assert_eq!(world.metric("gateway_upstream_requests_total", &["vendor=\"beta\"", "status=\"101\""]), 4.0);
+    world.close();
+}
+
 fn limited(retry_after: &str) -> Says {
     let head = format!("429 Too Many Requests\r\ncontent-type: application/json\r\nretry-after: {retry_after}");
     says(&format!("{head}\r\ncontent-length: 2"), b"{}", false)

@@ -250,7 +250,7 @@ impl Order<'_> {
         let (priced, fallbacks) = slot.run(|| {
             let priced = share.during(self.tree_bytes(), || self.priced())?;
             let fallbacks = Fallbacks::of(self, &principal, &priced.quote);
-            Ok((priced, fallbacks))
+            Ok::<_, Failure>((priced, fallbacks))
         })?;
         let lowered = |priced, limit| cpu.run_admitted(self.body.len(), || self.lowered(priced, limit));
         if let Some((fallbacks, dearest)) = fallbacks {

@@ -1,8 +1,11 @@
-//! A client's connection whose header has a deadline and a size.
+//! A client's connection: its header has a deadline and a size, and what Pingora refuses by itself leaves a trace.
 //!
-//! Hands everything on to the stream inside. Must not hold bytes back, nor know what they say.
+//! Hands everything on to the stream inside, but for one thing: the empty answer that Pingora writes to a malformed HTTP/1
+//! request is replaced by the gateway's own. Must not hold bytes back.
 
 use super::Connection;
+use super::http2_frames::FrameObserver;
+use crate::telemetry::refusals::RefusalReason;
 use async_trait::async_trait;
 use pingora::protocols::raw_connect::ProxyDigest;
 use pingora::protocols::tls::SslDigest;
@@ -11,21 +14,39 @@ use pingora::protocols::{
     UniqueID, UniqueIDType,
 };
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Sleep;
 
 /// What may come in one read behind the end of a header: its body, and the next request.
 const BEHIND_A_HEADER: u64 = 65_536;
 
+/// How a connection for HTTP/2 begins.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The protocol of a connection, as far as it is known.
+enum Protocol {
+    Http1,
+    Http2 {
+        /// Bytes of the preface that have come.
+        preface: usize,
+        frames: FrameObserver,
+    },
+}
+
 pub struct Watched {
     inner: Stream,
     connection: Arc<Connection>,
+    protocol: Protocol,
+    /// Read while the protocol was found out, and still to be read by Pingora.
+    peeked: Vec<u8>,
+    /// Instead of Pingora's answer, and still to be written.
+    answer: Vec<u8>,
     /// Bytes read of the present header, and of what came with it.
     header_bytes: u64,
     /// Made when a header is waited for; set anew where it fires too early.
@@ -34,7 +55,12 @@ pub struct Watched {
 
 impl Watched {
     pub fn new(inner: Stream, connection: Arc<Connection>) -> Self {
-        Self { inner, connection, header_bytes: 0, timer: None }
+        let protocol = match inner.selected_alpn_proto() {
+            Some(ALPN::H2) => Protocol::Http2 { preface: 0, frames: FrameObserver::default() },
+            _ => Protocol::Http1,
+        };
+        let (peeked, answer) = (Vec::new(), Vec::new());
+        Self { inner, connection, protocol, peeked, answer, header_bytes: 0, timer: None }
     }
 
     /// Ready once the header that is being read has taken too long.
@@ -48,8 +74,49 @@ impl Watched {
             }
             ready!(timer.as_mut().poll(context));
             if self.connection.header_deadline().is_some_and(|now| now == deadline.into_std()) {
-                return Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, "a request's header took too long"));
+                return Poll::Ready(self.late());
             }
+        }
+    }
+
+    fn late(&self) -> io::Error {
+        let (reason, detail) = match self.header_bytes {
+            0 => (RefusalReason::Silent, "nothing came in time"),
+            _ => (RefusalReason::HeaderTimeout, "a request's header took too long"),
+        };
+        self.connection.refuse(reason, &detail);
+        io::Error::new(io::ErrorKind::TimedOut, detail)
+    }
+
+    /// Looks at bytes that were read; none at the end of what the client sends.
+    fn inspect(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.is_empty() {
+            let is_http1 = matches!(self.protocol, Protocol::Http1);
+            if is_http1 && self.header_bytes > 0 && self.connection.header_deadline().is_some() {
+                self.connection
+                    .refuse(RefusalReason::HeaderIncomplete, &"the client closed its connection within a header");
+            }
+            return Ok(());
+        }
+        self.count(bytes.len())?;
+        match &mut self.protocol {
+            Protocol::Http1 => self
+                .connection
+                .inbound()
+                .read(bytes)
+                .map_err(|flaw| io::Error::new(io::ErrorKind::InvalidData, flaw.message)),
+            Protocol::Http2 { preface, .. } if *preface < PREFACE.len() => {
+                let wanted = &PREFACE[*preface..];
+                let come = wanted.len().min(bytes.len());
+                if wanted[..come] == bytes[..come] {
+                    *preface += come;
+                    return Ok(());
+                }
+                let detail = "the connection does not begin with the preface of HTTP/2";
+                self.connection.refuse(RefusalReason::Http2Preface, &detail);
+                Err(io::Error::new(io::ErrorKind::InvalidData, detail))
+            }
+            Protocol::Http2 { .. } => Ok(()),
         }
     }
 
@@ -63,9 +130,55 @@ impl Watched {
         self.header_bytes = self.header_bytes.saturating_add(bytes as u64);
         // A header a little over the limit is told so; this one is not read to its end.
         if self.header_bytes > self.connection.header_bytes.saturating_mul(2).saturating_add(BEHIND_A_HEADER) {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a request's header is too large"));
+            let detail = "a request's header is too large";
+            self.connection.refuse(RefusalReason::HeaderTooLarge, &detail);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, detail));
         }
         Ok(())
+    }
+
+    /// Looks at bytes that are written. True where they are Pingora's answer to a malformed request, which is replaced.
+    fn observe(&mut self, bytes: &[u8]) -> bool {
+        match &mut self.protocol {
+            Protocol::Http1 if self.connection.is_serving() || !bytes.starts_with(b"HTTP/1.") => false,
+            Protocol::Http1 => {
+                self.answer = self.connection.answer_malformed(bytes);
+                true
+            }
+            Protocol::Http2 { frames, .. } => {
+                let connection = &self.connection;
+                frames.read(bytes, |reason, code| {
+                    connection.refuse(reason, &format_args!("HTTP/2 error {code}"));
+                });
+                false
+            }
+        }
+    }
+
+    /// Writes the gateway's own answer in the place of Pingora's.
+    fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.answer.is_empty() {
+            let written = ready!(Pin::new(&mut self.inner).poll_write(context, &self.answer))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.answer.drain(..written);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads from the client until it is clear whether it speaks HTTP/2, and keeps what it read. False at the end.
+    async fn peek(&mut self) -> io::Result<bool> {
+        let mut buffer = [0; PREFACE.len()];
+        while self.peeked.len() < PREFACE.len() && PREFACE.starts_with(&self.peeked) {
+            let left = PREFACE.len() - self.peeked.len();
+            let read = self.inner.read(&mut buffer[..left]).await?;
+            if read == 0 {
+                return Ok(!self.peeked.is_empty());
+            }
+            self.peeked.extend_from_slice(&buffer[..read]);
+        }
+        Ok(true)
     }
 }
 
@@ -73,32 +186,73 @@ impl AsyncRead for Watched {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buffer.filled().len();
-        match Pin::new(&mut this.inner).poll_read(context, buffer) {
-            Poll::Ready(Ok(())) => Poll::Ready(this.count(buffer.filled().len().saturating_sub(before))),
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            // As if the client had closed: Pingora then ends the connection without an error.
-            Poll::Pending if this.connection.poll_closing(context.waker()) => Poll::Ready(Ok(())),
-            Poll::Pending => this.poll_late(context).map(Err),
+        let from_peeked = this.peeked.len().min(buffer.remaining());
+        if from_peeked > 0 {
+            buffer.put_slice(&this.peeked[..from_peeked]);
+            this.peeked.drain(..from_peeked);
+            if this.peeked.is_empty() {
+                this.peeked = Vec::new();
+            }
         }
+        if buffer.remaining() > 0 {
+            match Pin::new(&mut this.inner).poll_read(context, buffer) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                // As if the client had closed: Pingora then ends the connection without an error.
+                Poll::Pending if from_peeked == 0 && this.connection.poll_closing(context.waker()) => {
+                    return Poll::Ready(Ok(()));
+                }
+                Poll::Pending if from_peeked == 0 => return this.poll_late(context).map(Err),
+                Poll::Pending => {}
+            }
+        } else if from_peeked == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let bytes = buffer.filled().get(before..).unwrap_or_default();
+        Poll::Ready(this.inspect(bytes))
     }
 }
 
 impl AsyncWrite for Watched {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().inner).poll_write(context, bytes)
+        let this = self.get_mut();
+        if let Protocol::Http1 = this.protocol {
+            return if this.observe(bytes) {
+                Poll::Ready(Ok(bytes.len()))
+            } else {
+                Pin::new(&mut this.inner).poll_write(context, bytes)
+            };
+        }
+        let written = ready!(Pin::new(&mut this.inner).poll_write(context, bytes))?;
+        this.observe(bytes.get(..written).unwrap_or_default());
+        Poll::Ready(Ok(written))
     }
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_flush(context)
+        let this = self.get_mut();
+        ready!(this.poll_answer(context))?;
+        Pin::new(&mut this.inner).poll_flush(context)
     }
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_shutdown(context)
+        let this = self.get_mut();
+        ready!(this.poll_answer(context))?;
+        Pin::new(&mut this.inner).poll_shutdown(context)
     }
     fn poll_write_vectored(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().inner).poll_write_vectored(context, pieces)
+        let this = self.get_mut();
+        let written = ready!(Pin::new(&mut this.inner).poll_write_vectored(context, pieces))?;
+        if let Protocol::Http2 { .. } = this.protocol {
+            let mut left = written;
+            for piece in pieces {
+                let of_piece = left.min(piece.len());
+                this.observe(&piece[..of_piece]);
+                left -= of_piece;
+            }
+        }
+        Poll::Ready(Ok(written))
     }
     fn is_write_vectored(&self) -> bool {
         self.inner.is_write_vectored()
@@ -107,19 +261,36 @@ impl AsyncWrite for Watched {
 
 #[async_trait]
 impl Peek for Watched {
-    /// How Pingora looks for HTTP/2's opening words: it waits for all 24 bytes of them.
+    /// How Pingora looks for HTTP/2's preface. It waits for as many bytes as can be told apart from it, and no longer.
     async fn try_peek(&mut self, buffer: &mut [u8]) -> io::Result<bool> {
-        match tokio::time::timeout(self.connection.header_read, self.inner.try_peek(buffer)).await {
-            Ok(peeked) => peeked,
-            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        let header_read = self.connection.header_read;
+        match tokio::time::timeout(header_read, self.peek()).await {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(Err(error)) => return Err(error),
+            Err(_) => {
+                self.header_bytes = self.peeked.len() as u64;
+                return Err(self.late());
+            }
         }
+        let peeked = self.peeked.len().min(buffer.len());
+        buffer[..peeked].copy_from_slice(&self.peeked[..peeked]);
+        if self.peeked == PREFACE {
+            self.protocol = Protocol::Http2 { preface: 0, frames: FrameObserver::default() };
+        }
+        Ok(true)
     }
 }
 
 #[async_trait]
 impl Shutdown for Watched {
     async fn shutdown(&mut self) {
-        self.inner.shutdown().await;
+        if !self.answer.is_empty() {
+            // The client may have closed its connection; then nobody reads the answer.
+            let _ = poll_fn(|context| self.poll_answer(context)).await;
+            let _ = self.inner.flush().await;
+        }
+        Shutdown::shutdown(self.inner.as_mut()).await;
     }
 }
 

@@ -286,6 +286,11 @@ pub fn answered(call: &mut Call, status: u16, retry_after: Option<&str>) -> bool
     true
 }
 
+/// Counts an answer that is none: the vendor switched protocols.
+pub fn switched(call: &Call) {
+    count(call, http::StatusCode::SWITCHING_PROTOCOLS.as_u16());
+}
+
 /// Judges the endpoint by its error once the body is there. Whether another one is asked instead of telling it; `call.failure`
 /// is told should none be had after all.
 pub fn refused(call: &mut Call, status: u16, failure: &Failure, refuses_key: bool) -> bool {

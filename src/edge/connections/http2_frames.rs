@@ -1,0 +1,133 @@
+//! The HTTP/2 frames that this process sends, as far as they refuse something.
+//!
+//! Pingora and its library for HTTP/2 end malformed streams and connections by themselves, and report it to nobody. What they send
+//! is the one trace of it: a reset, a farewell with an error, or a bare 400. Must not keep or change bytes.
+
+use crate::telemetry::refusals::RefusalReason;
+
+const HEAD_BYTES: usize = 9;
+/// Bytes of a frame's payload that are looked at: a reset's code, a farewell's stream and code.
+const KEPT_BYTES: usize = 8;
+
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const GOAWAY: u8 = 7;
+
+const NO_ERROR: u32 = 0;
+const REFUSED_STREAM: u32 = 7;
+const CANCEL: u32 = 8;
+const ENHANCE_YOUR_CALM: u32 = 11;
+
+/// HPACK's static index of `:status: 400`. An answer of the gateway's own has more fields than that.
+const BARE_STATUS_400: u8 = 0x8c;
+
+/// Follows the frames of one connection.
+#[derive(Debug, Default)]
+pub struct FrameObserver {
+    /// Of the head, then of the payload that is kept.
+    seen: [u8; HEAD_BYTES + KEPT_BYTES],
+    filled: usize,
+    /// Bytes of the payload that are still to come, once the head is whole.
+    left: usize,
+}
+
+impl FrameObserver {
+    /// Reads on, and calls `refused` for each frame that refuses something.
+    pub fn read(&mut self, mut bytes: &[u8], mut refused: impl FnMut(RefusalReason, u32)) {
+        while !bytes.is_empty() {
+            if self.filled < HEAD_BYTES {
+                bytes = self.fill(bytes, HEAD_BYTES);
+                if self.filled < HEAD_BYTES {
+                    return;
+                }
+                self.left =
+                    usize::from(self.seen[0]) << 16 | usize::from(self.seen[1]) << 8 | usize::from(self.seen[2]);
+            } else {
+                let payload = bytes.len().min(self.left);
+                let (now, after) = bytes.split_at(payload);
+                self.fill(now, HEAD_BYTES + KEPT_BYTES);
+                self.left -= payload;
+                bytes = after;
+            }
+            if self.left == 0 {
+                if let Some((reason, code)) = self.judge() {
+                    refused(reason, code);
+                }
+                self.filled = 0;
+            }
+        }
+    }
+
+    /// Keeps bytes until so many are kept, and returns those behind.
+    fn fill<'a>(&mut self, bytes: &'a [u8], until: usize) -> &'a [u8] {
+        let wanted = bytes.len().min(until.saturating_sub(self.filled));
+        let (now, after) = bytes.split_at(wanted);
+        self.seen[self.filled..self.filled + wanted].copy_from_slice(now);
+        self.filled += wanted;
+        after
+    }
+
+    fn judge(&self) -> Option<(RefusalReason, u32)> {
+        let payload = &self.seen[HEAD_BYTES..self.filled];
+        let code = |at: usize| payload.get(at..at + 4).and_then(|code| code.try_into().ok()).map(u32::from_be_bytes);
+        match self.seen[3] {
+            HEADERS if payload == [BARE_STATUS_400] => Some((RefusalReason::Http2Stream, 1)),
+            RST_STREAM => match code(0)? {
+                // How the gateway, or Pingora for it, ends what needs no more of its request.
+                NO_ERROR | CANCEL | REFUSED_STREAM => None,
+                ENHANCE_YOUR_CALM => Some((RefusalReason::Http2Flood, ENHANCE_YOUR_CALM)),
+                code => Some((RefusalReason::Http2Stream, code)),
+            },
+            GOAWAY => match code(4)? {
+                NO_ERROR => None,
+                ENHANCE_YOUR_CALM => Some((RefusalReason::Http2Flood, ENHANCE_YOUR_CALM)),
+                code => Some((RefusalReason::Http2Connection, code)),
+            },
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        [&length[1..], &[kind, 0, 0, 0, 0, 1], payload].concat()
+    }
+
+    fn refusals(bytes: &[u8], pieces: usize) -> Vec<(RefusalReason, u32)> {
+        let mut observer = FrameObserver::default();
+        let mut found = Vec::new();
+        for piece in bytes.chunks(pieces) {
+            observer.read(piece, |reason, code| found.push((reason, code)));
+        }
+        found
+    }
+
+    #[test]
+    fn frames_that_refuse_are_found_however_they_are_cut() {
+        let bytes = [
+            frame(4, &[]),
+            frame(HEADERS, &[0x88, 0x76, 0x01]),
+            frame(0, &[7; 70_000]),
+            frame(RST_STREAM, &1_u32.to_be_bytes()),
+            frame(RST_STREAM, &CANCEL.to_be_bytes()),
+            frame(HEADERS, &[BARE_STATUS_400]),
+            frame(RST_STREAM, &ENHANCE_YOUR_CALM.to_be_bytes()),
+            frame(GOAWAY, &[0; 8]),
+            frame(GOAWAY, &[0, 0, 0, 1, 0, 0, 0, 9, b'w', b'h', b'y']),
+        ]
+        .concat();
+        let wanted = [
+            (RefusalReason::Http2Stream, 1),
+            (RefusalReason::Http2Stream, 1),
+            (RefusalReason::Http2Flood, 11),
+            (RefusalReason::Http2Connection, 9),
+        ];
+        for pieces in [1, 2, 3, 7, 9, 16, 4_096, bytes.len()] {
+            assert_eq!(refusals(&bytes, pieces), wanted, "in pieces of {pieces}");
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Refusals below the level of a request: malformed headers and bodies, header time-outs, failed handshakes, connections past a
+//! limit. Each is one count, and one line of the log with its reason.
+//!
+//! A flood of refusals must not flood the log: of each reason at most [`LINES_PER_WINDOW`] lines are written in
+//! [`WINDOW`], then one line with the number that was left out. Must not log a header, a query or a secret.
+
+use super::METRICS;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Lines of one reason that are written within one window.
+const LINES_PER_WINDOW: u32 = 10;
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// Why something was refused. The labels of `gateway_malformed_total` and `gateway_connections_refused_total`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RefusalReason {
+    /// The first line of an HTTP/1 request.
+    RequestLine,
+    HeaderField,
+    /// Where the body ends is not clear.
+    Framing,
+    Host,
+    Path,
+    HeaderTooLarge,
+    /// A header began and was not whole in time.
+    HeaderTimeout,
+    /// The client closed its connection within a header.
+    HeaderIncomplete,
+    /// A new connection on which nothing came in time.
+    Silent,
+    /// The framing of a chunked body.
+    Chunk,
+    /// A connection for HTTP/2 that does not begin with its preface.
+    Http2Preface,
+    /// A connection that was closed for an error of HTTP/2.
+    Http2Connection,
+    /// A stream that was reset, or refused, for an error of HTTP/2.
+    Http2Stream,
+    /// A connection or stream that was closed for a flood of HTTP/2 frames.
+    Http2Flood,
+    TlsHandshake,
+    ConnectionsPerAddress,
+    ConnectionsTotal,
+}
+
+impl RefusalReason {
+    pub const ALL: [RefusalReason; 17] = [
+        RefusalReason::RequestLine,
+        RefusalReason::HeaderField,
+        RefusalReason::Framing,
+        RefusalReason::Host,
+        RefusalReason::Path,
+        RefusalReason::HeaderTooLarge,
+        RefusalReason::HeaderTimeout,
+        RefusalReason::HeaderIncomplete,
+        RefusalReason::Silent,
+        RefusalReason::Chunk,
+        RefusalReason::Http2Preface,
+        RefusalReason::Http2Connection,
+        RefusalReason::Http2Stream,
+        RefusalReason::Http2Flood,
+        RefusalReason::TlsHandshake,
+        RefusalReason::ConnectionsPerAddress,
+        RefusalReason::ConnectionsTotal,
+    ];
+
+    /// The label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RefusalReason::RequestLine => "request_line",
+            RefusalReason::HeaderField => "header_field",
+            RefusalReason::Framing => "framing",
+            RefusalReason::Host => "host",
+            RefusalReason::Path => "path",
+            RefusalReason::HeaderTooLarge => "header_too_large",
+            RefusalReason::HeaderTimeout => "header_timeout",
+            RefusalReason::HeaderIncomplete => "header_incomplete",
+            RefusalReason::Silent => "silent",
+            RefusalReason::Chunk => "chunk",
+            RefusalReason::Http2Preface => "http2_preface",
+            RefusalReason::Http2Connection => "http2_connection",
+            RefusalReason::Http2Stream => "http2_stream",
+            RefusalReason::Http2Flood => "http2_flood",
+            RefusalReason::TlsHandshake => "tls_handshake",
+            RefusalReason::ConnectionsPerAddress => "per_address",
+            RefusalReason::ConnectionsTotal => "total",
+        }
+    }
+
+    /// Whether `gateway_connections_refused_total` counts it.
+    pub fn is_limit(self) -> bool {
+        matches!(self, RefusalReason::ConnectionsPerAddress | RefusalReason::ConnectionsTotal)
+    }
+}
+
+/// Counts a refusal and logs it. `detail`: a sentence without its full stop, and nothing that is secret.
+pub fn record(reason: RefusalReason, client: Option<IpAddr>, detail: impl fmt::Display) {
+    count(reason);
+    log(reason, client, detail);
+}
+
+/// Counts a refusal whose line is written elsewhere.
+pub fn count(reason: RefusalReason) {
+    METRICS.refused(reason);
+}
+
+/// Logs a refusal that was counted elsewhere.
+pub fn log(reason: RefusalReason, client: Option<IpAddr>, detail: impl fmt::Display) {
+    let admission = window(reason).admit(Instant::now());
+    if let Some(left_out) = admission.left_out {
+        log_left_out(reason, left_out);
+    }
+    if admission.write {
+        let client = client.map(|address| format!(" from {address}")).unwrap_or_default();
+        log::warn!("refused ({}){client}: {detail}", reason.as_str());
+    }
+    if admission.schedule {
+        schedule_summary(reason);
+    }
+}
+
+fn log_left_out(reason: RefusalReason, count: u64) {
+    let seconds = WINDOW.as_secs();
+    log::warn!("refused ({}): {count} more within {seconds} s, not logged one by one", reason.as_str());
+}
+
+/// Writes the number of lines that were left out at the end of the window. Outside a runtime the next refusal writes it.
+fn schedule_summary(reason: RefusalReason) {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    runtime.spawn(async move {
+        tokio::time::sleep(WINDOW).await;
+        let left_out = window(reason).take_left_out();
+        if left_out > 0 {
+            log_left_out(reason, left_out);
+        }
+    });
+}
+
+/// The lines of one reason.
+#[derive(Debug, Clone, Copy)]
+struct LogWindow {
+    began: Option<Instant>,
+    written: u32,
+    left_out: u64,
+}
+
+/// What becomes of one refusal.
+#[derive(Debug, PartialEq, Eq)]
+struct Admission {
+    write: bool,
+    /// The first line that this window leaves out.
+    schedule: bool,
+    /// What the window before left out, if its summary was not written.
+    left_out: Option<u64>,
+}
+
+impl LogWindow {
+    const NEW: Self = Self { began: None, written: 0, left_out: 0 };
+
+    fn admit(&mut self, now: Instant) -> Admission {
+        let mut left_out = None;
+        if self.began.is_none_or(|began| now.duration_since(began) >= WINDOW) {
+            left_out = Some(self.left_out).filter(|count| *count > 0);
+            *self = Self { began: Some(now), ..Self::NEW };
+        }
+        if self.written < LINES_PER_WINDOW {
+            self.written += 1;
+            return Admission { write: true, schedule: false, left_out };
+        }
+        self.left_out = self.left_out.saturating_add(1);
+        Admission { write: false, schedule: self.left_out == 1, left_out }
+    }
+}
+
+static WINDOWS: [Mutex<LogWindow>; RefusalReason::ALL.len()] =
+    [const { Mutex::new(LogWindow::NEW) }; RefusalReason::ALL.len()];
+
+struct Locked(std::sync::MutexGuard<'static, LogWindow>);
+
+fn window(reason: RefusalReason) -> Locked {
+    Locked(WINDOWS[reason as usize].lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+impl Locked {
+    fn admit(mut self, now: Instant) -> Admission {
+        self.0.admit(now)
+    }
+
+    fn take_left_out(mut self) -> u64 {
+        std::mem::take(&mut self.0.left_out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_a_few_lines_and_the_number_of_the_others() {
+        let begin = Instant::now();
+        let mut window = LogWindow::NEW;
+        let written = (0..1_000).filter(|_| window.admit(begin).write).count();
+        assert_eq!((written as u32, window.left_out), (LINES_PER_WINDOW, 1_000 - u64::from(LINES_PER_WINDOW)));
+        let next = window.admit(begin + WINDOW);
+        assert_eq!(next, Admission { write: true, schedule: false, left_out: Some(990) });
+        assert_eq!(window.left_out, 0);
+    }
+
+    #[test]
+    fn one_summary_is_scheduled_for_a_window() {
+        let begin = Instant::now();
+        let mut window = LogWindow::NEW;
+        let scheduled = (0..100).filter(|_| window.admit(begin).schedule).count();
+        assert_eq!(scheduled, 1);
+    }
+
+    #[test]
+    fn each_reason_has_a_label_and_a_window_of_its_own() {
+        for (index, reason) in RefusalReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, index);
+        }
+        let mut labels = RefusalReason::ALL.map(RefusalReason::as_str);
+        labels.sort_unstable();
+        assert!(labels.windows(2).all(|pair| pair[0] != pair[1]));
+    }
+}
