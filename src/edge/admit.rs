@@ -307,29 +307,32 @@ fn lost(error: Box<pingora::Error>) -> Failure {
 /// The headers that may hold a key.
 const KEY_HEADERS: [HeaderName; 2] = [AUTHORIZATION, HeaderName::from_static("x-api-key")];
 
-/// The one gateway key that a request carries, in whichever header and however often.
+/// The one gateway key that a request carries, in whichever header and however often. In `authorization` it needs its scheme.
 ///
 /// # Errors
 /// 401: there is none, or two that differ. Which of them pays must not depend on who reads the header.
 fn one_key(headers: &HeaderMap) -> Result<&str, Failure> {
-    let mut found = None;
-    let mut is_given = false;
-    for value in KEY_HEADERS.iter().flat_map(|name| headers.get_all(name)) {
+    let (mut seen, mut found, mut is_given) = (None, None, false);
+    for (name, value) in
+        KEY_HEADERS.iter().flat_map(|name| headers.get_all(name).iter().map(move |value| (name, value)))
+    {
         is_given = true;
         // Proxies join the values of a repeated field with commas.
-        let parts = value.to_str().unwrap_or_default().split(',').map(str::trim);
-        for part in parts {
-            let key = match part.split_once(' ') {
-                Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => key.trim(),
-                _ => part,
+        for part in value.to_str().unwrap_or_default().split(',').map(str::trim) {
+            let (key, has_scheme) = match part.split_once(' ') {
+                Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => (key.trim(), true),
+                _ => (part, false),
             };
             if !crate::account::parse_key(key) {
                 continue;
             }
-            if found.is_some_and(|found| found != key) {
+            if seen.is_some_and(|seen| seen != key) {
                 return Err(Failure::of(Kind::BadKey));
             }
-            found = Some(key);
+            seen = Some(key);
+            if has_scheme || *name != AUTHORIZATION {
+                found = Some(key);
+            }
         }
     }
     found.ok_or_else(|| Failure::of(if is_given { Kind::BadKey } else { Kind::MissingKey }))
@@ -396,6 +399,7 @@ mod tests {
             vec![("authorization", format!("{},{other}", bearer(&one)))],
             vec![("x-api-key", format!("{one},{other}"))],
             vec![("x-api-key", "none".into())],
+            vec![("authorization", one.clone())],
         ] {
             let fields: Vec<_> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
             assert_eq!(carried(&fields), Err(Kind::BadKey), "{fields:?}");

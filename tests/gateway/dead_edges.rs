@@ -39,11 +39,16 @@ fn age(journal: &Path, by_ms: i64) {
             continue;
         }
         let text = std::fs::read_to_string(&file).unwrap();
-        let aged = text.lines().filter_map(|line| line.split_once(' ')).map(|(_, json)| {
-            let (before, rest) = json.split_once("\"at_ms\":").unwrap();
-            let (at_ms, after) = rest.split_once(',').unwrap();
-            let json = format!("{before}\"at_ms\":{},{after}", at_ms.parse::<i64>().unwrap() - by_ms);
-            format!("\n{:08x} {json}\n", crc32fast::hash(json.as_bytes()))
+        let aged = text.lines().filter_map(|line| line.split_once(' ')).map(|(_, rest)| {
+            // A file's first line may say how many lines the one before had.
+            let rest = match rest.split_once("\"at_ms\":") {
+                Some((before, behind)) => {
+                    let (at_ms, after) = behind.split_once(',').unwrap();
+                    format!("{before}\"at_ms\":{},{after}", at_ms.parse::<i64>().unwrap() - by_ms)
+                }
+                None => rest.to_owned(),
+            };
+            format!("\n{:08x} {rest}\n", crc32fast::hash(rest.as_bytes()))
         });
         std::fs::write(&file, aged.collect::<String>()).unwrap();
     }
