@@ -311,7 +311,7 @@ fn searching(marker: &str, max_uses: Option<u64>, stream: bool) -> Value {
 fn searches_are_held_for_and_billed_by_the_thousand_uses() {
     let world = Plan::default().edit(HAIKU, r#"output: "500", web_search: "1000"}"#).start();
     let account = world.account();
-    for (max_uses, held_for) in [(Some(3), 3), (None, 10)] {
+    for (max_uses, held_for) in [(Some(3), 3), (None, 20)] {
         for stream in [false, true] {
             let body = searching("input=100 output=10 searches=2 events=4 gap_ms=100", max_uses, stream);
             let mut connection = world.connect();

@@ -146,7 +146,8 @@ fn tokens_are_counted_for_nothing_and_other_paths_are_unknown() {
 #[test]
 fn what_is_kept_nowhere_is_refused_before_any_credit_is_asked_for() {
     let world = World::new();
-    let poor = world.account_with("poor@example.test", &["--no-trial"]);
+    // Enough for the cheapest request that there is; an account without that is refused on the header.
+    let poor = world.funded(1_000);
     for (member, value, code) in [
         ("previous_response_id", json!("resp_1"), "previous_response_not_found"),
         ("conversation", json!("conv_1"), "unsupported_parameter"),
