@@ -41,7 +41,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use watched::Watched;
 
@@ -343,6 +343,11 @@ impl Connection {
         if let Some(reader) = self.reader.lock().unwrap_or_else(PoisonError::into_inner).take() {
             reader.wake();
         }
+    }
+
+    /// Ready once the connection is to end instead of waiting for more bytes.
+    fn poll_closed(&self, context: &Context<'_>) -> Poll<()> {
+        if self.poll_closing(context.waker()) { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// Whether the connection is to end instead of waiting for more bytes; else `waker` is woken once it is. A request that

@@ -320,8 +320,7 @@ fn zeros_beside_text_and_what_is_no_count_are_estimated() {
     for nothing in ["\"NaN\"", "null", "{}", r#"{"total_tokens":9}"#] {
         let passed = with(nothing);
         assert_eq!(passed.usage, None, "{nothing}");
-        assert!(passed.out.contains("\"choices\":[],\"usage\":null"), "{}", passed.out);
-        // The estimate that is billed follows in a chunk of the gateway's own.
+        // The estimate that is billed stands in its place, or in a chunk of the gateway's own.
         assert!(passed.out.contains(&format!("\"completion_tokens\":{estimate},")), "{}", passed.out);
     }
     let most = r#"{"prompt_tokens":9007199254740992,"completion_tokens":9007199254740992}"#;

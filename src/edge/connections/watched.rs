@@ -263,8 +263,16 @@ impl AsyncWrite for Watched {
 impl Peek for Watched {
     /// How Pingora looks for HTTP/2's preface. It waits for as many bytes as can be told apart from it, and no longer.
     async fn try_peek(&mut self, buffer: &mut [u8]) -> io::Result<bool> {
-        let header_read = self.connection.header_read;
-        match tokio::time::timeout(header_read, self.peek()).await {
+        let connection = Arc::clone(&self.connection);
+        let peeked = async {
+            tokio::select! {
+                biased;
+                peeked = self.peek() => peeked,
+                // It gives way to others, though it has never said anything.
+                () = poll_fn(|context| connection.poll_closed(context)) => Ok(false),
+            }
+        };
+        match tokio::time::timeout(connection.header_read, peeked).await {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(Err(error)) => return Err(error),
