@@ -353,7 +353,7 @@ fn sixty_four_large_bodies_share_a_connection_without_a_deadlock_and_in_little_m
     // A debug build on a busy machine needs its time for 320 MB.
     let plan = plan(&vendor, &authority).limit("body_read_seconds", 600).limit("vendor_write_seconds", 600);
     // All of them are one account's.
-    let plan = plan.limit("account_bodies_percent", 100);
+    let plan = plan.limit("account_bodies_percent", 100).limit("cpu_queue_seconds", 600);
     let world = plan.start();
     let account = world.funded(1_000_000_000_000);
     assert_eq!(world.ask(&Chat.request(&account.key, &body(Chat, false))).status, 200);
