@@ -1,9 +1,9 @@
-//! Admission: path → key → header → body → model → idempotency key → quote → hold. What comes out is a [`Call`] with credit set aside, an answer
-//! of our own, or a failure.
+//! Admission: path → key → header → body → model → idempotency key → quote → hold. What comes out is a [`Call`] with
+//! credit set aside, an answer of our own, or a failure.
 //!
 //! The order of judgement: path 404, method 405, key 401/403; on the header alone announced size 413, limits 429, no credit
-//! 402; then size 413, body 400, model 404, idempotency 409/422, limits 429, credits 402. Must not talk to vendors. Next: `admit/header.rs`, `admit/call.rs` (from the body on), `own.rs` (paths that need no
-//! vendor).
+//! 402; then size 413, body 400, model 404, idempotency 409/422, limits 429, credits 402. Must not
+//! talk to vendors. Next: `admit/header.rs`, `admit/call.rs` (from the body on), `own.rs` (paths that need no vendor).
 
 mod call;
 mod fallback;

@@ -1,8 +1,8 @@
 //! Client connections: how many there may be, and how long the header of a request may take on one.
 //!
 //! Where there are too many, idle ones give way. Pingora bounds neither: it accepts whoever comes, and its read time-out
-//! begins anew with every byte of a header. So a layer of our own stands between its listener and its HTTP: [`Guarded`] counts each connection before anything is
-//! read from it, and [`Watched`] gives up on one whose header does not end. What both know of a connection rides in the
+//! begins anew with every byte of a header. So a layer of our own stands between its listener and its HTTP:
+//! [`Guarded`] counts each connection before anything is read from it, and [`Watched`] gives up on one whose header does not end. What both know of a connection rides in the
 //! connection's digest, the one thing that Pingora carries from the socket to the request. What is refused here, before
 //! there is a request, is counted and logged here too. Next: `connections/watched.rs`.
 
@@ -66,16 +66,18 @@ struct Open {
 
 impl Open {
     /// Up to `most` connections that are idle: those of the address that has most, and of these the longest idle first.
-    fn idle(&mut self, most: usize, now: Instant) -> Vec<Arc<Connection>> {
+    /// `examined` keeps every connection that was looked at until the lock is free: a connection may end meanwhile, and
+    /// its last owner takes the lock.
+    fn idle(&mut self, most: usize, now: Instant, examined: &mut Vec<Arc<Connection>>) -> Vec<Arc<Connection>> {
         if self.all_busy_until.is_some_and(|until| now < until) {
             return Vec::new();
         }
-        let watched = self.watched.values().filter_map(Weak::upgrade);
-        let mut idle: Vec<_> = watched.filter_map(|found| Some((found.idle_since(now)?, found))).collect();
+        examined.extend(self.watched.values().filter_map(Weak::upgrade));
+        let mut idle: Vec<_> = examined.iter().filter_map(|found| Some((found.idle_since(now)?, found))).collect();
         idle.sort_unstable_by_key(|(since, found)| (Reverse(self.counts.of(found.client)), *since));
         self.all_busy_until = idle.is_empty().then(|| now + SEARCH_INTERVAL);
         idle.truncate(most);
-        idle.into_iter().map(|(_, found)| found).collect()
+        idle.into_iter().map(|(_, found)| Arc::clone(found)).collect()
     }
 
     /// Has these connections end. They no longer count.
@@ -118,12 +120,13 @@ impl Connections {
         // A trusted proxy's connections are those of many clients; whose one is, is not known before its requests.
         let is_proxy = address.is_some_and(|address| settings.trust_proxy.has(address));
         let per_address = if is_proxy { 0 } else { settings.limits.connections_per_address };
+        let mut examined = Vec::new();
         let mut open = self.lock();
         let mut entered = open.counts.enter(client, per_address, limit);
-        let mut idle = Vec::new();
         if entered == Err(Exceeded::Total) {
             // Several at a time, so that a flood of new connections does not search anew for each.
-            idle = open.idle(usize::try_from(limit / CLOSED_AT_ONCE + 1).unwrap_or(usize::MAX), Instant::now());
+            let most = usize::try_from(limit / CLOSED_AT_ONCE + 1).unwrap_or(usize::MAX);
+            let idle = open.idle(most, Instant::now(), &mut examined);
             open.close(&idle);
             entered = open.counts.enter(client, per_address, limit);
         }
@@ -131,8 +134,7 @@ impl Connections {
         open.next += 1;
         let number = open.next;
         drop(open);
-        // Not before: the last owner of one takes the lock.
-        drop(idle);
+        drop(examined);
         if let Err(exceeded) = entered {
             let reason = match exceeded {
                 Exceeded::Address => RefusalReason::ConnectionsPerAddress,
@@ -169,12 +171,13 @@ impl Connections {
 
     /// Closes some of the idle connections: descriptors are short.
     pub fn close_idle(&self) {
+        let mut examined = Vec::new();
         let mut open = self.lock();
         let most = open.watched.len() / 8 + 1;
-        let idle = open.idle(most, Instant::now());
+        let idle = open.idle(most, Instant::now(), &mut examined);
         open.close(&idle);
         drop(open);
-        drop(idle);
+        drop(examined);
     }
 }
 

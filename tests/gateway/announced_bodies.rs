@@ -3,7 +3,7 @@
 
 use crate::account::Account;
 use crate::client::{Connection, Request};
-use crate::h2::{DATA, END_HEADERS, Fields, H2, HEADERS, block, field};
+use crate::h2::{DATA, END_HEADERS, H2, HEADERS, announcing, block};
 use crate::surface::{BOTH, Chat, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,18 +17,6 @@ const PIECE: &[u8] = &[b' '; 1_250];
 /// Each stream sends [`PIECE`] in this interval: 10 KB in 8 s.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-fn announcement(key: &str, bytes: usize) -> Fields {
-    vec![
-        field(":method", "POST"),
-        field(":scheme", "http"),
-        field(":path", "/v1/chat/completions"),
-        field(":authority", "gateway.test"),
-        field("authorization", &format!("Bearer {key}")),
-        field("content-type", "application/json"),
-        field("content-length", &bytes.to_string()),
-    ]
-}
-
 fn stream_id(index: usize) -> u32 {
     u32::try_from(2 * index + 1).unwrap()
 }
@@ -37,7 +25,7 @@ fn stream_id(index: usize) -> u32 {
 fn announce_and_trickle(port: u16, key: &str, stop: &AtomicBool) {
     let mut h2 = H2::open(port);
     for index in 0..STREAMS {
-        h2.send(HEADERS, END_HEADERS, stream_id(index), &block(&announcement(key, LARGEST)));
+        h2.send(HEADERS, END_HEADERS, stream_id(index), &block(&announcing(key, LARGEST)));
         h2.send(DATA, 0, stream_id(index), PIECE);
     }
     h2.0.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
@@ -194,11 +182,11 @@ fn a_connection_holds_a_sixteenth_of_the_room_for_bodies() {
     let (greedy, other) = (world.account(), world.funded(100_000_000));
     let mut h2 = H2::open(world.edge);
     for index in 0..4 {
-        h2.send(HEADERS, END_HEADERS, stream_id(index), &block(&announcement(&greedy.key, BODY)));
+        h2.send(HEADERS, END_HEADERS, stream_id(index), &block(&announcing(&greedy.key, BODY)));
         h2.send(DATA, 0, stream_id(index), &vec![b' '; BODY - 1]);
     }
     wait_for("the bodies", SOON, || (bytes_in_flight(&world) == (4 * (BODY - 1)) as f64).then_some(()));
-    h2.send(HEADERS, END_HEADERS, stream_id(4), &block(&announcement(&greedy.key, BODY)));
+    h2.send(HEADERS, END_HEADERS, stream_id(4), &block(&announcing(&greedy.key, BODY)));
     assert_eq!(h2.outcome(stream_id(4)), crate::h2::Outcome::Refused);
     assert_eq!(world.metric("gateway_rejected_total", &["\"connection_bodies\""]), 1.0);
     // The account may have as much over another connection.

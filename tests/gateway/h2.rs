@@ -108,6 +108,11 @@ pub fn field(name: &str, value: &str) -> (Vec<u8>, Vec<u8>) {
 }
 
 pub fn good(key: &str, body: &str) -> Fields {
+    announcing(key, body.len())
+}
+
+/// The header of a request whose body is said to have so many bytes.
+pub fn announcing(key: &str, bytes: usize) -> Fields {
     vec![
         field(":method", "POST"),
         field(":scheme", "http"),
@@ -115,7 +120,7 @@ pub fn good(key: &str, body: &str) -> Fields {
         field(":authority", "gateway.test"),
         field("authorization", &format!("Bearer {key}")),
         field("content-type", "application/json"),
-        field("content-length", &body.len().to_string()),
+        field("content-length", &bytes.to_string()),
     ]
 }
 
