@@ -214,53 +214,34 @@ pub(super) fn row(kind: Kind) -> Row {
     }
 }
 
-/// §8.6: the chat `code` and the messages `type` of a frame inside a stream.
+/// The chat `code` and the messages `type` of an error frame inside a stream. A refusal has the same word for every kind
+/// with its status.
 pub(super) fn frame_words(kind: Kind) -> (&'static str, &'static str) {
-    match kind {
-        Kind::Overloaded
-        | Kind::CpuQueueFull
-        | Kind::MemoryShort
-        | Kind::FilesShort
-        | Kind::BodiesFull
-        | Kind::TooManyPages
-        | Kind::TooManyLiveStreams
-        | Kind::Draining
-        | Kind::LedgerUnavailable
-        | Kind::VendorQuota => ("overloaded", "overloaded_error"),
-        Kind::RateLimited
-        | Kind::RequestsPerMinute
-        | Kind::TokensPerMinute
-        | Kind::Concurrent
-        | Kind::TooManyOpen
-        | Kind::FreeRequests
-        | Kind::AccountBodies
-        | Kind::ConnectionBodies => ("rate_limit_exceeded", "rate_limit_error"),
-        Kind::UpstreamClosed => ("upstream_closed", "api_error"),
-        Kind::UpstreamTimeout => ("upstream_timeout", "timeout_error"),
+    match (row(kind).chat.0, kind) {
+        (503, _) => ("overloaded", "overloaded_error"),
+        (429, _) => ("rate_limit_exceeded", "rate_limit_error"),
+        (_, Kind::UpstreamClosed) => ("upstream_closed", "api_error"),
+        (_, Kind::UpstreamTimeout) => ("upstream_timeout", "timeout_error"),
         _ => ("upstream_error", "api_error"),
     }
 }
 
-/// The code of a failure inside a stream of the responses surface, by which its clients decide whether to ask again.
+/// The code of a failure inside a stream of the responses surface, by which its clients decide whether to retry.
 pub(super) fn responses_code(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Overloaded | Kind::Draining | Kind::LedgerUnavailable | Kind::VendorQuota => OVERLOADED,
-        Kind::RateLimited
-        | Kind::RequestsPerMinute
-        | Kind::TokensPerMinute
-        | Kind::Concurrent
-        | Kind::TooManyOpen
-        | Kind::FreeRequests
-        | Kind::AccountBodies
-        | Kind::ConnectionBodies => "rate_limit_exceeded",
-        Kind::ContextTooLong => "context_length_exceeded",
-        // The same again would end the same way.
-        Kind::InvalidRequest
-        | Kind::ContentPolicy
-        | Kind::Unprocessable
-        | Kind::UpstreamEventTooLarge
-        | Kind::VendorRefusedUs
-        | Kind::Internal => "invalid_prompt",
+    match (row(kind).chat.0, kind) {
+        (503, _) => OVERLOADED,
+        (429, _) => "rate_limit_exceeded",
+        (_, Kind::ContextTooLong) => "context_length_exceeded",
+        // A retry would fail in the same way.
+        (
+            _,
+            Kind::InvalidRequest
+            | Kind::ContentPolicy
+            | Kind::Unprocessable
+            | Kind::UpstreamEventTooLarge
+            | Kind::VendorRefusedUs
+            | Kind::Internal,
+        ) => "invalid_prompt",
         _ => "server_error",
     }
 }
