@@ -30,6 +30,8 @@ mod base_address;
 mod bodies;
 #[path = "gateway/books.rs"]
 mod books;
+#[path = "gateway/bystander.rs"]
+mod bystander;
 #[path = "gateway/chaos.rs"]
 mod chaos;
 #[path = "gateway/client.rs"]

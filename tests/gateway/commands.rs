@@ -1,7 +1,7 @@
 //! Commands of operators in the shells that they have: without the vendors' keys; and what they leave in the audit log.
 
 use crate::client::Request;
-use crate::world::{BINARY, World};
+use crate::world::{World, binary};
 use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
@@ -11,7 +11,7 @@ const ONE_MACHINE: &str = include_str!("../../deploy/one-machine.yaml");
 
 /// Runs a command in an empty environment, as in the shell of another user than the service's.
 fn run_bare(config: &Path, args: &[&str], stdin: &str) -> Output {
-    let mut command = Command::new(BINARY);
+    let mut command = Command::new(binary());
     command.env_clear().args(args).arg("-c").arg(config);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();

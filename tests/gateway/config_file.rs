@@ -1,6 +1,6 @@
 //! The config file as an operator meets it: every fault at once, each with its place, and the shipped files good.
 
-use crate::world::{BINARY, SOON, World, command_on, wait_for};
+use crate::world::{SOON, World, binary, command_on, wait_for};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -391,7 +391,7 @@ fn every_shipped_file_loads() {
     for entry in std::fs::read_dir(conf).unwrap() {
         let file = entry.unwrap().path();
         let check = |keys: bool| {
-            let mut command = Command::new(BINARY);
+            let mut command = Command::new(binary());
             command.args(["check", "-c"]).arg(&file).env_remove("ALPHA_API_KEY").env_remove("BETA_API_KEY");
             if keys {
                 command.env("ALPHA_API_KEY", "sk-one").env("BETA_API_KEY", "sk-two");
@@ -419,7 +419,7 @@ fn a_vendor_with_an_empty_key_is_switched_off() {
 
 #[test]
 fn the_schema_is_json_and_names_every_key_of_the_shipped_file() {
-    let output = Command::new(BINARY).arg("schema").output().unwrap();
+    let output = Command::new(binary()).arg("schema").output().unwrap();
     assert!(output.status.success());
     let schema: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(schema["$schema"].is_string());

@@ -2,9 +2,11 @@
 //! what their bodies say.
 
 use crate::account::Account;
+use crate::bystander::{Bystander, REQUESTS, StopOnDrop};
 use crate::client::{Answer, Request};
 use crate::surface::{BOTH, Chat, Messages, Surface};
 use crate::world::{Plan, SOON, World, wait_for};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 fn count(key: &str) -> Request {
@@ -165,5 +167,55 @@ fn an_account_has_so_many_receipts_looked_up_at_one_time() {
         assert_eq!(connection.answer().status, 404);
     }
     assert_eq!(world.ask(&Request::get("/v1/receipts/none").bearer(&account.key)).status, 404);
+    world.close();
+}
+
+/// Sends these requests in turns on one connection, [`PER_SECOND`] of them, until `stop`.
+fn repeat(world: &World, requests: &[Request], stop: &AtomicBool) {
+    let mut connection = world.connect();
+    for request in requests.iter().cycle() {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let start = Instant::now();
+        let answer = connection.send(&request.bytes()).then(|| connection.try_answer()).flatten();
+        match answer {
+            Some(answer) => assert!(matches!(answer.status, 200 | 400 | 402 | 404 | 429), "{}", answer.text()),
+            None => connection = world.connect(),
+        }
+        std::thread::sleep(
+            Duration::from_secs(1) / PER_SECOND - start.elapsed().min(Duration::from_secs(1) / PER_SECOND),
+        );
+    }
+}
+
+const PER_SECOND: u32 = 100;
+
+/// Token counts, receipts that nobody has and bodies that are no JSON, each in a loop of its own, by a key of five requests
+/// per minute and by an account without credit.
+#[test]
+fn what_costs_nothing_does_not_hold_up_the_requests_of_another_account() {
+    let world = World::new();
+    let bystander = Bystander::new(&world);
+    let (limited, poor) = (key_of_five(&world, &world.account()), world.funded(0).key);
+    let receipt = |key: &str| Request::get("/v1/receipts/req_00000000000000000000000000000000").bearer(key);
+    let loops = [&limited, &poor].map(|key| [count(key), receipt(key), bad(Chat, key)]);
+    let (stop, before) = (AtomicBool::new(false), world.vendor.calls());
+    std::thread::scope(|scope| {
+        for request in loops.as_flattened() {
+            scope.spawn(|| repeat(&world, std::slice::from_ref(request), &stop));
+        }
+        let _stop = StopOnDrop(&stop);
+        wait_for("the limits to be reached", SOON, || {
+            (world.metric("gateway_rejected_total", &["\"free_requests_per_minute\""]) > 0.0).then_some(())
+        });
+        bystander.endures(&world, "loops of requests that cost nothing", |_| ());
+    });
+    let of_attack = world.vendor.calls() - before - REQUESTS as u64;
+    assert!(of_attack < 10, "{of_attack} token counts reached the vendor under a limit of 5 per minute");
+    wait_for("nothing to be in flight", SOON, || {
+        let gauges = ["gateway_bodies_in_flight_bytes", "gateway_open_holds"];
+        gauges.iter().all(|gauge| world.metric(gauge, &[]) == 0.0).then_some(())
+    });
     world.close();
 }

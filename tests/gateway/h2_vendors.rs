@@ -5,7 +5,7 @@
 
 use crate::account::micro;
 use crate::client::{Answer, Request};
-use crate::world::{BINARY, Plan, SOON, Simulator, World, free_port, wait_for};
+use crate::world::{Plan, SOON, Simulator, World, binary, free_port, wait_for};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
 use std::fs::{File, read_to_string, write};
@@ -223,7 +223,7 @@ fn vendors_test_tells_what_a_server_speaks() {
     let mut front = Front::start(nginx);
     let world = front.gateway();
     let test = || {
-        let mut command = Command::new(BINARY);
+        let mut command = Command::new(binary());
         command.args(["vendors", "test", "beta", "-c"]).arg(&world.config);
         command.env("SSL_CERT_FILE", front.dir.path().join("ca.pem")).output().unwrap()
     };

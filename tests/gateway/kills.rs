@@ -426,7 +426,7 @@ fn torn_at(data: &Path, at: &Path, config: &Path, account: &Account, log: &[u8])
 #[test]
 fn an_unknown_fail_point_is_refused_with_the_names() {
     let output =
-        std::process::Command::new(crate::world::BINARY).arg("run").env("GW_FAIL", "nowhere").output().unwrap();
+        std::process::Command::new(crate::world::binary()).arg("run").env("GW_FAIL", "nowhere").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     let name = |row: &Row| row.point.split(':').next().unwrap().to_owned();

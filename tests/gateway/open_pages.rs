@@ -1,9 +1,9 @@
 //! Pages need no key: how many may be open, how long their bodies may take, and that whoever takes all he can get takes nothing
 //! from those who have a key, nor from the admin listener.
 
-use crate::account::Account;
+use crate::bystander::{Bystander, StopOnDrop};
 use crate::client::{self, Answer, Connection, Request};
-use crate::h2::{ACK, END_HEADERS, Fields, H2, HEADERS, SETTINGS, block, field, resident_kib};
+use crate::h2::{ACK, END_HEADERS, Fields, H2, HEADERS, SETTINGS, block, field};
 use crate::surface::Chat;
 use crate::world::{Plan, SOON, World, wait_for};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 /// Pages that each connection asks for at first, and every two seconds after that.
 const STREAMS: u32 = 100;
 const MORE_STREAMS: u32 = 8;
-const REQUESTS: usize = 200;
 
 fn sign_in() -> Fields {
     vec![
@@ -50,65 +49,32 @@ fn hold_pages(world: &World, stop: &AtomicBool, refused: &AtomicUsize) {
     }
 }
 
-/// How long each request took, sorted; and how many were not answered with 200.
-fn requests(world: &World, account: &Account, each: impl Fn(usize)) -> (Vec<Duration>, usize) {
-    let (mut took, mut refused) = (Vec::new(), 0);
-    for number in 0..REQUESTS {
-        let began = Instant::now();
-        let answer = client::try_ask(world.edge, &Chat.whole(&account.key, "input=10 output=10"));
-        took.push(began.elapsed());
-        refused += usize::from(answer.is_none_or(|answer| answer.status != 200));
-        each(number);
-    }
-    took.sort_unstable();
-    (took, refused)
-}
-
-fn percentile(sorted: &[Duration], percent: usize) -> Duration {
-    sorted[(sorted.len() - 1) * percent / 100]
-}
-
 #[test]
 fn pages_that_are_asked_for_without_a_body_take_nothing_from_whoever_has_a_key() {
     let (connections, files) = if crate::is_long() { (130, 20_000) } else { (8, 512) };
     let world = Plan::default().open_files(files).start();
-    let account = world.funded(1_000_000_000_000);
-    world.works(Chat, &account.key);
-    let (quiet, refused) = requests(&world, &account, |_| ());
-    assert_eq!(refused, 0);
+    let bystander = Bystander::new(&world);
     let before = world.open_files();
     let (stop, refused_pages, most_files) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
-    let (attacked, refused) = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         for _ in 0..connections {
             scope.spawn(|| hold_pages(&world, &stop, &refused_pages));
         }
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            wait_for("the first page to be refused", SOON, || {
-                (refused_pages.load(Ordering::Relaxed) > 0).then_some(())
-            });
-            requests(&world, &account, |number| {
-                most_files.fetch_max(world.open_files(), Ordering::Relaxed);
-                if number % 20 == 0 {
-                    for page in ["/healthz", "/readyz", "/metrics"] {
-                        let answer = client::try_ask(world.admin, &Request::get(page));
-                        assert_eq!(answer.map(|answer| answer.status), Some(200), "{page} on the admin listener");
-                    }
-                    assert!(world.metric("gateway_pages_open", &[]) <= 64.0);
+        let _stop = StopOnDrop(&stop);
+        wait_for("the first page to be refused", SOON, || (refused_pages.load(Ordering::Relaxed) > 0).then_some(()));
+        bystander.endures(&world, &format!("{connections} connections that ask for pages"), |number| {
+            most_files.fetch_max(world.open_files(), Ordering::Relaxed);
+            if number % 20 == 0 {
+                for page in ["/healthz", "/readyz", "/metrics"] {
+                    let answer = client::try_ask(world.admin, &Request::get(page));
+                    assert_eq!(answer.map(|answer| answer.status), Some(200), "{page} on the admin listener");
                 }
-            })
-        }));
-        stop.store(true, Ordering::Relaxed);
-        outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                assert!(world.metric("gateway_pages_open", &[]) <= 64.0);
+            }
+        });
     });
-    let most = most_files.load(Ordering::Relaxed);
-    let [quiet_50, quiet_99, attacked_50, attacked_99] =
-        [(&quiet, 50), (&quiet, 99), (&attacked, 50), (&attacked, 99)].map(|(took, percent)| percentile(took, percent));
-    println!(
-        "{connections} connections, {refused_pages:?} pages refused: p50 {quiet_50:?} -> {attacked_50:?}, \
-         p99 {quiet_99:?} -> {attacked_99:?}, {before} -> {most} files, {} KiB resident",
-        resident_kib(world.pid())
-    );
-    assert_eq!(refused, 0, "of {REQUESTS} requests with a key");
+    let most = most_files.into_inner();
+    println!("{refused_pages:?} pages refused, {before} to {most} files");
     // A connection and what its requests take of the vendor; a page in flight takes none.
     assert!(most <= before + connections + 40, "{before} files before, {most} during the attack");
     assert!(world.metric("gateway_rejected_total", &["reason=\"pages_per_address\""]) > 0.0);

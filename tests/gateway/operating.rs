@@ -1,7 +1,7 @@
 //! The operator's pages as an operator uses them: their commands run as they stand there, and what they say that one will see
 //! exists.
 
-use crate::world::{BINARY, SOON, Simulator, World, command_on, free_port, trust, vendor_url, wait_for};
+use crate::world::{SOON, Simulator, World, binary, command_on, free_port, trust, vendor_url, wait_for};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -27,7 +27,7 @@ fn run(page: &str, vendor: &Simulator) -> (bool, String) {
     let dir = tempfile::tempdir().unwrap();
     let bin = dir.path().join("bin");
     std::fs::create_dir(&bin).unwrap();
-    std::os::unix::fs::symlink(BINARY, bin.join("model-gateway")).unwrap();
+    std::os::unix::fs::symlink(binary(), bin.join("model-gateway")).unwrap();
     std::os::unix::fs::symlink(root().join("deploy"), dir.path().join("deploy")).unwrap();
     // Whatever happens, nothing that it started outlives it.
     let text = format!("set -euo pipefail\ntrap 'kill -9 $(jobs -p) 2>/dev/null || true' EXIT\n{}", script(page));
@@ -172,13 +172,13 @@ fn every_exit_code_is_the_one_that_is_told() {
     let moved = shipped.replace(&data, &format!("{:?}", world.dir.path().join("other").display().to_string()));
     assert_ne!(moved, shipped);
     std::fs::write(&other, moved).unwrap();
-    let output = Command::new("timeout").args(["60", BINARY, "run", "-c"]).arg(&other).output().unwrap();
+    let output = Command::new("timeout").args(["60", binary(), "run", "-c"]).arg(&other).output().unwrap();
     let (status, said) = (output.status.code(), String::from_utf8_lossy(&output.stderr));
     assert!(status == Some(1) && said.contains("listen on listen."), "{status:?} {said}");
     std::fs::write(&other, "colour: blue\n").unwrap();
     assert_eq!(code(&other, &["run"]).0, Some(64));
     // Told to end while it waits for a predecessor, it served nothing yet.
-    let mut waiting = Command::new(BINARY);
+    let mut waiting = Command::new(binary());
     let log = std::fs::File::create(world.dir.path().join("waiting.log")).unwrap();
     let mut waiting = waiting.args(["run", "--upgrade", "-c"]).arg(&world.config).stderr(log).spawn().unwrap();
     let said = || std::fs::read_to_string(world.dir.path().join("waiting.log")).unwrap();

@@ -7,7 +7,7 @@ use crate::client::Request;
 use crate::keys_of_edges::Edges;
 use crate::server::Server;
 use crate::surface::{BOTH, Chat};
-use crate::world::{BINARY, Plan, SOON, free_port, wait_for};
+use crate::world::{Plan, SOON, binary, free_port, wait_for};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ fn is_known(arguments: &[&str]) -> Result<(), String> {
         word => word.trim_matches(['[', ']']).to_owned(),
     };
     let words: Vec<_> = arguments.iter().map(|word| stands_for(word)).collect();
-    let output = Command::new(BINARY).args(&words).arg("--help").stdin(Stdio::null()).output().unwrap();
+    let output = Command::new(binary()).args(&words).arg("--help").stdin(Stdio::null()).output().unwrap();
     let help = String::from_utf8_lossy(&output.stdout).into_owned();
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
@@ -127,7 +127,7 @@ fn check(text: &str) -> Result<(), String> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("gateway.yaml");
     std::fs::write(&file, text).unwrap();
-    let mut command = Command::new(BINARY);
+    let mut command = Command::new(binary());
     command
         .args(["check", "-c"])
         .arg(&file)
@@ -289,7 +289,7 @@ fn units_are_understood_and_give_away_little() {
         // The program is where the unit says it will be, here under another name.
         let dir = tempfile::tempdir().unwrap();
         let unit = dir.path().join(path.file_name().unwrap());
-        std::fs::write(&unit, text.replace("/usr/local/bin/model-gateway", BINARY)).unwrap();
+        std::fs::write(&unit, text.replace("/usr/local/bin/model-gateway", binary())).unwrap();
         if let Some((is_good, said)) = systemd_analyze(&["verify"], &unit) {
             assert!(is_good && !said.contains(path.file_name().unwrap().to_str().unwrap()), "{said}");
         }
@@ -351,7 +351,7 @@ fn what_deploy_and_the_image_start_is_closed() {
     assert!(paths.len() >= 2);
     paths.push(root().join("conf/gateway.yaml"));
     for path in paths {
-        let mut command = Command::new(BINARY);
+        let mut command = Command::new(binary());
         command.env_clear().env("ALPHA_API_KEY", "sk-a").env("BETA_API_KEY", "sk-b").arg("check").arg("-c").arg(&path);
         command.env("GATEWAY_REDIS", "redis://127.0.0.1:6379").envs(of_image.clone());
         let output = command.output().unwrap();

@@ -220,7 +220,7 @@ fn a_command_that_dies_between_the_store_and_the_ledger_takes_once_when_it_is_ru
         let (amount, reference) = (format!("-{}", credits(5_000_000)), format!("less-{round}"));
         let id = books.account.id.clone();
         let adjust = ["ledger", "adjust", &id, &amount, "--ref", &reference, "--reason", "a test", "--json"];
-        let mut command = Command::new(crate::world::BINARY);
+        let mut command = Command::new(crate::world::binary());
         command.args(adjust).arg("-c").arg(&books.fleet.sidecar.config).env("GW_FAIL", "taken_there");
         assert_eq!(command.output().unwrap().status.signal(), Some(9));
         assert_eq!(books.fleet.edges[0].standing(&books.account).balance, books.balance - 5_000_000, "taken there");

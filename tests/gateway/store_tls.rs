@@ -2,7 +2,7 @@
 
 use crate::client::{self, Request};
 use crate::server::Server;
-use crate::world::{BINARY, Plan, SOON, World, free_port, wait_for};
+use crate::world::{Plan, SOON, World, binary, free_port, wait_for};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -25,7 +25,7 @@ struct Trusting(Child);
 
 impl Trusting {
     fn start(world: &World, cert: &str) -> Self {
-        let mut command = Command::new(BINARY);
+        let mut command = Command::new(binary());
         command.args(["edge", "-c"]).arg(&world.config).env("SSL_CERT_FILE", cert).env_remove("SSL_CERT_DIR");
         Self(command.stderr(Stdio::null()).spawn().unwrap())
     }

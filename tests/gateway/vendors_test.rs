@@ -166,7 +166,7 @@ fn tls_and_its_faults_are_those_of_the_gateway() {
     let believed = dir.path().join("authority.pem");
     std::fs::write(&believed, authority.0.self_signed(&authority.1).unwrap().pem()).unwrap();
     let test = |config: &Path| {
-        let mut command = Command::new(crate::world::BINARY);
+        let mut command = Command::new(crate::world::binary());
         command.args(["vendors", "test", "--json", "-c"]).arg(config).env("SSL_CERT_FILE", &believed);
         let output = command.stdin(Stdio::null()).output().unwrap();
         let value: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", said(&output)));
@@ -258,7 +258,7 @@ fn four_kinds_of_server_take_six_lines_each_at_most() {
         let model = "models:\n  - {id: m, vendor: mine, upstream_model: m, context_tokens: 9, max_output_tokens: 9, price: {input: 1, output: 1}}\n";
         let config = dir.path().join("gateway.yaml");
         std::fs::write(&config, format!("{}vendors:\n{entry}{model}", head())).unwrap();
-        let mut check = Command::new(crate::world::BINARY);
+        let mut check = Command::new(crate::world::binary());
         check.args(["check", "-c"]).arg(&config);
         for variable in ["OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "AZURE", "VLLM"] {
             check.env(variable, "sk-CANARY");

@@ -4,7 +4,7 @@
 use crate::account::Account;
 use crate::client::Request;
 use crate::surface::{BOTH, Chat};
-use crate::world::{BINARY, Plan, SOON, World, free_port, signal, wait_for};
+use crate::world::{Plan, SOON, World, binary, free_port, signal, wait_for};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
@@ -189,7 +189,7 @@ fn a_gateway_of_other_data_does_not_share_a_private_address() {
         assert!(text.contains(&format!(":{port}\"")) && !text.contains(&format!(":{other}\"")));
         let config = world.dir.path().join(format!("{key}.yaml"));
         std::fs::write(&config, text).unwrap();
-        let run = move || Command::new("timeout").args(["40", BINARY, "run", "-c"]).arg(&config).output().unwrap();
+        let run = move || Command::new("timeout").args(["40", binary(), "run", "-c"]).arg(&config).output().unwrap();
         (key, std::thread::spawn(run))
     });
     for (key, start) in starts {

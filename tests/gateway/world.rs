@@ -17,7 +17,14 @@ use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-pub const BINARY: &str = env!("CARGO_BIN_EXE_model-gateway");
+/// The program under test: `$MODEL_GATEWAY_BIN`, else the one that cargo built with the tests.
+pub fn binary() -> &'static str {
+    static PATH: OnceLock<String> = OnceLock::new();
+    PATH.get_or_init(|| {
+        std::env::var("MODEL_GATEWAY_BIN").unwrap_or_else(|_| env!("CARGO_BIN_EXE_model-gateway").to_owned())
+    })
+}
+
 const SHIPPED: &str = include_str!("../../conf/local.yaml");
 const SHIPPED_ENDPOINTS: &str = r#"endpoints: [{url: "http://127.0.0.1:9100"}]"#;
 /// How long anything may take that takes an instant on an idle machine.
@@ -108,7 +115,7 @@ impl Simulator {
     }
 
     fn start_as(port: u16, fault: Option<&str>, tls: bool) -> Self {
-        let mut command = Command::new(BINARY);
+        let mut command = Command::new(binary());
         command.args(["simulate", "--listen", &format!("127.0.0.1:{port}")]).stdout(Stdio::piped());
         if let Some(fault) = fault {
             command.args(["--fault", fault]);
@@ -399,7 +406,7 @@ impl World {
         let mut command = Command::new("sh");
         let limit = self.open_files.map_or_else(String::new, |files| format!("ulimit -n {files}; "));
         command
-            .args(["-c", &format!("trap '' XFSZ; {limit}exec \"$@\""), "sh", BINARY])
+            .args(["-c", &format!("trap '' XFSZ; {limit}exec \"$@\""), "sh", binary()])
             .args(arguments)
             .arg("-c")
             .arg(&self.config);
@@ -634,7 +641,7 @@ pub fn signal(pid: u32, name: &str) {
 
 /// `model-gateway ARGS -c CONFIG`, without a world.
 pub fn command_on(config: &Path, args: &[&str]) -> Output {
-    Command::new(BINARY).args(args).arg("-c").arg(config).stdin(Stdio::null()).output().unwrap()
+    Command::new(binary()).args(args).arg("-c").arg(config).stdin(Stdio::null()).output().unwrap()
 }
 
 fn replace(text: &str, from: &str, to: &str) -> String {

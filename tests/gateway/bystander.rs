@@ -1,0 +1,107 @@
+//! An account that has nothing to do with an attack: how long its requests take before and during it, and how many the
+//! gateway refuses.
+
+use crate::account::Account;
+use crate::client;
+use crate::h2::resident_kib;
+use crate::surface::Chat;
+use crate::world::World;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Requests that the account sends before an attack, and again during it, one after the other.
+pub const REQUESTS: usize = 200;
+const MAX_RESIDENT_MIB: u64 = 300;
+/// A debug build and its attacker share two cores with everything else: a slow day must not fail the test. What the release
+/// build reaches on a quiet machine stands in docs/speed.md.
+const MAX_MEDIAN_RATIO: f64 = 8.0;
+
+pub struct Bystander {
+    account: Account,
+    quiet: Requests,
+}
+
+/// How long each request took, sorted; and how many were not answered with 200.
+struct Requests {
+    latencies: Vec<Duration>,
+    refused: usize,
+}
+
+impl Requests {
+    fn send(world: &World, account: &Account, after_each: &dyn Fn(usize)) -> Self {
+        let (mut latencies, mut refused) = (Vec::new(), 0);
+        for number in 0..REQUESTS {
+            let start = Instant::now();
+            let answer = client::try_ask(world.edge, &Chat.whole(&account.key, "input=10 output=10"));
+            latencies.push(start.elapsed());
+            refused += usize::from(answer.is_none_or(|answer| answer.status != 200));
+            after_each(number);
+        }
+        latencies.sort_unstable();
+        Self { latencies, refused }
+    }
+
+    fn percentile(&self, percent: usize) -> Duration {
+        self.latencies[(self.latencies.len() - 1) * percent / 100]
+    }
+}
+
+/// Ends the threads that watch a flag, also where the test panics.
+pub struct StopOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Bystander {
+    /// Measures the quiet gateway.
+    pub fn new(world: &World) -> Self {
+        let account = world.account_with("bystander@example.test", &["--no-trial"]);
+        world.json(&["account", "grant", &account.id, "1000000", "--ref", "funds"]);
+        // The first requests open what later ones reuse.
+        Requests::send(world, &account, &|_| ());
+        let quiet = Requests::send(world, &account, &|_| ());
+        assert_eq!(quiet.refused, 0, "refused by a quiet gateway");
+        Self { account, quiet }
+    }
+
+    /// Measures the gateway while the caller attacks it; calls `after_each` with the number of each request.
+    ///
+    /// # Panics
+    /// Where a request was refused, the median request took more than [`MAX_MEDIAN_RATIO`] times the quiet one, or the
+    /// gateway took more than [`MAX_RESIDENT_MIB`].
+    pub fn endures(&self, world: &World, attack: &str, after_each: impl Fn(usize)) {
+        let (is_over, largest) = (AtomicBool::new(false), AtomicU64::new(0));
+        let attacked = std::thread::scope(|scope| {
+            let _stop = StopOnDrop(&is_over);
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    largest.fetch_max(resident_kib(world.pid()), Ordering::Relaxed);
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            });
+            Requests::send(world, &self.account, &after_each)
+        });
+        let resident_mib = largest.into_inner() / 1_024;
+        let ratio = |percent| attacked.percentile(percent).as_secs_f64() / self.quiet.percentile(percent).as_secs_f64();
+        println!(
+            "{attack}: {} of {REQUESTS} refused; p50 {:?} to {:?} ({:.1} x), p99 {:?} to {:?} ({:.1} x); {resident_mib} MiB",
+            attacked.refused,
+            self.quiet.percentile(50),
+            attacked.percentile(50),
+            ratio(50),
+            self.quiet.percentile(99),
+            attacked.percentile(99),
+            ratio(99),
+        );
+        assert_eq!(attacked.refused, 0, "of {REQUESTS} requests during {attack}");
+        assert!(
+            ratio(50) <= MAX_MEDIAN_RATIO,
+            "the median request took {:.1} times as long during {attack}",
+            ratio(50)
+        );
+        assert!(resident_mib <= MAX_RESIDENT_MIB, "{resident_mib} MiB during {attack}");
+    }
+}
